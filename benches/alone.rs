@@ -1,0 +1,129 @@
+//! What Tidegate costs a job that is alone on its GPU, and a program that never uses CUDA.
+//! `cargo bench --bench alone`
+//!
+//! Times are compared within one run only, in pairs that alternate who goes first; pairs of the
+//! same against itself tell how much of a difference is noise.
+
+#[path = "support/mod.rs"]
+mod bench;
+#[path = "../tests/support/node.rs"]
+mod node;
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use bench::{Spread, StepCost, Training};
+use node::Node;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+use support::{Jobs, Manager};
+use tidegate_manager::artifacts;
+
+const PAIRS: usize = 9;
+const TRAINING: [&str; 6] = ["--hidden", "512", "--batch", "480", "--steps", "40"];
+const STARTS: usize = 100;
+
+fn main() {
+    println!("a training alone on a software GPU: {}", TRAINING.join(" "));
+    trainings();
+    println!("\n/bin/true, {STARTS} pairs of starts");
+    starts();
+}
+
+fn trainings() {
+    let manager = Manager::start("1x64MiB", &["--unit", "256KiB"]);
+    let node = Node::of(&manager);
+    let bare = || Training::start(node.run(&support::train_digits()), &TRAINING).step_cost();
+    let mut jobs = 0;
+    let mut shared = || {
+        jobs += 1;
+        under_tidegate(&manager, &format!("alone-{jobs}"))
+    };
+    println!("pair  without ms/step  with ms/step  with/without  without/without  user time with/without");
+    let mut pairs = Vec::new();
+    for number in 1..=PAIRS {
+        let (with, without) = alternating(number, &mut shared, bare);
+        let (one, other) = alternating(number, bare, bare);
+        let pair = Pair { with, without, one, other };
+        let (without, with) = (pair.without.millis, pair.with.millis);
+        let (ratio, itself, user) = (pair.ratio(), pair.noise(), pair.user_ratio());
+        println!("{number:>4}  {without:>15.3}  {with:>12.3}  {ratio:>12.4}  {itself:>15.4}  {user:>22.4}");
+        pairs.push(pair);
+    }
+    let line = |value: fn(&Pair) -> f64| Spread::of(pairs.iter().map(value)).line("");
+    println!("with / without:                {}", line(Pair::ratio));
+    println!("without / without:             {}", line(Pair::noise));
+    println!("user time with / without:      {}", line(Pair::user_ratio));
+    println!("user time without / without:   {}", line(Pair::user_noise));
+    println!("page faults of a step with:    {}", line(|pair| pair.with.page_faults));
+    println!("page faults of a step without: {}", line(|pair| pair.without.page_faults));
+    println!(
+        "(the software driver makes new pages at each cuMemAlloc, Tidegate keeps them: that alone favours it)"
+    );
+    println!("in each run with Tidegate: 1 slice, 0 switches, 0 bytes saved, 0 waits after the first grant");
+}
+
+/// One with and one without Tidegate, and two without.
+struct Pair {
+    with: StepCost,
+    without: StepCost,
+    one: StepCost,
+    other: StepCost,
+}
+
+impl Pair {
+    fn ratio(&self) -> f64 {
+        self.with.millis / self.without.millis
+    }
+
+    fn noise(&self) -> f64 {
+        self.one.millis / self.other.millis
+    }
+
+    fn user_ratio(&self) -> f64 {
+        self.with.user_millis / self.without.user_millis
+    }
+
+    fn user_noise(&self) -> f64 {
+        self.one.user_millis / self.other.user_millis
+    }
+}
+
+/// A step's cost under Tidegate, where the job must not have been disturbed once.
+fn under_tidegate(manager: &Manager, name: &str) -> StepCost {
+    let command = manager.run(&["--name", name], &support::train_digits());
+    let cost = Training::start(command, &TRAINING).step_cost();
+    let status = manager.status_when(|status| status.has_ended(name));
+    let figures = status.ended_job(name);
+    assert_eq!((figures.slices, figures.switches, figures.saved_bytes), (1, 0, 0), "it was not alone");
+    assert_eq!(figures.grants.len(), 1, "its gate was closed in between");
+    cost
+}
+
+/// Both, the first one first in every other pair.
+fn alternating<T>(pair: usize, mut first: impl FnMut() -> T, mut second: impl FnMut() -> T) -> (T, T) {
+    if pair % 2 == 1 {
+        let first = first();
+        (first, second())
+    } else {
+        let second = second();
+        (first(), second)
+    }
+}
+
+/// What the preload costs a program that never calls CUDA.
+fn starts() {
+    let shim = artifacts::shim().unwrap();
+    let start = |preload: Option<&Path>| {
+        let mut command = Command::new("/bin/true");
+        command.envs(preload.map(|shim| ("LD_PRELOAD", shim)));
+        let began = Instant::now();
+        assert!(command.status().unwrap().success());
+        began.elapsed().as_secs_f64() * 1e6
+    };
+    let pairs = (1..=STARTS).map(|pair| alternating(pair, || start(Some(&shim)), || start(None)));
+    let (with, without): (Vec<f64>, Vec<f64>) = pairs.unzip();
+    let added = with.iter().zip(&without).map(|(with, without)| with - without);
+    println!("added by the preload: {}", Spread::of(added).line(" µs"));
+    println!("without it:           {}", Spread::of(without).line(" µs"));
+}

@@ -1,0 +1,210 @@
+//! What the training needs of a device, and the CUDA device that has it.
+//!
+//! On a GPU the kernels are `kernels.cu`, compiled when the program starts; on Tidegate's software
+//! GPU they are the same functions compiled for the host. Nothing else differs.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::env;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use cudarc::driver::{
+    CudaContext, CudaFunction, CudaModule, CudaSlice, CudaStream, LaunchConfig, PinnedHostSlice,
+    PushKernelArg,
+};
+use cudarc::nvrtc::{self, Ptx};
+
+/// How the software GPU's name begins.
+const SOFTWARE_GPU: &str = "Software GPU";
+/// The file with the software GPU's kernels.
+const HOST_KERNELS: &str = "libtrain_digits_kernels.so";
+
+static CUDA_SOURCE: &str = include_str!("kernels.cu");
+
+/// An argument of a kernel.
+pub enum Arg<'a, B> {
+    /// A buffer that the kernel reads.
+    In(&'a B),
+    /// A buffer that the kernel writes or updates.
+    Out(&'a mut B),
+    /// A size, `unsigned` in the kernel.
+    Size(u32),
+    /// A number.
+    Real(f32),
+}
+
+/// A device with the kernels of this example. What is submitted runs in its order.
+pub trait Device {
+    /// Device memory for floats; given back when dropped.
+    type Buffer;
+
+    /// Room for `count` floats, not set to anything.
+    fn alloc(&self, count: usize) -> Result<Self::Buffer>;
+    /// Room for `count` floats, all zero.
+    fn zeros(&self, count: usize) -> Result<Self::Buffer>;
+    /// New device memory with a copy of `data`, for what is uploaded once.
+    fn upload(&self, data: &[f32]) -> Result<Self::Buffer>;
+    /// The same through page-locked memory that is kept for the next upload of this length, so
+    /// that the device can copy while the program goes on.
+    fn upload_pinned(&self, data: &[f32]) -> Result<Self::Buffer>;
+    /// Waits for all work submitted and copies the buffer.
+    fn download(&self, buffer: &Self::Buffer) -> Result<Vec<f32>>;
+    /// Submits a kernel. The arguments are those that it is declared with, in `kernels.cu`.
+    fn launch(&self, kernel: &'static str, shape: LaunchConfig, args: &mut [Arg<Self::Buffer>])
+    -> Result<()>;
+}
+
+/// The first CUDA device that is visible.
+pub struct Cuda {
+    stream: Arc<CudaStream>,
+    module: Arc<CudaModule>,
+    functions: RefCell<HashMap<&'static str, CudaFunction>>,
+    pinned: RefCell<HashMap<usize, PinnedHostSlice<f32>>>,
+}
+
+impl Cuda {
+    /// Opens the device and loads the kernels: for the software GPU `host_kernels`, or the
+    /// library built with this program.
+    pub fn open(host_kernels: Option<&Path>) -> Result<Self> {
+        // SAFETY: loads the driver's library as the next line does, and lets go of it.
+        let found = unsafe { cudarc::driver::sys::is_culib_present() };
+        ensure!(
+            found,
+            "no CUDA driver (libcuda.so.1) found: install NVIDIA's driver, \
+             or start this under `tidegate run` with a software GPU"
+        );
+        let context = CudaContext::new(0).context("cannot open the first CUDA device")?;
+        let module =
+            context.load_module(kernels_for(&context, host_kernels)?).context("cannot load the kernels")?;
+        Ok(Cuda {
+            stream: context.default_stream(),
+            module,
+            functions: RefCell::default(),
+            pinned: RefCell::default(),
+        })
+    }
+
+    /// The device's name.
+    pub fn name(&self) -> Result<String> {
+        Ok(self.stream.context().name()?)
+    }
+
+    /// The kernel of this name, loaded when it is first asked for.
+    fn function(&self, kernel: &'static str) -> Result<CudaFunction> {
+        let mut functions = self.functions.borrow_mut();
+        if let Some(function) = functions.get(kernel) {
+            return Ok(function.clone());
+        }
+        let function = self.module.load_function(kernel);
+        let function = function.with_context(|| format!("there is no kernel `{kernel}`"))?;
+        functions.insert(kernel, function.clone());
+        Ok(function)
+    }
+}
+
+/// The module for this device.
+fn kernels_for(context: &CudaContext, host_kernels: Option<&Path>) -> Result<Ptx> {
+    if !context.name()?.starts_with(SOFTWARE_GPU) {
+        return compile(context.compute_capability()?);
+    }
+    let path = match host_kernels {
+        Some(path) => path.to_owned(),
+        None => find_host_kernels()?,
+    };
+    Ok(Ptx::from_file(path))
+}
+
+/// Compiles `kernels.cu` for a GPU of this compute capability.
+fn compile((major, minor): (i32, i32)) -> Result<Ptx> {
+    // SAFETY: loads the compiler's library as the call below does, and lets go of it.
+    let found = unsafe { nvrtc::sys::is_culib_present() };
+    ensure!(
+        found,
+        "the CUDA run-time compiler (libnvrtc.so) was not found: \
+         install it (for example `pip install nvidia-cuda-nvrtc`) and add it to LD_LIBRARY_PATH"
+    );
+    let options = nvrtc::CompileOptions {
+        options: vec![format!("--gpu-architecture=compute_{major}{minor}")],
+        ..Default::default()
+    };
+    nvrtc::compile_ptx_with_opts(CUDA_SOURCE, options).context("cannot compile kernels.cu")
+}
+
+/// The host kernels where a build or an installation puts them.
+fn find_host_kernels() -> Result<PathBuf> {
+    let program = env::current_exe().context("cannot tell where this program lies")?;
+    let folder = program.parent().unwrap_or(Path::new("."));
+    let places = ["..", ".", "../lib/tidegate"].map(|place| folder.join(place).join(HOST_KERNELS));
+    let found = places.iter().find(|path| path.is_file()).cloned();
+    found.with_context(|| {
+        format!(
+            "{HOST_KERNELS} was not found near {}: build it with \
+             `cargo build -p train-digits-kernels` or name it with --kernels",
+            program.display()
+        )
+    })
+}
+
+impl Device for Cuda {
+    type Buffer = CudaSlice<f32>;
+
+    fn alloc(&self, count: usize) -> Result<Self::Buffer> {
+        // SAFETY: any bytes are valid floats, and every kernel writes all of a buffer that it
+        // is the first to be given.
+        Ok(unsafe { self.stream.alloc(count) }?)
+    }
+
+    fn zeros(&self, count: usize) -> Result<Self::Buffer> {
+        Ok(self.stream.alloc_zeros(count)?)
+    }
+
+    fn upload(&self, data: &[f32]) -> Result<Self::Buffer> {
+        let buffer = self.stream.clone_htod(data)?;
+        self.stream.synchronize()?;
+        Ok(buffer)
+    }
+
+    fn upload_pinned(&self, data: &[f32]) -> Result<Self::Buffer> {
+        let (context, mut pinned) = (self.stream.context(), self.pinned.borrow_mut());
+        let pinned = match pinned.entry(data.len()) {
+            Entry::Occupied(kept) => kept.into_mut(),
+            // SAFETY: any bytes are valid floats; it is written as a whole before it is read.
+            Entry::Vacant(place) => place.insert(unsafe { context.alloc_pinned(data.len()) }?),
+        };
+        // Waits until the device has read what was uploaded before.
+        pinned.as_mut_slice()?.copy_from_slice(data);
+        Ok(self.stream.clone_htod(pinned)?)
+    }
+
+    fn download(&self, buffer: &Self::Buffer) -> Result<Vec<f32>> {
+        let data = self.stream.clone_dtoh(buffer)?;
+        self.stream.synchronize()?;
+        Ok(data)
+    }
+
+    fn launch(
+        &self,
+        kernel: &'static str,
+        shape: LaunchConfig,
+        args: &mut [Arg<Self::Buffer>],
+    ) -> Result<()> {
+        let function = self.function(kernel)?;
+        let mut launch = self.stream.launch_builder(&function);
+        for arg in args {
+            match arg {
+                Arg::In(buffer) => launch.arg(*buffer),
+                Arg::Out(buffer) => launch.arg(&mut **buffer),
+                Arg::Size(size) => launch.arg(&*size),
+                Arg::Real(number) => launch.arg(&*number),
+            };
+        }
+        // SAFETY: only `ops` launches: the arguments are the kernel's own, in number and size
+        // (its tests compare them with the kernels' tables), the buffers are as long as the sizes
+        // say, and `Out` is exclusive. A buffer is freed by cudarc after the stream's work.
+        unsafe { launch.launch(shape) }.with_context(|| format!("cannot launch `{kernel}`"))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,128 @@
+//! The loaded driver: one function pointer for each row of the table.
+
+#![expect(non_snake_case, clippy::too_many_arguments, reason = "the driver's own names and signatures")]
+
+use cudarc::driver::sys::*;
+use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
+
+use crate::driver_functions;
+
+/// An error of a driver function, with the name of the call that returned it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{call} returned {code:?}")]
+pub struct DriverError {
+    /// The driver function.
+    pub call: &'static str,
+    /// What it returned.
+    pub code: CUresult,
+}
+
+/// Why a driver library could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// `dlopen` failed.
+    #[error(
+        "cannot load the CUDA driver {path}: {reason}; is an NVIDIA driver installed, or is the manager to run on software GPUs?"
+    )]
+    Open {
+        /// The file that was asked for.
+        path: String,
+        /// The dynamic linker's words.
+        reason: String,
+    },
+}
+
+macro_rules! driver {
+    ($( $kind:ident $([$tag:ident])? $name:ident ( $($arg:ident : $type:ty),* $(,)? ); )*) => {
+        /// A driver library's functions. A function that this driver lacks answers
+        /// `CUDA_ERROR_NOT_FOUND`.
+        #[expect(missing_docs, reason = "the driver's own names")]
+        #[derive(Clone, Copy)]
+        pub struct Driver {
+            $( pub $name: Option<super::functions::signature::$name>, )*
+        }
+
+        impl Driver {
+            /// Looks every function up with `resolve`, which returns null for an unknown name.
+            ///
+            /// # Safety
+            /// 1. What `resolve` returns for a name is null or the address of the driver's
+            ///    function of that name.
+            /// 2. The library stays loaded for as long as the result is used.
+            pub unsafe fn with(resolve: impl Fn(&CStr) -> *mut c_void) -> Self {
+                Self {
+                    $( $name: {
+                        const NAME: &CStr = match CStr::from_bytes_with_nul(
+                            concat!(stringify!($name), "\0").as_bytes(),
+                        ) {
+                            Ok(name) => name,
+                            Err(_) => panic!("a C name"),
+                        };
+                        let address = resolve(NAME);
+                        // SAFETY: by 1 the address is null (None: the niche of Option<fn>) or
+                        // a function of exactly this type.
+                        unsafe {
+                            std::mem::transmute::<*mut c_void, Option<super::functions::signature::$name>>(address)
+                        }
+                    }, )*
+                }
+            }
+
+            $(
+                /// The driver's function of this name (NVIDIA CUDA Driver API).
+                ///
+                /// # Safety
+                /// What the driver's manual asks of the arguments.
+                pub unsafe fn $name(&self, $($arg: $type),*) -> Result<(), DriverError> {
+                    let code = match self.$name {
+                        // SAFETY: the caller's promise.
+                        Some(function) => unsafe { function($($arg),*) },
+                        None => CUresult::CUDA_ERROR_NOT_FOUND,
+                    };
+                    checked(stringify!($name), code)
+                }
+            )*
+        }
+    };
+}
+
+driver_functions!(driver);
+
+fn checked(call: &'static str, code: CUresult) -> Result<(), DriverError> {
+    match code {
+        CUresult::CUDA_SUCCESS => Ok(()),
+        code => Err(DriverError { call, code }),
+    }
+}
+
+impl Driver {
+    /// Opens a driver library by name or path (`libcuda.so.1`) for a process that is not
+    /// preloaded. The library is never closed.
+    pub fn open(path: &CStr) -> Result<Self, LoadError> {
+        // SAFETY: the path is a C string; the driver's initialisers are what any CUDA program runs.
+        let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if library.is_null() {
+            return Err(LoadError::Open {
+                path: path.to_string_lossy().into_owned(),
+                reason: linker_error(),
+            });
+        }
+        let resolve = |name: &CStr| {
+            // SAFETY: the handle is open and never closed, and the name is a C string.
+            unsafe { libc::dlsym(library, name.as_ptr()) }
+        };
+        // SAFETY: dlsym yields null or the library's function of that name (1); the library is
+        // never closed (2).
+        Ok(unsafe { Self::with(resolve) })
+    }
+}
+
+fn linker_error() -> String {
+    // SAFETY: dlerror has no preconditions; its result is read before any other dl call.
+    let text = unsafe { libc::dlerror() };
+    if text.is_null() {
+        return "no reason given".into();
+    }
+    // SAFETY: not null, and a C string of the linker that lives until the next dl call.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}

@@ -1,0 +1,426 @@
+//! One enum per direction of the protocol. All sizes are in bytes unless they say units.
+//!
+//! ```text
+//!   shim ──FromShim──► manager ──ToMover──► mover
+//!        ◄──ToShim───         ◄──FromMover──
+//!   command ──FromCommand──► manager ──ToCommand──► command
+//! ```
+
+use crate::units::{Class, GpuUuid, JobId, PieceId, SlotIndex, Step, TenantId, Units};
+use serde::{Deserialize, Serialize};
+
+/// The first message of a client, whichever it is, and all that follow.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToManager {
+    /// From a process of a job.
+    Shim(FromShim),
+    /// From `tidegate run`, `status` and the like.
+    Command(FromCommand),
+}
+
+/// What a job asks for, from the command line or the environment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct JobSpec {
+    /// A name, under which the need of the last run is remembered; at most 256 bytes.
+    pub name: String,
+    /// The strict priority class: higher runs first.
+    pub priority: i32,
+    /// The share of GPU time within the class; at least 1, 0 is read as 1.
+    pub weight: u32,
+    /// Never sliced (serving).
+    pub resident: bool,
+    /// The most GPU memory the job may hold on one GPU; what it is told as total (R4, quota).
+    pub memory: Option<u64>,
+    /// What the job says it will need on each GPU (R4.1).
+    pub need: Option<Need>,
+}
+
+/// Memory needed on one GPU, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Need {
+    /// Bytes that survive iterations.
+    pub persistent: u64,
+    /// The most bytes needed inside one iteration, persistent ones not counted.
+    pub temporary: u64,
+}
+
+/// How a process names its job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum JobClaim {
+    /// The token that `tidegate run` was given, through `TIDEGATE_JOB`.
+    Token(u64),
+    /// A job of its own (bare `LD_PRELOAD`).
+    Own(JobSpec),
+}
+
+/// A shim's messages.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum FromShim {
+    /// The first one, at `cuInit`. With one fd: the control page (sealed memfd, [`super::page::Page`]).
+    /// Answered by `Welcome` or `Refused`.
+    Hello(JobClaim),
+    /// Before the first context on a GPU. Answered by `Attached` or `Refused`, when there is room.
+    Attach {
+        /// Repeated by the answer.
+        step: Step,
+        /// The GPU.
+        gpu: GpuUuid,
+    },
+    /// Asks for pieces behind consecutive slots. Answered by `Leased` (perhaps several) or
+    /// `LeaseRefused`; while the job is closed, the answer waits.
+    Lease(LeaseRequest),
+    /// Pieces that the shim has unmapped and released: nothing of the process can reach them.
+    /// Also the answer to `Recall`, then perhaps empty.
+    Return {
+        /// Whose.
+        tenant: TenantId,
+        /// Which.
+        pieces: Vec<PieceId>,
+    },
+    /// The answer to `Close`: no thread is inside a submitting call, all work has ended. With one
+    /// fd per tenant, in the order of `tenants`: its live map (sealed memfd, [`super::live`]).
+    Drained(Drained),
+    /// The other answer to `Close`: the work did not end; the gate is open again.
+    NotDrained {
+        /// Of the `Close`.
+        step: Step,
+        /// Why, for people.
+        reason: String,
+    },
+    /// The answer to `Unmap` and `Map`.
+    Done {
+        /// Of the order.
+        step: Step,
+    },
+    /// The other answer to `Unmap` and `Map`: a driver call failed.
+    Failed {
+        /// Of the order.
+        step: Step,
+        /// Which call, with which error.
+        reason: String,
+    },
+    /// While watched: nothing was submitted for a while and all work has ended.
+    Idle,
+    /// A thread waits at the closed gate (sent once for each closing).
+    Waiting,
+    /// The job said that its last iteration ended (R4.7).
+    JobDone,
+}
+
+/// Asks for pieces to put behind slots `first .. first + units` of a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseRequest {
+    /// Repeated by the answer.
+    pub step: Step,
+    /// Who asks.
+    pub tenant: TenantId,
+    /// Birth class of the memory: which of the tenant's two address ranges the slots are in.
+    pub class: Class,
+    /// The first slot.
+    pub first: SlotIndex,
+    /// How many units are needed.
+    pub units: Units,
+    /// How many more, directly behind, would be welcome if nobody else needs them (R4.4).
+    pub ahead: Units,
+}
+
+/// A piece and where it is to be mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placed {
+    /// The piece.
+    pub piece: PieceId,
+    /// Which of the tenant's two address ranges.
+    pub class: Class,
+    /// Its first slot there.
+    pub slot: SlotIndex,
+    /// Its length.
+    pub units: Units,
+}
+
+/// How a closing ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Drained {
+    /// Of the `Close`.
+    pub step: Step,
+    /// Whether the gate closed at a boundary (else by the deadline).
+    pub at_boundary: bool,
+    /// From the gate's closing to the end of the last work, in microseconds.
+    pub drain_micros: u64,
+    /// The process's tenants, one live map (fd) for each, in this order.
+    pub tenants: Vec<TenantId>,
+    /// Leases that this process had not been answered when it made the maps. They stay asked:
+    /// a `Leased` that crosses this message is void on both sides (the shim closes its fds
+    /// without mapping them, the manager takes the pieces back and answers again later).
+    pub outstanding: Vec<Step>,
+    /// Boundaries counted so far.
+    pub boundaries: u64,
+}
+
+/// A manager's messages to a shim.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToShim {
+    /// The answer to `Hello`.
+    Welcome {
+        /// The job the process belongs to.
+        job: JobId,
+        /// Whether the gate starts closed: the job waits until `Open`.
+        closed: bool,
+    },
+    /// The other answer to `Hello` or `Attach`; the connection ends.
+    Refused {
+        /// Why, in one sentence for the user.
+        reason: String,
+    },
+    /// The answer to `Attach`.
+    Attached {
+        /// Of the `Attach`.
+        step: Step,
+        /// The process's name on this GPU.
+        tenant: TenantId,
+        /// How its memory is laid out.
+        layout: Layout,
+    },
+    /// The answer to `Lease`; one fd per piece. Pieces come in slot order and without gaps.
+    Leased {
+        /// Of the `Lease`.
+        step: Step,
+        /// The pieces.
+        pieces: Vec<Placed>,
+        /// More pieces for the same request follow.
+        more: bool,
+    },
+    /// The other answer to `Lease`: out of memory.
+    LeaseRefused {
+        /// Of the `Lease`.
+        step: Step,
+        /// Why, in one sentence.
+        reason: String,
+    },
+    /// Close the gate, drain, report. Answered by `Drained` or `NotDrained`.
+    Close {
+        /// Repeated by the answer.
+        step: Step,
+        /// The boundary count at which to close (0: the next boundary, whichever it is).
+        boundary: u64,
+        /// How long to wait for that boundary, in milliseconds; 0 closes at once.
+        deadline_ms: u64,
+        /// How long the drain may take, in milliseconds.
+        drain_ms: u64,
+    },
+    /// Unmap and release pieces; their slots become non-resident. Only while closed.
+    Unmap {
+        /// Repeated by `Done`.
+        step: Step,
+        /// Whose.
+        tenant: TenantId,
+        /// Which.
+        pieces: Vec<PieceId>,
+    },
+    /// Import and map pieces; one fd per piece. Only while closed.
+    Map {
+        /// Repeated by `Done`.
+        step: Step,
+        /// Whose.
+        tenant: TenantId,
+        /// Which and where.
+        pieces: Vec<Placed>,
+    },
+    /// Open the gate.
+    Open,
+    /// Somebody else needs memory: give back pieces that hold no live byte.
+    /// Answered by one `Return`, perhaps empty.
+    Recall {
+        /// Who is asked.
+        tenant: TenantId,
+    },
+    /// Others wait: say `Idle` when nothing is submitted.
+    Watch {
+        /// From now on, or no longer.
+        on: bool,
+    },
+}
+
+/// How a tenant's memory is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layout {
+    /// A unit's size: pieces and slots are multiples of it.
+    pub unit_bytes: u64,
+    /// The largest piece worth asking for.
+    pub piece_bytes: u64,
+    /// What the job is told as the GPU's total memory (its quota).
+    pub total_bytes: u64,
+    /// The address range to reserve for each class.
+    pub range_bytes: u64,
+}
+
+/// A copy between a piece and the tenant's saved bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Move {
+    /// The piece on the GPU.
+    pub piece: PieceId,
+    /// Where in the piece.
+    pub offset: u64,
+    /// How many bytes.
+    pub bytes: u64,
+    /// Which of the tenant's address ranges the bytes belong to.
+    pub class: Class,
+    /// Where in that range: the saved bytes' name.
+    pub at: u64,
+}
+
+/// A manager's orders to a mover. Each is answered by `Done` or `Failed` with its step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToMover {
+    /// Make pieces. `Made` brings one fd for each.
+    Make {
+        /// Repeated by the answer.
+        step: Step,
+        /// Names and sizes in bytes; at most [`super::MAX_FDS`].
+        pieces: Vec<(PieceId, u64)>,
+    },
+    /// Copy live bytes out of pieces into a tier, under the tenant's name. Nothing of a failed
+    /// save is kept, and the pieces are untouched.
+    Save {
+        /// Repeated by the answer.
+        step: Step,
+        /// Whose bytes.
+        tenant: TenantId,
+        /// From where.
+        moves: Vec<Move>,
+    },
+    /// Copy saved bytes back into pieces, then forget the saved copy.
+    Restore {
+        /// Repeated by the answer.
+        step: Step,
+        /// Whose bytes.
+        tenant: TenantId,
+        /// To where. Every moved byte must have been saved.
+        moves: Vec<Move>,
+        /// Pieces that are filled with 0xFF before (the poison test).
+        poison: Vec<PieceId>,
+    },
+    /// Overwrite pieces with zeroes, before they pass to another job of the same user.
+    Scrub {
+        /// Repeated by the answer.
+        step: Step,
+        /// Which.
+        pieces: Vec<PieceId>,
+    },
+    /// Release pieces: their memory goes back to the GPU.
+    Destroy {
+        /// Repeated by the answer.
+        step: Step,
+        /// Which.
+        pieces: Vec<PieceId>,
+    },
+    /// A tenant is gone: forget its saved bytes. Not answered.
+    Forget {
+        /// Who.
+        tenant: TenantId,
+    },
+    /// Ask the driver what is free. Answered by `Measured`.
+    Measure {
+        /// Repeated by the answer.
+        step: Step,
+    },
+}
+
+/// A mover's messages.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum FromMover {
+    /// The first message: the GPU is usable.
+    Ready {
+        /// Its name.
+        name: String,
+        /// Total memory.
+        total_bytes: u64,
+        /// The smallest size of a piece; pieces are multiples of it.
+        granularity_bytes: u64,
+    },
+    /// The other first message: it is not.
+    Unusable {
+        /// Why, in one sentence.
+        reason: String,
+    },
+    /// The answer to `Make`: one fd per piece, in order.
+    Made {
+        /// Of the order.
+        step: Step,
+    },
+    /// The answer to the other orders.
+    Done {
+        /// Of the order.
+        step: Step,
+        /// Bytes moved.
+        bytes: u64,
+        /// How long it took, in microseconds.
+        micros: u64,
+    },
+    /// The order failed and changed nothing.
+    Failed {
+        /// Of the order.
+        step: Step,
+        /// Why, for people.
+        reason: String,
+        /// The GPU's (or the tier's) memory was not enough: it may help to free some.
+        out_of_memory: bool,
+    },
+    /// The answer to `Measure`.
+    Measured {
+        /// Of the order.
+        step: Step,
+        /// Free memory by the driver's word.
+        free_bytes: u64,
+        /// Total memory by the driver's word.
+        total_bytes: u64,
+        /// Bytes of saved data in the DRAM tier.
+        saved_bytes: u64,
+    },
+}
+
+/// A command's messages.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum FromCommand {
+    /// `tidegate run`: a job is about to start. The job lives as long as this connection or any
+    /// of its processes. Answered by `Registered`, then `Queue` whenever its place changes.
+    Register(JobSpec),
+    /// `tidegate status`. Answered by `Status`.
+    Status,
+    /// Give every job's notes of its ended runs (the demo's table). Answered by `Status`.
+    Stop,
+}
+
+/// A manager's messages to a command.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToCommand {
+    /// The answer to `Register`.
+    Registered {
+        /// The job.
+        job: JobId,
+        /// The token for `TIDEGATE_JOB`.
+        token: u64,
+        /// The directory of the software GPUs, when the manager runs on those.
+        software_gpu: Option<String>,
+    },
+    /// Where the registered job stands.
+    Queue {
+        /// 0: not waiting.
+        place: u32,
+        /// How many wait.
+        of: u32,
+        /// Why, in one sentence for the user.
+        reason: String,
+    },
+    /// The answer to `Status`: JSON, with the names that docs/status.md documents.
+    Status {
+        /// The text.
+        json: String,
+    },
+    /// The answer to `Stop`: the manager ends when this connection closes.
+    Stopping,
+    /// The request was refused.
+    Refused {
+        /// Why, in one sentence.
+        reason: String,
+    },
+}

@@ -1,0 +1,44 @@
+//! What the processes of Tidegate say to each other.
+//!
+//! - [`message`]: one enum per direction;
+//! - [`Connection`]: frames over a Unix socket, bounded, with file descriptors;
+//! - [`page`]: the control page that a shim publishes;
+//! - [`live`]: the map of live bytes, in a sealed memfd.
+
+mod codec;
+mod connection;
+pub mod live;
+pub mod message;
+pub mod page;
+mod shared_memory;
+
+pub use codec::{CodecError, Header, MAX_FDS, MAX_MESSAGE_BYTES, VERSION};
+pub use connection::{Connection, ReceiveError, SendError};
+pub use shared_memory::{Mapped, SharedMemoryError};
+
+use std::path::PathBuf;
+
+/// The environment variable that names the manager's socket.
+pub const SOCKET_VARIABLE: &str = "TIDEGATE_SOCKET";
+/// The environment variable that carries a job's token to all its processes.
+pub const JOB_VARIABLE: &str = "TIDEGATE_JOB";
+
+/// Where a manager's socket may be, in the order of the search: `$TIDEGATE_SOCKET` alone if it
+/// is set; else the system manager's, then one's own.
+pub fn socket_candidates() -> Vec<PathBuf> {
+    if let Some(path) = std::env::var_os(SOCKET_VARIABLE) {
+        return vec![path.into()];
+    }
+    [Some(system_socket()), own_socket()].into_iter().flatten().collect()
+}
+
+/// The system manager's socket.
+pub fn system_socket() -> PathBuf {
+    "/run/tidegate/socket".into()
+}
+
+/// One's own manager's socket, when `$XDG_RUNTIME_DIR` names a place for it.
+pub fn own_socket() -> Option<PathBuf> {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR")?;
+    Some(PathBuf::from(runtime).join("tidegate/socket"))
+}

@@ -1,0 +1,89 @@
+//! The control page: what a shim publishes, readable by the manager at any time (R4.9).
+//!
+//! It carries only the shim's word; the manager sends messages, never writes here. Numbers are
+//! published one by one and may be of slightly different moments: they inform, they decide
+//! nothing that I1–I10 rest on.
+
+use super::{Mapped, SharedMemoryError};
+use crate::units::Class;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use zerocopy::{FromBytes, IntoBytes, KnownLayout};
+
+/// How many GPUs one process may use.
+pub const MAX_TENANTS: usize = 16;
+
+/// What one process publishes.
+#[repr(C)]
+#[derive(Debug, Default, FromBytes, IntoBytes, KnownLayout)]
+pub struct Page {
+    /// The gate: 0 open, 1 closing, 2 closed.
+    pub gate: AtomicU32,
+    reserved: AtomicU32,
+    /// Boundaries seen since the start.
+    pub boundaries: AtomicU64,
+    /// One row per GPU of the process, in the order of attaching.
+    pub tenants: [TenantRow; MAX_TENANTS],
+}
+
+/// What one tenant publishes.
+#[repr(C)]
+#[derive(Debug, Default, FromBytes, IntoBytes, KnownLayout)]
+pub struct TenantRow {
+    /// The tenant's id, 0 for an unused row.
+    pub tenant: AtomicU64,
+    /// Live bytes, by class.
+    pub live_bytes: [AtomicU64; 2],
+    /// Bytes of the pieces that are mapped, by class.
+    pub mapped_bytes: [AtomicU64; 2],
+    /// The highest `live_bytes` so far, by class.
+    pub peak_bytes: [AtomicU64; 2],
+    reserved: AtomicU64,
+}
+
+impl TenantRow {
+    /// Publishes how many bytes of a class are live.
+    pub fn publish_live(&self, class: Class, bytes: u64) {
+        self.live_bytes[class.index()].store(bytes, Ordering::Relaxed);
+        self.peak_bytes[class.index()].fetch_max(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Page {
+    /// A new page, and the file through which others map it.
+    pub fn create() -> Result<(Mapped<Self>, OwnedFd), SharedMemoryError> {
+        Mapped::create("tidegate-page")
+    }
+
+    /// Somebody else's page.
+    pub fn open(file: BorrowedFd<'_>) -> Result<Mapped<Self>, SharedMemoryError> {
+        Mapped::open(file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_reader_sees_what_the_shim_publishes() {
+        let (mine, file) = Page::create().unwrap();
+        let theirs = Page::open(file.as_fd()).unwrap();
+        mine.boundaries.store(41, Ordering::Relaxed);
+        mine.tenants[3].publish_live(Class::Temporary, 9);
+        mine.tenants[3].publish_live(Class::Temporary, 5);
+        assert_eq!(theirs.boundaries.load(Ordering::Relaxed), 41);
+        assert_eq!(theirs.tenants[3].live_bytes[1].load(Ordering::Relaxed), 5);
+        assert_eq!(theirs.tenants[3].peak_bytes[1].load(Ordering::Relaxed), 9);
+    }
+
+    #[test]
+    fn a_page_that_could_shrink_or_is_too_small_is_refused() {
+        let plain = tempfile::tempfile().unwrap();
+        plain.set_len(size_of::<Page>() as u64).unwrap();
+        assert!(matches!(Page::open(plain.as_fd()), Err(SharedMemoryError::NotSealed)));
+        let small = super::super::shared_memory::create("small", 8).unwrap();
+        assert!(matches!(Page::open(small.as_fd()), Err(SharedMemoryError::WrongSize { .. })));
+    }
+}

@@ -1,0 +1,67 @@
+//! Where the libraries are that the command needs: beside it, or in `../lib/tidegate`.
+//!
+//! Under cargo (`cargo run`, `cargo test`) nothing builds them by itself: then they are built
+//! here, which takes no time when they are fresh.
+
+use anyhow::{Context, bail};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The shim, for `LD_PRELOAD`.
+pub fn shim() -> anyhow::Result<PathBuf> {
+    find("libtidegate.so")
+}
+
+/// The software GPU's driver.
+pub fn software_driver() -> anyhow::Result<PathBuf> {
+    find("libsoftgpu_cuda.so")
+}
+
+/// An example program that came with the command.
+pub fn example(name: &str) -> anyhow::Result<PathBuf> {
+    find(&format!("examples/{name}"))
+}
+
+fn find(file: &str) -> anyhow::Result<PathBuf> {
+    build_under_cargo()?;
+    let directory = directory()?;
+    let places = [directory.join(file), directory.join("../lib/tidegate").join(file)];
+    let found = places.iter().find(|path| path.exists());
+    let Some(path) = found else {
+        bail!(
+            "{file} is missing: it belongs beside the command or in ../lib/tidegate (looked in {})",
+            directory.display()
+        );
+    };
+    path.canonicalize().with_context(|| format!("finding {}", path.display()))
+}
+
+/// The directory of the command; a test executable lies one level deeper.
+fn directory() -> anyhow::Result<PathBuf> {
+    let program = std::env::current_exe()?;
+    let directory = program.parent().context("the command is in no directory")?;
+    let deps = directory.file_name().is_some_and(|name| name == "deps");
+    Ok(if deps { directory.parent().unwrap_or(directory) } else { directory }.to_owned())
+}
+
+fn build_under_cargo() -> anyhow::Result<()> {
+    static BUILT: OnceLock<Result<(), String>> = OnceLock::new();
+    let Some(cargo) = std::env::var_os("CARGO") else { return Ok(()) };
+    let built = BUILT.get_or_init(|| build(Path::new(&cargo)).map_err(|error| format!("{error:#}")));
+    built.clone().map_err(anyhow::Error::msg)
+}
+
+fn build(cargo: &Path) -> anyhow::Result<()> {
+    let mut command = Command::new(cargo);
+    command.args(["build", "--quiet", "--workspace", "--lib", "--examples"]);
+    command.current_dir(env!("CARGO_MANIFEST_DIR"));
+    if directory()?.ends_with("release") {
+        command.arg("--release");
+    }
+    let status = command.stdout(std::process::Stdio::null()).status().context("starting cargo")?;
+    if !status.success() {
+        bail!("building the libraries failed ({status})");
+    }
+    Ok(())
+}

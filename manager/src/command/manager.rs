@@ -1,0 +1,205 @@
+//! `tidegate manager`: the process that owns the GPUs' memory.
+
+use crate::scheduler::Config;
+use crate::server::{self, GpuPlan, Setup};
+use crate::software_gpu::{NodeSpec, SoftwareNode};
+use crate::{hardware, software_gpu};
+use anyhow::{Context, bail};
+use bytesize::ByteSize;
+use rustix::fs::{FlockOperation, flock};
+use std::fs::Permissions;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+use tidegate_ffi::units::GpuUuid;
+use tidegate_ffi::wire::{own_socket, system_socket};
+
+/// The line on standard output that says that clients can connect.
+pub(super) const READY: &str = "ready";
+
+/// 1 MiB, for the defaults.
+const MIB: u64 = 1 << 20;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// The socket to listen on. Default: $XDG_RUNTIME_DIR/tidegate/socket, or as root
+    /// /run/tidegate/socket.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Let the members of this group connect too (a system manager).
+    #[arg(long, value_name = "GROUP ID")]
+    group: Option<u32>,
+    /// Share software GPUs: their number and memory, as in 2x256MiB or 1x19MiB,link=10GB/s.
+    #[arg(long, value_name = "SPEC")]
+    software_gpu: Option<NodeSpec>,
+    /// Share only these GPUs (UUIDs). Default: all of the machine.
+    #[arg(long, value_name = "UUID", value_delimiter = ',')]
+    gpu: Vec<GpuUuid>,
+    /// Use only so much of each GPU's memory.
+    #[arg(long, value_name = "SIZE")]
+    gpu_memory: Option<ByteSize>,
+    /// The granule of GPU memory.
+    #[arg(long, value_name = "SIZE", default_value = "2MiB")]
+    unit: ByteSize,
+    /// The largest piece that is made, mapped and moved at once. Default: 32MiB, at most a 64th of the GPU.
+    #[arg(long, value_name = "SIZE")]
+    piece: Option<ByteSize>,
+    /// The shortest time slice.
+    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = humantime::parse_duration)]
+    slice: Duration,
+    /// How long a job may take to reach its next boundary before it is closed where it is.
+    /// Default: ten slices, at least 1s.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    boundary_deadline: Option<Duration>,
+    /// How long submitted work may take to end before the job is left running.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    drain_limit: Duration,
+    /// Room left behind a job's persistent memory (R4.5). Default: 100MiB, at most a 64th of the GPU.
+    #[arg(long, value_name = "SIZE")]
+    offset: Option<ByteSize>,
+    /// Memory kept free on each GPU for contexts and modules. Default: 1GiB on hardware, none on
+    /// software GPUs (their contexts take none).
+    #[arg(long, value_name = "SIZE")]
+    headroom: Option<ByteSize>,
+    /// Host memory for saved bytes, over all GPUs. Default: half of what is available.
+    #[arg(long, value_name = "SIZE")]
+    dram: Option<ByteSize>,
+    /// Overwrite with 0xFF all that is not alive, at each switch (a test: slower, never wrong).
+    #[arg(long)]
+    poison: bool,
+    /// End when nobody has been connected for so long.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    idle_exit: Option<Duration>,
+}
+
+pub(super) fn execute(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let unit = arguments.unit.as_u64();
+    if !unit.is_power_of_two() || unit < 4096 {
+        bail!("--unit {}: a power of two of at least 4KiB is wanted", arguments.unit);
+    }
+    let node = arguments.software_gpu.as_ref().map(|spec| SoftwareNode::create(spec, unit)).transpose()?;
+    let gpus = match &node {
+        Some(node) => node.gpus().to_vec(),
+        None => hardware_gpus(&arguments.gpu)?,
+    };
+    let dram = dram_share(arguments.dram, gpus.len())?;
+    let plans = gpus.iter().map(|gpu| plan(*gpu, node.as_ref(), dram)).collect::<anyhow::Result<Vec<_>>>()?;
+    let (listener, _lock) = listen(&socket_path(arguments.socket.clone()), arguments.group)?;
+    let headroom =
+        arguments.headroom.map_or(if node.is_some() { 0 } else { 1024 * MIB }, |size| size.as_u64());
+    server::run(Setup {
+        listener,
+        gpus: plans,
+        gpu_memory: arguments.gpu_memory.map(|size| size.as_u64()),
+        software_gpu: node.as_ref().map(|node| node.path().to_owned()),
+        idle_exit: arguments.idle_exit,
+        config: Box::new(move |gpu_bytes| config(&arguments, gpu_bytes, headroom, dram)),
+        ready: Box::new(say_ready),
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn say_ready() {
+    let mut output = std::io::stdout();
+    // Nobody may be listening: that is their affair.
+    let _ = writeln!(output, "{READY}").and_then(|()| output.flush());
+}
+
+/// Sizes that are not given follow the GPU's.
+fn config(arguments: &Arguments, gpu_bytes: u64, headroom: u64, dram_bytes: u64) -> Config {
+    let unit_bytes = arguments.unit.as_u64();
+    let units = |bytes: u64| u32::try_from(bytes.div_ceil(unit_bytes)).unwrap_or(u32::MAX / 8);
+    let or =
+        |given: Option<ByteSize>, most: u64| given.map_or(most.min(gpu_bytes / 64), |size| size.as_u64());
+    Config {
+        unit_bytes,
+        piece_units: units(or(arguments.piece, 32 * MIB)).max(1),
+        offset_units: units(or(arguments.offset, 100 * MIB)),
+        headroom_units: units(headroom),
+        slice: arguments.slice,
+        boundary_deadline: arguments
+            .boundary_deadline
+            .unwrap_or_else(|| (arguments.slice * 10).max(Duration::from_secs(1))),
+        drain_limit: arguments.drain_limit,
+        poison: arguments.poison,
+        dram_bytes,
+    }
+}
+
+fn hardware_gpus(wanted: &[GpuUuid]) -> anyhow::Result<Vec<GpuUuid>> {
+    let found = hardware::gpus()?;
+    if found.is_empty() {
+        bail!("this machine has no NVIDIA GPU; try software ones: --software-gpu 1x1GiB");
+    }
+    if let Some(missing) = wanted.iter().find(|gpu| !found.contains(gpu)) {
+        bail!("this machine has no {missing}");
+    }
+    Ok(if wanted.is_empty() { found } else { wanted.to_vec() })
+}
+
+/// One GPU's share of the host memory for saved bytes (R0.5: what is left, divided by the GPUs).
+fn dram_share(given: Option<ByteSize>, gpus: usize) -> anyhow::Result<u64> {
+    let total = match given {
+        Some(size) => size.as_u64(),
+        None => hardware::available_memory()? / 2,
+    };
+    Ok(total / gpus.max(1) as u64)
+}
+
+fn plan(gpu: GpuUuid, node: Option<&SoftwareNode>, dram: u64) -> anyhow::Result<GpuPlan> {
+    let lock = match node {
+        Some(node) => node.lock(gpu)?,
+        None => hardware::lock(gpu)?,
+    };
+    let driver = node.map_or_else(|| PathBuf::from("libcuda.so.1"), SoftwareNode::driver);
+    let node = node.map(|node| node.path().to_owned());
+    let program = std::env::current_exe()?;
+    let mover = move || {
+        let mut command = Command::new(&program);
+        command.arg("mover").arg("--gpu").arg(gpu.to_string());
+        command.arg("--dram-bytes").arg(dram.to_string()).arg("--driver").arg(&driver);
+        command.env_remove("LD_PRELOAD").env_remove("CUDA_VISIBLE_DEVICES");
+        if let Some(node) = &node {
+            command.env(software_gpu::NODE_VARIABLE, node);
+        }
+        command
+    };
+    Ok(GpuPlan { uuid: gpu, mover: Box::new(mover), lock: Some(lock) })
+}
+
+fn socket_path(given: Option<PathBuf>) -> PathBuf {
+    let own = || if rustix::process::geteuid().is_root() { None } else { own_socket() };
+    given.or_else(own).unwrap_or_else(system_socket)
+}
+
+/// Listens on `path`: for the user alone, or for a group too. A lock beside the socket says
+/// whether a socket that is there already is somebody's; it is released by death.
+fn listen(path: &Path, group: Option<u32>) -> anyhow::Result<(UnixListener, OwnedFd)> {
+    let directory = path.parent().context("the socket's path has no directory")?;
+    std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+    let lock: OwnedFd = std::fs::File::create(path.with_extension("lock"))
+        .with_context(|| format!("making a lock in {}", directory.display()))?
+        .into();
+    flock(&lock, FlockOperation::NonBlockingLockExclusive)
+        .with_context(|| format!("another manager listens on {}", path.display()))?;
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("removing the old {}", path.display()));
+        }
+        _ => {}
+    }
+    // Nobody else may connect between bind and chmod.
+    let old = rustix::process::umask(rustix::fs::Mode::from_bits_truncate(0o177));
+    let listener = UnixListener::bind(path);
+    rustix::process::umask(old);
+    let listener = listener.with_context(|| format!("listening on {}", path.display()))?;
+    if let Some(group) = group {
+        std::os::unix::fs::chown(path, None, Some(group)).context("giving the socket to its group")?;
+        std::fs::set_permissions(path, Permissions::from_mode(0o660))?;
+    }
+    Ok((listener, lock))
+}

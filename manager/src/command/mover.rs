@@ -1,0 +1,33 @@
+//! `tidegate mover`: a GPU's mover, started by the manager.
+
+use crate::mover::{self, MoverConfig};
+use anyhow::Context;
+use std::ffi::CString;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tidegate_ffi::units::GpuUuid;
+use tidegate_ffi::wire::Connection;
+
+/// Standard input is the connection to the manager.
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// The GPU.
+    #[arg(long)]
+    gpu: GpuUuid,
+    /// Host memory for saved bytes.
+    #[arg(long)]
+    dram_bytes: u64,
+    /// The driver's library.
+    #[arg(long)]
+    driver: PathBuf,
+}
+
+pub(super) fn execute(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let socket = std::io::stdin().as_fd().try_clone_to_owned().context("standard input is no socket")?;
+    let driver = CString::new(arguments.driver.into_os_string().into_vec())?;
+    let config = MoverConfig { gpu: arguments.gpu, dram_bytes: arguments.dram_bytes, driver };
+    mover::run(Connection::from(socket), config)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,81 @@
+//! `tidegate status`: what the GPUs and jobs are doing.
+
+use super::connect::{ask_status, ask_status_json, connect};
+use crate::server::status::{GpuStatus, JobStatus, Status};
+use bytesize::ByteSize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// The manager's socket.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Print JSON, with the names that docs/status.md documents.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn execute(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let (connection, _) = connect(arguments.socket.as_deref())?;
+    if arguments.json {
+        println!("{}", ask_status_json(&connection)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let status = ask_status(&connection)?;
+    print(&status);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(status: &Status) {
+    for gpu in &status.gpus {
+        print_gpu(gpu);
+    }
+    if status.jobs.is_empty() {
+        println!("no jobs");
+        return;
+    }
+    println!(
+        "{:>4}  {:<20} {:<10} {:>5} {:>8} {:>12} {:>12} {:>12} {:>8}",
+        "job", "name", "state", "place", "priority", "persistent", "temporary", "spilled", "switches"
+    );
+    for job in &status.jobs {
+        print_job(job);
+    }
+}
+
+fn print_gpu(gpu: &GpuStatus) {
+    println!("{}  {}  {}", gpu.uuid, gpu.name, size(gpu.gpu_memory_bytes));
+    println!(
+        "    persistent {} in {} span(s), temporary {}, spare {}, headroom {}, free {}",
+        size(gpu.persistent.used_bytes),
+        gpu.spans.len(),
+        size(gpu.temporary.used_bytes),
+        size(gpu.spare_bytes),
+        size(gpu.headroom_bytes),
+        size(gpu.free_bytes),
+    );
+    for tier in &gpu.tiers {
+        println!("    {}: {} of {} used", tier.tier, size(tier.used_bytes), size(tier.share_bytes));
+    }
+}
+
+fn print_job(job: &JobStatus) {
+    let figures = &job.figures;
+    println!(
+        "{:>4}  {:<20.20} {:<10} {:>5} {:>8} {:>12} {:>12} {:>12} {:>8}",
+        figures.job,
+        figures.name,
+        job.state,
+        job.queue_place,
+        figures.priority,
+        size(job.persistent_bytes),
+        size(job.temporary_bytes),
+        size(job.spilled_bytes),
+        figures.switches,
+    );
+}
+
+fn size(bytes: u64) -> String {
+    ByteSize(bytes).display().iec().to_string()
+}

@@ -1,0 +1,74 @@
+//! `tidegate watch`: tells the user of `tidegate run` where the job stands, as long as it lives.
+
+use anyhow::Context;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode, Stdio};
+use tidegate_ffi::wire::Connection;
+use tidegate_ffi::wire::message::ToCommand;
+
+/// Standard input is the connection that announced the job.
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// The process to watch.
+    #[arg(long)]
+    program: i32,
+    /// Go on in a process of its own, nobody's child.
+    #[arg(long)]
+    detach: bool,
+}
+
+pub(super) fn execute(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let socket = std::io::stdin().as_fd().try_clone_to_owned().context("standard input is no socket")?;
+    if arguments.detach {
+        detach(arguments.program, socket)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let program = Pid::from_raw(arguments.program).context("no process")?;
+    // Who is gone before it could be watched needs no watching.
+    if let Ok(program) = pidfd_open(program, PidfdFlags::empty()) {
+        watch(&Connection::from(socket), &program);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn detach(program: i32, socket: OwnedFd) -> anyhow::Result<()> {
+    Command::new(std::env::current_exe()?)
+        .args(["watch", "--program", &program.to_string()])
+        .stdin(Stdio::from(socket))
+        .stdout(Stdio::null())
+        .process_group(0)
+        .spawn()?;
+    Ok(())
+}
+
+fn watch(connection: &Connection, program: &OwnedFd) {
+    let mut waited = false;
+    loop {
+        let mut fds = [PollFd::new(connection, PollFlags::IN), PollFd::new(program, PollFlags::IN)];
+        match poll(&mut fds, None) {
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(_) => return,
+            Ok(_) => {}
+        }
+        if !fds[1].revents().is_empty() {
+            return;
+        }
+        match connection.receive::<ToCommand>() {
+            Ok((ToCommand::Queue { place, reason, .. }, _)) => waited = tell(place, &reason, waited),
+            Ok(_) => {}
+            // The manager is gone; the shim says what that means for the program.
+            Err(_) => return,
+        }
+    }
+}
+
+/// Says that the job begins to wait for its first turn; turns that come and go are not news.
+fn tell(place: u32, reason: &str, waited: bool) -> bool {
+    if place > 0 && !waited {
+        eprintln!("tidegate: waiting: {reason}");
+    }
+    waited || place > 0
+}

@@ -1,0 +1,74 @@
+//! What the kernel says of the machine's GPUs and memory. No CUDA here: the manager never loads it.
+
+use anyhow::{Context, bail};
+use rustix::fs::{FlockOperation, flock};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use tidegate_ffi::units::GpuUuid;
+
+/// Where the NVIDIA kernel driver describes its GPUs.
+const GPUS: &str = "/proc/driver/nvidia/gpus";
+
+/// The machine's NVIDIA GPUs, in the order of their device numbers; none without a driver.
+pub fn gpus() -> anyhow::Result<Vec<GpuUuid>> {
+    let mut found = described()?;
+    found.sort_unstable_by_key(|(_, minor)| *minor);
+    Ok(found.into_iter().map(|(gpu, _)| gpu).collect())
+}
+
+fn described() -> anyhow::Result<Vec<(GpuUuid, u32)>> {
+    let entries = match std::fs::read_dir(GPUS) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.with_context(|| format!("reading {GPUS}"))?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path: PathBuf = entry?.path().join("information");
+        let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        found.push(describe(&text).with_context(|| format!("{} is not as expected", path.display()))?);
+    }
+    Ok(found)
+}
+
+fn describe(text: &str) -> anyhow::Result<(GpuUuid, u32)> {
+    let field = |name: &str| {
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix(':'));
+        value.map(str::trim).with_context(|| format!("no {name:?}"))
+    };
+    Ok((field("GPU UUID")?.parse()?, field("Device Minor")?.parse()?))
+}
+
+/// Takes a GPU for this manager: at most one has it, and death gives it back.
+pub fn lock(gpu: GpuUuid) -> anyhow::Result<OwnedFd> {
+    let Some((_, minor)) = described()?.into_iter().find(|(found, _)| *found == gpu) else {
+        bail!("this machine has no {gpu}");
+    };
+    let path = format!("/dev/nvidia{minor}");
+    let node: OwnedFd = File::open(&path).with_context(|| format!("opening {path}"))?.into();
+    flock(&node, FlockOperation::NonBlockingLockExclusive)
+        .with_context(|| format!("another manager shares {gpu} already"))?;
+    Ok(node)
+}
+
+/// Host memory that is available now, in bytes.
+pub fn available_memory() -> anyhow::Result<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").context("reading /proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib =
+        line.and_then(|line| line.trim().strip_suffix(" kB")).context("/proc/meminfo has no MemAvailable")?;
+    Ok(kib.trim().parse::<u64>()? * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_is_known_by_what_the_kernel_says_of_it() {
+        let text = "Model: \t\t NVIDIA H200\nIRQ:   \t\t 91\nGPU UUID: \t GPU-30313233-3435-3637-3839-616263646566\nDevice Minor: \t 3\n";
+        let (gpu, minor) = describe(text).unwrap();
+        assert_eq!((gpu.to_string().as_str(), minor), ("GPU-30313233-3435-3637-3839-616263646566", 3));
+        assert!(describe("Model: x").is_err());
+    }
+}

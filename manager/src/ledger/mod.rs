@@ -1,0 +1,427 @@
+//! The ledger of one GPU's memory: which unit is whose (R4.2, R4.3, R4.5).
+//!
+//! ```text
+//! unit 0                                                                    last unit
+//! ├─span A──┬offset┬─span B────┬offset┬─span C─┬ … free … ┬─temporary pieces──────────┤
+//! │    persistent region, grows up ─►          │ headroom │  ◄─ grows down, temporary │
+//! ```
+//! Units are numbered by the ledger alone, so a whole piece changes its place by being
+//! renumbered, without a copy; both regions close their holes that way when they must: first the
+//! temporary one, and, when even that makes no room, the persistent one too. So the only room
+//! that is ever lost is that of the offsets.
+//!
+//! Invariant (I4): every piece lies in one region, pieces never overlap, the regions never
+//! cross, headroom stays free, and the sums equal the totals. [`Ledger::check`] proves it.
+
+mod persistent;
+
+pub use persistent::Span;
+
+use persistent::PersistentRegion;
+use std::collections::BTreeMap;
+use tidegate_ffi::units::{Class, PieceId, TenantId, Units};
+
+/// Who may use a piece's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// A tenant.
+    Tenant(TenantId),
+    /// Nobody: a scrubbed piece, ready for the next lease of the same user.
+    Spare,
+}
+
+/// A piece as the ledger knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The first unit.
+    pub start: u32,
+    /// Length in units.
+    pub units: u32,
+    /// The region it lies in.
+    pub region: Class,
+    /// Whose it is.
+    pub owner: Owner,
+}
+
+/// There is no room for what was asked; nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{short} units short")]
+pub struct NoRoom {
+    /// How many more units would have to be free; at least 1.
+    pub short: u32,
+}
+
+/// One GPU's units.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    units: u32,
+    reserved: u32,
+    pieces: BTreeMap<PieceId, Record>,
+    persistent: PersistentRegion,
+    /// Start of each temporary piece → its end.
+    temporary: BTreeMap<u32, u32>,
+    temporary_units: u32,
+    /// Units of each tenant, by region.
+    held: BTreeMap<TenantId, [u32; 2]>,
+}
+
+impl Ledger {
+    /// A GPU of `units` units, with `offset` units left after a span when the next is placed.
+    pub fn new(units: Units, offset: Units) -> Self {
+        Self {
+            units: units.0,
+            reserved: 0,
+            pieces: BTreeMap::new(),
+            persistent: PersistentRegion::new(offset.0),
+            temporary: BTreeMap::new(),
+            temporary_units: 0,
+            held: BTreeMap::new(),
+        }
+    }
+
+    /// Sets how many units are kept free: headroom, and what others than tenants use.
+    pub fn reserve(&mut self, reserved: Units) {
+        self.reserved = reserved.0.min(self.units);
+    }
+
+    /// All units of the GPU.
+    pub fn total(&self) -> u32 {
+        self.units
+    }
+
+    /// Units kept free.
+    pub fn reserved(&self) -> u32 {
+        self.reserved
+    }
+
+    /// Where the persistent region ends now.
+    pub fn persistent_top(&self) -> u32 {
+        self.persistent.top()
+    }
+
+    /// Units of temporary pieces, spare ones included.
+    pub fn temporary_units(&self) -> u32 {
+        self.temporary_units
+    }
+
+    /// Where the persistent region would end if it closed its holes; offsets stay.
+    pub fn packed_top(&self) -> u32 {
+        self.persistent.packed_top()
+    }
+
+    /// Units that lie free between the regions, once both have closed their holes.
+    pub fn free(&self) -> u32 {
+        self.units.saturating_sub(self.reserved + self.packed_top() + self.temporary_units)
+    }
+
+    /// Units of a tenant's pieces in a region.
+    pub fn held(&self, tenant: TenantId, region: Class) -> u32 {
+        self.held.get(&tenant).map_or(0, |held| held[region.index()])
+    }
+
+    /// The offset between spans, in units.
+    pub fn offset(&self) -> u32 {
+        self.persistent.offset()
+    }
+
+    /// A piece's record.
+    pub fn piece(&self, piece: PieceId) -> Option<Record> {
+        self.pieces.get(&piece).copied()
+    }
+
+    /// All pieces.
+    pub fn pieces(&self) -> impl Iterator<Item = (PieceId, Record)> + '_ {
+        self.pieces.iter().map(|(&piece, &record)| (piece, record))
+    }
+
+    /// The spans of the persistent region, in address order.
+    pub fn spans(&self) -> impl Iterator<Item = Span> + '_ {
+        self.persistent.spans()
+    }
+
+    /// Places new pieces for a tenant: all of them or none. Each piece is one run of units.
+    pub fn lease(
+        &mut self,
+        tenant: TenantId,
+        region: Class,
+        pieces: &[(PieceId, Units)],
+    ) -> Result<(), NoRoom> {
+        let mut rest: u32 = pieces.iter().map(|(_, units)| units.0).sum();
+        for (count, &(piece, units)) in pieces.iter().enumerate() {
+            debug_assert!(!self.pieces.contains_key(&piece), "{piece} is placed twice");
+            if self.place(piece, Owner::Tenant(tenant), region, units.0, rest) {
+                rest -= units.0;
+            } else {
+                pieces[..count].iter().for_each(|(placed, _)| self.release(*placed));
+                return Err(NoRoom { short: self.short_of(tenant, region, pieces) });
+            }
+        }
+        Ok(())
+    }
+
+    /// The same, where nothing else can be set free: offsets give way when they must. They keep
+    /// growth room; they do not keep out who has room without them.
+    pub fn lease_without_offsets(
+        &mut self,
+        tenant: TenantId,
+        region: Class,
+        pieces: &[(PieceId, Units)],
+    ) -> Result<(), NoRoom> {
+        let first = self.lease(tenant, region, pieces);
+        let wanted: u32 = pieces.iter().map(|(_, units)| units.0).sum();
+        let taken = self.reserved + self.persistent.units() + self.temporary_units;
+        if first.is_ok() || taken + wanted > self.units {
+            return first;
+        }
+        self.close_temporary_holes();
+        let moved = self.persistent.squeeze();
+        self.renumber_persistent(&moved);
+        let offset = self.persistent.set_offset(0);
+        let second = self.lease(tenant, region, pieces);
+        self.persistent.set_offset(offset);
+        second
+    }
+
+    fn short_of(&self, tenant: TenantId, region: Class, pieces: &[(PieceId, Units)]) -> u32 {
+        let wanted: u32 = pieces.iter().map(|(_, units)| units.0).sum();
+        let newcomer = region == Class::Persistent && self.held(tenant, region) == 0;
+        let gap = if newcomer && self.packed_top() > 0 { self.offset() } else { 0 };
+        (wanted + gap).saturating_sub(self.free()).max(1)
+    }
+
+    /// Finds a place for a piece; `false`: there is none, and nothing was changed. The persistent
+    /// region's holes are closed only if that makes room for all that is to come, `rest` units.
+    fn place(&mut self, piece: PieceId, owner: Owner, region: Class, units: u32, rest: u32) -> bool {
+        let start = match (region, owner) {
+            (Class::Persistent, Owner::Tenant(tenant)) => self.place_persistent(tenant, units, rest),
+            _ => self.place_temporary(units, rest),
+        };
+        let Some(start) = start else { return false };
+        self.enter(piece, Record { start, units, region, owner });
+        true
+    }
+
+    fn enter(&mut self, piece: PieceId, record: Record) {
+        if let Owner::Tenant(tenant) = record.owner {
+            self.held.entry(tenant).or_default()[record.region.index()] += record.units;
+        }
+        self.pieces.insert(piece, record);
+    }
+
+    fn place_persistent(&mut self, tenant: TenantId, units: u32, rest: u32) -> Option<u32> {
+        let as_it_lies = self.temporary_bottom().saturating_sub(self.reserved);
+        if let Some(start) = self.persistent.place(tenant, units, rest, as_it_lies) {
+            return Some(start);
+        }
+        let limit = self.units.saturating_sub(self.temporary_units + self.reserved);
+        if let Some(start) = self.persistent.place(tenant, units, rest, limit) {
+            self.close_temporary_holes();
+            return Some(start);
+        }
+        if self.persistent.packed_top_with(tenant, rest) > limit {
+            return None;
+        }
+        self.close_temporary_holes();
+        let (moved, start) = self.persistent.pack_with(tenant, units);
+        self.renumber_persistent(&moved);
+        Some(start)
+    }
+
+    fn place_temporary(&mut self, units: u32, rest: u32) -> Option<u32> {
+        if let Some(start) = self.highest_hole(units) {
+            return Some(self.occupy_temporary(start, units));
+        }
+        if self.free() < rest {
+            return None;
+        }
+        self.close_temporary_holes();
+        if self.temporary_bottom() < self.persistent.top() + self.reserved + units {
+            let moved = self.persistent.pack();
+            self.renumber_persistent(&moved);
+        }
+        let start = self.temporary_bottom() - units;
+        Some(self.occupy_temporary(start, units))
+    }
+
+    fn renumber_persistent(&mut self, moved: &BTreeMap<u32, u32>) {
+        for record in self.pieces.values_mut().filter(|record| record.region == Class::Persistent) {
+            record.start = moved[&record.start];
+        }
+    }
+
+    fn occupy_temporary(&mut self, start: u32, units: u32) -> u32 {
+        self.temporary.insert(start, start + units);
+        self.temporary_units += units;
+        start
+    }
+
+    /// The start of the highest run of `units` free units that leaves the headroom alone.
+    fn highest_hole(&self, units: u32) -> Option<u32> {
+        let mut end = self.units;
+        for (&start, &piece_end) in self.temporary.iter().rev() {
+            if end - piece_end >= units {
+                return Some(end - units);
+            }
+            end = start;
+        }
+        let floor = self.persistent.top() + self.reserved;
+        (end >= floor + units).then(|| end - units)
+    }
+
+    fn temporary_bottom(&self) -> u32 {
+        self.temporary.first_key_value().map_or(self.units, |(&start, _)| start)
+    }
+
+    /// Renumbers all temporary pieces so that no unit lies free between them.
+    fn close_temporary_holes(&mut self) {
+        let mut end = self.units;
+        self.temporary.clear();
+        let mut pieces: Vec<_> =
+            self.pieces.values_mut().filter(|record| record.region == Class::Temporary).collect();
+        pieces.sort_by_key(|record| std::cmp::Reverse(record.start));
+        for record in pieces {
+            self.temporary.insert(end - record.units, end);
+            end -= record.units;
+            record.start = end;
+        }
+    }
+
+    /// Moves a piece to the other region or another owner by renumbering it (§4.6). On error it
+    /// stays as it was.
+    pub fn renumber(&mut self, piece: PieceId, owner: Owner, region: Class) -> Result<(), NoRoom> {
+        self.renumber_as_part(piece, owner, region, 0)
+    }
+
+    /// Gives a spare piece to a tenant as a part of a lease of which `rest` units are still to be
+    /// placed, this piece included. On error it stays as it was.
+    pub fn adopt(
+        &mut self,
+        piece: PieceId,
+        tenant: TenantId,
+        region: Class,
+        rest: Units,
+    ) -> Result<(), NoRoom> {
+        self.renumber_as_part(piece, Owner::Tenant(tenant), region, rest.0)
+    }
+
+    fn renumber_as_part(
+        &mut self,
+        piece: PieceId,
+        owner: Owner,
+        region: Class,
+        rest: u32,
+    ) -> Result<(), NoRoom> {
+        let Some(old) = self.vacate(piece) else { return Ok(()) };
+        let rest = rest.max(old.units);
+        if (old.region, region) == (Class::Temporary, Class::Temporary) {
+            self.occupy_temporary(old.start, old.units);
+            self.enter(piece, Record { owner, ..old });
+            return Ok(());
+        }
+        if (old.region, old.owner) != (region, owner) && self.place(piece, owner, region, old.units, rest) {
+            return Ok(());
+        }
+        self.put_back(piece, old);
+        if (old.region, old.owner) == (region, owner) { Ok(()) } else { Err(NoRoom { short: 1 }) }
+    }
+
+    /// Undoes a `vacate` after which nothing else was changed.
+    fn put_back(&mut self, piece: PieceId, record: Record) {
+        match (record.region, record.owner) {
+            (Class::Persistent, Owner::Tenant(tenant)) => {
+                self.persistent.put_back(tenant, record.start, record.units);
+            }
+            _ => {
+                self.occupy_temporary(record.start, record.units);
+            }
+        }
+        self.enter(piece, record);
+    }
+
+    /// Makes a piece nobody's, keeping its memory for the next lease.
+    pub fn spare(&mut self, piece: PieceId) -> Result<(), NoRoom> {
+        self.renumber(piece, Owner::Spare, Class::Temporary)
+    }
+
+    /// Forgets a piece: its units are free.
+    pub fn release(&mut self, piece: PieceId) {
+        self.vacate(piece);
+    }
+
+    fn vacate(&mut self, piece: PieceId) -> Option<Record> {
+        let record = self.pieces.remove(&piece)?;
+        match (record.region, record.owner) {
+            (Class::Persistent, Owner::Tenant(tenant)) => {
+                self.persistent.vacate(tenant, record.start, record.units);
+            }
+            _ => {
+                self.temporary.remove(&record.start);
+                self.temporary_units -= record.units;
+            }
+        }
+        if let Owner::Tenant(tenant) = record.owner {
+            self.count_out(tenant, record);
+        }
+        Some(record)
+    }
+
+    fn count_out(&mut self, tenant: TenantId, record: Record) {
+        let Some(held) = self.held.get_mut(&tenant) else { return };
+        held[record.region.index()] -= record.units;
+        if *held == [0, 0] {
+            self.held.remove(&tenant);
+        }
+    }
+
+    /// Checks I4; the error names the first thing that is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        let mut extents: Vec<_> = self.pieces().map(|(id, r)| (r.start, r.start + r.units, id, r)).collect();
+        extents.sort_unstable_by_key(|extent| (extent.0, extent.1));
+        for pair in extents.windows(2) {
+            if pair[0].1 > pair[1].0 {
+                return Err(format!("{} and {} overlap", pair[0].2, pair[1].2));
+            }
+        }
+        for &(start, end, id, record) in &extents {
+            let inside = match record.region {
+                Class::Persistent => end <= self.persistent.top(),
+                Class::Temporary => start >= self.persistent.top() && end <= self.units,
+            };
+            if !inside || start >= end {
+                return Err(format!("{id} lies outside its {} region", record.region));
+            }
+        }
+        self.check_sums()?;
+        self.persistent.check(self.pieces.values())
+    }
+
+    fn check_sums(&self) -> Result<(), String> {
+        let temporary = || self.pieces.values().filter(|record| record.region == Class::Temporary);
+        let counted: u32 = temporary().map(|record| record.units).sum();
+        let listed: BTreeMap<_, _> =
+            temporary().map(|record| (record.start, record.start + record.units)).collect();
+        if counted != self.temporary_units || listed != self.temporary {
+            return Err(format!("temporary region: {counted} units counted, {} kept", self.temporary_units));
+        }
+        if self.persistent.top() > self.temporary_bottom() {
+            return Err("the regions cross".into());
+        }
+        self.check_held()
+    }
+
+    fn check_held(&self) -> Result<(), String> {
+        let mut counted: BTreeMap<TenantId, [u32; 2]> = BTreeMap::new();
+        for record in self.pieces.values() {
+            if let Owner::Tenant(tenant) = record.owner {
+                counted.entry(tenant).or_default()[record.region.index()] += record.units;
+            }
+        }
+        if counted != self.held {
+            return Err(format!("tenants hold {counted:?}, {:?} is kept", self.held));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

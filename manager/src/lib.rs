@@ -1,0 +1,16 @@
+//! The manager: the only one that decides who runs and who has what.
+//!
+//! - [`server`]: the process: connections, movers, the one queue;
+//! - [`scheduler`]: who runs, and who has what: pure;
+//! - [`ledger`]: one GPU's units: pure;
+//! - [`mover`]: the process that makes GPU memory and moves bytes;
+//! - [`command`]: the command line.
+
+pub mod artifacts;
+pub mod command;
+pub mod hardware;
+pub mod ledger;
+pub mod mover;
+pub mod scheduler;
+pub mod server;
+pub mod software_gpu;

@@ -1,0 +1,190 @@
+//! GPU memory: made, exported, and mapped into this process when its bytes are to be moved.
+
+use super::gpu::{log_release, read};
+use super::{Gpu, OutOfBounds, check_bounds};
+use std::ffi::c_int;
+use std::marker::PhantomData;
+use std::os::fd::{FromRawFd, OwnedFd};
+use tidegate_ffi::cuda::sys::{
+    CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType, CUmemGenericAllocationHandle,
+    CUresult,
+};
+use tidegate_ffi::cuda::{Driver, DriverError};
+
+/// A piece of GPU memory. Its end unmaps and releases it; the memory returns to the GPU when no
+/// other process holds it either. The fields are dropped in this order.
+pub struct Piece {
+    window: Option<Window>,
+    handle: Handle,
+    bytes: u64,
+}
+
+impl Piece {
+    /// Makes a piece of `bytes` bytes, a multiple of the GPU's granularity.
+    pub fn make(gpu: &Gpu, bytes: u64) -> Result<Self, DriverError> {
+        Ok(Self { window: None, handle: Handle::make(gpu, bytes)?, bytes })
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// A descriptor by which other processes import the piece.
+    pub fn export(&self) -> Result<OwnedFd, DriverError> {
+        let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        let mut fd: c_int = -1;
+        let (driver, handle) = (self.handle.driver, self.handle.raw);
+        // SAFETY: for this kind of handle the driver writes one descriptor, and this is a place
+        // for one; the handle is alive and was made exportable (Gpu::piece_properties).
+        unsafe { driver.cuMemExportToShareableHandle((&raw mut fd).cast(), handle, kind, 0) }?;
+        if fd < 0 {
+            let code = CUresult::CUDA_ERROR_INVALID_HANDLE;
+            return Err(DriverError { call: "cuMemExportToShareableHandle", code });
+        }
+        // SAFETY: the driver made this descriptor for the caller, to whom it belongs alone.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// Maps the piece, unless it is mapped.
+    pub fn map(&mut self, gpu: &Gpu) -> Result<(), DriverError> {
+        if self.window.is_none() {
+            self.window = Some(Window::open(gpu, &self.handle, self.bytes)?);
+        }
+        Ok(())
+    }
+
+    /// Where the piece is mapped, if it is.
+    pub fn window(&self) -> Option<&Window> {
+        self.window.as_ref()
+    }
+}
+
+/// A piece's place in this process's addresses: all of it, readable and writable by its GPU.
+pub struct Window {
+    driver: &'static Driver,
+    /// Freed after the piece is unmapped (fields are dropped after `drop`).
+    addresses: Addresses,
+}
+
+impl Window {
+    fn open(gpu: &Gpu, handle: &Handle, bytes: u64) -> Result<Self, DriverError> {
+        let addresses = Addresses::reserve(gpu.driver(), bytes)?;
+        let (start, size) = (addresses.start, addresses.bytes as usize);
+        // SAFETY: the range is reserved, of the handle's size, and nothing is mapped in it.
+        unsafe { gpu.driver().cuMemMap(start, size, 0, handle.raw, 0) }?;
+        let window = Self { driver: gpu.driver(), addresses };
+        window.allow(gpu)?;
+        Ok(window)
+    }
+
+    /// Lets the GPU read and write here.
+    fn allow(&self, gpu: &Gpu) -> Result<(), DriverError> {
+        let access = CUmemAccessDesc {
+            location: gpu.piece_properties().location,
+            flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        // SAFETY: the range is one whole mapping; one description is borrowed for the call.
+        unsafe { self.driver.cuMemSetAccess(self.address(), self.bytes() as usize, &access, 1) }
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.addresses.bytes
+    }
+
+    /// Some of its bytes.
+    pub fn range(&self, offset: u64, bytes: u64) -> Result<DeviceRange<'_>, OutOfBounds> {
+        check_bounds(offset, bytes, self.bytes())?;
+        Ok(DeviceRange { address: self.address() + offset, bytes, within: PhantomData })
+    }
+
+    pub(super) fn address(&self) -> CUdeviceptr {
+        self.addresses.start
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // SAFETY: exactly the mapping that `open` made. No copy is under way in it: each borrows
+        // the window until it has ended.
+        let unmapped = unsafe { self.driver.cuMemUnmap(self.address(), self.bytes() as usize) };
+        log_release("a mapping", unmapped);
+    }
+}
+
+/// Bytes of a window.
+#[derive(Clone, Copy)]
+pub struct DeviceRange<'a> {
+    address: CUdeviceptr,
+    bytes: u64,
+    within: PhantomData<&'a Window>,
+}
+
+impl DeviceRange<'_> {
+    pub(super) fn address(&self) -> CUdeviceptr {
+        self.address
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// A `cuMemCreate` handle.
+struct Handle {
+    driver: &'static Driver,
+    raw: CUmemGenericAllocationHandle,
+}
+
+impl Handle {
+    /// ◇ The manual does not say whether making memory needs a context (FACTS §8.2); if the driver
+    /// asks for one, it gets one.
+    fn make(gpu: &Gpu, bytes: u64) -> Result<Self, DriverError> {
+        let raw = match create(gpu, bytes) {
+            Err(error) if error.code == CUresult::CUDA_ERROR_INVALID_CONTEXT => {
+                gpu.engage()?;
+                create(gpu, bytes)?
+            }
+            made => made?,
+        };
+        Ok(Self { driver: gpu.driver(), raw })
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: made by `make`, released once, here.
+        log_release("a piece", unsafe { self.driver.cuMemRelease(self.raw) });
+    }
+}
+
+fn create(gpu: &Gpu, bytes: u64) -> Result<CUmemGenericAllocationHandle, DriverError> {
+    let properties = gpu.piece_properties();
+    // SAFETY: `out` is a valid place for a handle, the properties are borrowed for the call.
+    read(|out| unsafe { gpu.driver().cuMemCreate(out, bytes as usize, &properties, 0) })
+}
+
+/// A reserved range of addresses.
+struct Addresses {
+    driver: &'static Driver,
+    start: CUdeviceptr,
+    bytes: u64,
+}
+
+impl Addresses {
+    fn reserve(driver: &'static Driver, bytes: u64) -> Result<Self, DriverError> {
+        // SAFETY: `out` is a valid place for an address; the driver chooses it.
+        let start = read(|out| unsafe { driver.cuMemAddressReserve(out, bytes as usize, 0, 0, 0) })?;
+        Ok(Self { driver, start, bytes })
+    }
+}
+
+impl Drop for Addresses {
+    fn drop(&mut self) {
+        // SAFETY: exactly the range that `reserve` got; nothing is mapped in it any more, for a
+        // Window unmaps before its addresses are dropped.
+        let freed = unsafe { self.driver.cuMemAddressFree(self.start, self.bytes as usize) };
+        log_release("addresses", freed);
+    }
+}

@@ -1,0 +1,401 @@
+//! The mover on a software GPU, driven as the manager drives it.
+//!
+//! The software GPU's pieces are files: the tests play the job by reading and writing their
+//! descriptors. Its driver reads its environment once in a process, so each test runs itself
+//! again in a process of its own.
+
+use super::{MoverConfig, run};
+use crate::software_gpu::{NODE_VARIABLE, SoftwareNode};
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+use std::thread::JoinHandle;
+use tidegate_ffi::units::{Class, GpuUuid, PieceId, Step, TenantId};
+use tidegate_ffi::wire::Connection;
+use tidegate_ffi::wire::message::{FromMover, Move, ToMover};
+
+/// Set in a test's own process: the GPU.
+const GPU_VARIABLE: &str = "TIDEGATE_TEST_MOVER_GPU";
+const FAULTS_VARIABLE: &str = "TIDEGATE_SOFTGPU_FAULTS";
+const UNIT: u64 = 64 << 10;
+const GPU_UNITS: u64 = 64;
+const TENANT: TenantId = TenantId(7);
+
+/// The manager's end of a mover.
+struct Bench {
+    mover: Connection,
+    thread: JoinHandle<anyhow::Result<()>>,
+    ready: FromMover,
+    next: u64,
+}
+
+/// Runs `test` of this module in a process of its own, with a GPU of 64 units and `dram` units for
+/// saved bytes; the driver's calls fail as `faults` says.
+fn on_a_software_gpu(test: &str, dram: u64, faults: &str, body: impl FnOnce(&mut Bench)) {
+    if let Ok(gpu) = std::env::var(GPU_VARIABLE) {
+        let mut bench = Bench::start(gpu.parse().unwrap(), dram * UNIT);
+        body(&mut bench);
+        return bench.end();
+    }
+    let spec = format!("1x{}B", GPU_UNITS * UNIT).parse().unwrap();
+    let node = SoftwareNode::create(&spec, UNIT).unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([&format!("mover::tests::{test}"), "--exact", "--nocapture"]);
+    command.env(NODE_VARIABLE, node.path()).env(FAULTS_VARIABLE, faults);
+    let output = command.env(GPU_VARIABLE, node.gpus()[0].to_string()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+fn start(config: MoverConfig) -> (Connection, JoinHandle<anyhow::Result<()>>, FromMover) {
+    let (mover, theirs) = Connection::pair().unwrap();
+    let thread = std::thread::spawn(move || run(theirs, config));
+    let (first, _) = mover.receive().unwrap();
+    (mover, thread, first)
+}
+
+fn software_driver() -> CString {
+    let node = std::env::var_os(NODE_VARIABLE).unwrap();
+    CString::new(Path::new(&node).join("lib/libcuda.so.1").as_os_str().as_bytes()).unwrap()
+}
+
+impl Bench {
+    fn start(gpu: GpuUuid, dram_bytes: u64) -> Self {
+        let (mover, thread, ready) = start(MoverConfig { gpu, dram_bytes, driver: software_driver() });
+        Self { mover, thread, ready, next: 0 }
+    }
+
+    fn end(self) {
+        drop(self.mover);
+        self.thread.join().unwrap().unwrap();
+    }
+
+    fn step(&mut self) -> Step {
+        self.next += 1;
+        Step(self.next)
+    }
+
+    fn ask(&mut self, order: ToMover) -> (FromMover, Vec<OwnedFd>) {
+        self.mover.send(&order, &[]).unwrap();
+        self.mover.receive().unwrap()
+    }
+
+    fn try_make(&mut self, pieces: &[(u64, u64)]) -> Result<Vec<File>, (String, bool)> {
+        let step = self.step();
+        let pieces = pieces.iter().map(|&(id, units)| (PieceId(id), units * UNIT)).collect();
+        match self.ask(ToMover::Make { step, pieces }) {
+            (FromMover::Made { step: answered }, fds) if answered == step => {
+                Ok(fds.into_iter().map(File::from).collect())
+            }
+            (answer, _) => Err(failure(answer)),
+        }
+    }
+
+    fn make(&mut self, id: u64, units: u64) -> File {
+        self.try_make(&[(id, units)]).unwrap().remove(0)
+    }
+
+    fn moved(&mut self, order: impl FnOnce(Step) -> ToMover) -> Result<u64, (String, bool)> {
+        let step = self.step();
+        match self.ask(order(step)).0 {
+            FromMover::Done { step: answered, bytes, .. } if answered == step => Ok(bytes),
+            answer => Err(failure(answer)),
+        }
+    }
+
+    fn save(&mut self, moves: &[Move]) -> Result<u64, (String, bool)> {
+        self.moved(|step| ToMover::Save { step, tenant: TENANT, moves: moves.to_vec() })
+    }
+
+    fn restore(&mut self, moves: &[Move], poison: &[u64]) -> Result<u64, (String, bool)> {
+        let (moves, poison) = (moves.to_vec(), ids(poison));
+        self.moved(|step| ToMover::Restore { step, tenant: TENANT, moves, poison })
+    }
+
+    fn scrub(&mut self, pieces: &[u64]) -> Result<u64, (String, bool)> {
+        self.moved(|step| ToMover::Scrub { step, pieces: ids(pieces) })
+    }
+
+    fn destroy(&mut self, pieces: &[u64]) -> Result<u64, (String, bool)> {
+        self.moved(|step| ToMover::Destroy { step, pieces: ids(pieces) })
+    }
+
+    /// Free, total and saved bytes.
+    fn measure(&mut self) -> (u64, u64, u64) {
+        let step = self.step();
+        match self.ask(ToMover::Measure { step }).0 {
+            FromMover::Measured { step: answered, free_bytes, total_bytes, saved_bytes }
+                if answered == step =>
+            {
+                (free_bytes, total_bytes, saved_bytes)
+            }
+            answer => panic!("{answer:?}"),
+        }
+    }
+
+    fn saved_bytes(&mut self) -> u64 {
+        self.measure().2
+    }
+}
+
+fn ids(pieces: &[u64]) -> Vec<PieceId> {
+    pieces.iter().copied().map(PieceId).collect()
+}
+
+fn failure(answer: FromMover) -> (String, bool) {
+    match answer {
+        FromMover::Failed { reason, out_of_memory, .. } => (reason, out_of_memory),
+        answer => panic!("{answer:?}"),
+    }
+}
+
+fn moved(piece: u64, offset: u64, bytes: u64, at: u64) -> Move {
+    Move { piece: PieceId(piece), offset, bytes, class: Class::Temporary, at }
+}
+
+/// Bytes that differ from their neighbours, from the poison and from zero.
+fn pattern(bytes: u64, seed: u64) -> Vec<u8> {
+    (0..bytes).map(|i| ((i * 31 + seed * 17) % 253 + 1) as u8).collect()
+}
+
+fn contents(piece: &File) -> Vec<u8> {
+    let mut bytes = vec![0; piece.metadata().unwrap().len() as usize];
+    piece.read_exact_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+/// A piece of `units` units, filled with a pattern.
+fn filled(bench: &mut Bench, id: u64, units: u64) -> (File, Vec<u8>) {
+    let (piece, bytes) = (bench.make(id, units), pattern(units * UNIT, id));
+    piece.write_all_at(&bytes, 0).unwrap();
+    (piece, bytes)
+}
+
+#[test]
+fn a_resumed_tenant_finds_every_saved_byte() {
+    on_a_software_gpu("a_resumed_tenant_finds_every_saved_byte", 16, "", |bench| {
+        let (first, a) = filled(bench, 1, 2);
+        let (second, b) = filled(bench, 2, 1);
+        // Two runs of the tenant's addresses: 1000 .. 131000, over both pieces, and 200000 .. 200007.
+        let saved = [moved(2, 0, 40_000, 91_000), moved(1, 10, 90_000, 1_000), moved(2, 50_001, 7, 200_000)];
+        assert_eq!(bench.save(&saved), Ok(130_007));
+        assert_eq!(bench.saved_bytes(), 130_007);
+        assert_eq!((contents(&first), contents(&second)), (a.clone(), b.clone()));
+
+        assert_eq!(bench.scrub(&[1, 2]), Ok(3 * UNIT));
+        assert!(contents(&first).iter().chain(&contents(&second)).all(|byte| *byte == 0));
+
+        // Other pieces, other cuts; what is not restored is poison.
+        let (third, fourth) = (bench.make(3, 3), bench.make(4, 1));
+        let restored =
+            [moved(3, 5, 100_000, 1_000), moved(4, 0, 30_000, 101_000), moved(4, 65_000, 7, 200_000)];
+        assert_eq!(bench.restore(&restored, &[3, 4]), Ok(130_007));
+        let run: Vec<u8> = a[10..90_010].iter().chain(&b[..40_000]).copied().collect();
+        let mut wanted = (vec![0xFF; 3 * UNIT as usize], vec![0xFF; UNIT as usize]);
+        wanted.0[5..100_005].copy_from_slice(&run[..100_000]);
+        wanted.1[..30_000].copy_from_slice(&run[100_000..]);
+        wanted.1[65_000..65_007].copy_from_slice(&b[50_001..50_008]);
+        assert!((contents(&third), contents(&fourth)) == wanted);
+        assert_eq!(bench.saved_bytes(), 0);
+    });
+}
+
+#[test]
+fn many_switches_in_random_order_lose_no_byte() {
+    on_a_software_gpu("many_switches_in_random_order_lose_no_byte", SWITCH_UNITS, "", |bench| {
+        let (piece, before) = filled(bench, 1, 8);
+        let mut away = BTreeMap::new();
+        let mut random = 1u64;
+        for _ in 0..600 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            switch_a_block(bench, &piece, &mut away, (random >> 40) % 32, 1 + (random >> 46) % 16_384);
+            assert_eq!(bench.saved_bytes(), away.values().sum::<u64>());
+        }
+        for block in 0..32 {
+            if away.contains_key(&block) {
+                switch_a_block(bench, &piece, &mut away, block, 0);
+            }
+        }
+        assert!(contents(&piece) == before && bench.saved_bytes() == 0);
+    });
+}
+
+const SWITCH_UNITS: u64 = 2;
+
+/// Restores a block of the piece in two moves; or, when it is there, saves its first `bytes` bytes
+/// and overwrites them. A save fails only when the tier's share is full to the byte.
+fn switch_a_block(bench: &mut Bench, piece: &File, away: &mut BTreeMap<u64, u64>, block: u64, bytes: u64) {
+    let (start, at) = (block * 16_384, block * 20_000);
+    if let Some(bytes) = away.remove(&block) {
+        let cut = bytes / 3;
+        let halves = [moved(1, start + cut, bytes - cut, at + cut), moved(1, start, cut, at)];
+        assert_eq!(halves.map(|half| bench.restore(&[half], &[]).unwrap()).iter().sum::<u64>(), bytes);
+        return;
+    }
+    let room = SWITCH_UNITS * UNIT - away.values().sum::<u64>();
+    match bench.save(&[moved(1, start, bytes, at)]) {
+        Ok(saved) => {
+            assert_eq!(saved, bytes);
+            away.insert(block, bytes);
+            piece.write_all_at(&vec![0; bytes as usize], start).unwrap();
+        }
+        Err((reason, out_of_memory)) => assert!(out_of_memory && bytes > room, "{reason}"),
+    }
+}
+
+#[test]
+fn a_failed_save_keeps_nothing() {
+    let faults = "cuMemcpyDtoHAsync_v2@2=UNKNOWN,cuStreamSynchronize@2=UNKNOWN";
+    on_a_software_gpu("a_failed_save_keeps_nothing", 2, faults, |bench| {
+        let (piece, bytes) = filled(bench, 1, 4);
+        let both = [moved(1, 0, 100, 0), moved(1, 1000, 100, 5000)];
+        let mut refused = |moves: &[Move], why: &str, out_of_memory: bool| {
+            let (reason, memory) = bench.save(moves).unwrap_err();
+            assert!(reason.contains(why) && memory == out_of_memory, "{reason}");
+            assert_eq!(bench.saved_bytes(), 0);
+        };
+        refused(&both, "cuMemcpyDtoHAsync_v2", false);
+        refused(&both, "cuStreamSynchronize", false);
+        refused(&[moved(1, 0, 3 * UNIT, 0)], "share", true);
+        refused(&[both[0], moved(1, UNIT, 4 * UNIT, 5000)], "leaves piece 1", false);
+        refused(&[both[0], moved(1, u64::MAX, 2, 5000)], "past the last address", false);
+        refused(&[both[0], moved(9, 0, 1, 5000)], "piece 9 is unknown", false);
+        refused(&[both[0], moved(1, 500, 1, 99)], "two moves", false);
+        assert!(contents(&piece) == bytes);
+        assert_eq!(bench.save(&both), Ok(200));
+    });
+}
+
+#[test]
+fn saved_bytes_are_not_replaced() {
+    on_a_software_gpu("saved_bytes_are_not_replaced", 4, "", |bench| {
+        let (piece, bytes) = filled(bench, 1, 1);
+        assert_eq!(bench.save(&[moved(1, 0, 100, 0)]), Ok(100));
+        piece.write_all_at(&[0; 100], 0).unwrap();
+        let (reason, _) = bench.save(&[moved(1, 0, 10, 99)]).unwrap_err();
+        assert!(reason.contains("saved already"), "{reason}");
+        assert_eq!(bench.restore(&[moved(1, 0, 100, 0)], &[]), Ok(100));
+        assert!(contents(&piece) == bytes);
+    });
+}
+
+#[test]
+fn a_failed_restore_keeps_the_saved_bytes() {
+    on_a_software_gpu(
+        "a_failed_restore_keeps_the_saved_bytes",
+        4,
+        "cuMemcpyHtoDAsync_v2@1=UNKNOWN",
+        |bench| {
+            let (piece, bytes) = filled(bench, 1, 1);
+            assert_eq!(bench.save(&[moved(1, 0, UNIT, 0)]), Ok(UNIT));
+            assert!(bench.restore(&[moved(1, 0, UNIT, 0)], &[1]).is_err());
+            for wrong in [moved(1, 0, 1, UNIT), moved(1, 1, UNIT, 0), moved(2, 0, UNIT, 0)] {
+                assert!(bench.restore(&[wrong], &[]).is_err());
+            }
+            assert_eq!(bench.saved_bytes(), UNIT);
+            assert_eq!(bench.restore(&[moved(1, 0, UNIT, 0)], &[1]), Ok(UNIT));
+            assert!(contents(&piece) == bytes);
+        },
+    );
+}
+
+#[test]
+fn pieces_are_made_all_or_none() {
+    let faults = "cuMemExportToShareableHandle@4=UNKNOWN";
+    on_a_software_gpu("pieces_are_made_all_or_none", 4, faults, |bench| {
+        let half = GPU_UNITS / 2;
+        let (reason, out_of_memory) = bench.try_make(&[(1, half), (2, half), (3, 1)]).unwrap_err();
+        assert!(reason.contains("OUT_OF_MEMORY") && out_of_memory, "{reason}");
+        assert_eq!(bench.try_make(&[(1, half), (2, half)]).unwrap().len(), 2);
+        assert_eq!(bench.destroy(&[1, 2]), Ok(GPU_UNITS * UNIT));
+        // The second export of these fails: neither exists, and the memory is free.
+        assert!(!bench.try_make(&[(1, half), (2, half)]).unwrap_err().1);
+        bench.make(3, GPU_UNITS);
+    });
+}
+
+#[test]
+fn wrong_orders_are_refused_in_words() {
+    on_a_software_gpu("wrong_orders_are_refused_in_words", 4, "", |bench| {
+        bench.make(1, 1);
+        let mut refused = |pieces: &[(u64, u64)]| bench.try_make(pieces).unwrap_err().0;
+        assert_eq!(refused(&[(2, 1), (1, 1)]), "piece 1 exists already");
+        assert_eq!(refused(&[(2, 1), (2, 1)]), "piece 2 is named twice in one order");
+        assert!(refused(&[(2, 0)]).contains("positive multiples"));
+        let many: Vec<_> = (10..264).map(|id| (id, 1)).collect();
+        assert!(refused(&many).contains("253"));
+        assert_eq!(bench.destroy(&[1, 2]).unwrap_err().0, "piece 2 is unknown to the mover");
+        assert_eq!(bench.scrub(&[2]).unwrap_err().0, "piece 2 is unknown to the mover");
+        assert_eq!(bench.destroy(&[1]), Ok(UNIT));
+    });
+}
+
+#[test]
+fn a_dead_tenants_bytes_are_forgotten() {
+    on_a_software_gpu("a_dead_tenants_bytes_are_forgotten", 4, "", |bench| {
+        filled(bench, 1, 1);
+        assert_eq!(bench.save(&[moved(1, 0, UNIT, 0)]), Ok(UNIT));
+        bench.mover.send(&ToMover::Forget { tenant: TenantId(8) }, &[]).unwrap();
+        assert_eq!(bench.saved_bytes(), UNIT);
+        bench.mover.send(&ToMover::Forget { tenant: TENANT }, &[]).unwrap();
+        assert_eq!(bench.saved_bytes(), 0);
+        assert!(
+            bench.restore(&[moved(1, 0, 1, 0)], &[]).unwrap_err().0.contains("not all of them are saved")
+        );
+    });
+}
+
+#[test]
+fn what_the_driver_lacks_is_done_without() {
+    let faults = "cuMemHostRegister_v2@1+=NOT_SUPPORTED,cuMemCreate@1=INVALID_CONTEXT";
+    on_a_software_gpu("what_the_driver_lacks_is_done_without", 4, faults, |bench| {
+        let (piece, bytes) = filled(bench, 1, 1);
+        assert_eq!(bench.save(&[moved(1, 0, UNIT, 0)]), Ok(UNIT));
+        assert_eq!(bench.restore(&[moved(1, 0, UNIT, 0)], &[1]), Ok(UNIT));
+        assert!(contents(&piece) == bytes);
+    });
+}
+
+#[test]
+fn the_manager_is_told_what_the_gpu_is() {
+    on_a_software_gpu("the_manager_is_told_what_the_gpu_is", 4, "", |bench| {
+        let FromMover::Ready { name, total_bytes, granularity_bytes } = &bench.ready else {
+            panic!("{:?}", bench.ready)
+        };
+        assert_eq!((*total_bytes, *granularity_bytes), (GPU_UNITS * UNIT, UNIT));
+        assert!(!name.is_empty());
+        let (free, total, saved) = bench.measure();
+        let _piece = bench.make(1, 3);
+        assert_eq!((total, saved), (GPU_UNITS * UNIT, 0));
+        assert_eq!(free - bench.measure().0, 3 * UNIT);
+        let config = MoverConfig { gpu: GpuUuid([1; 16]), dram_bytes: 0, driver: software_driver() };
+        let (_, thread, first) = start(config);
+        assert!(matches!(&first, FromMover::Unusable { reason } if reason.contains("GPU-0101")), "{first:?}");
+        thread.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_missing_driver_is_told_in_words() {
+    let config =
+        MoverConfig { gpu: GpuUuid([1; 16]), dram_bytes: 0, driver: c"/nowhere/libcuda.so.1".into() };
+    let (_, thread, first) = start(config);
+    assert!(matches!(&first, FromMover::Unusable { reason } if reason.contains("/nowhere")), "{first:?}");
+    thread.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_manager_that_breaks_the_protocol_ends_the_mover() {
+    on_a_software_gpu("a_manager_that_breaks_the_protocol_ends_the_mover", 4, "", |bench| {
+        let FromMover::Ready { .. } = bench.ready else { panic!("{:?}", bench.ready) };
+        let gpu = std::env::var(GPU_VARIABLE).unwrap().parse().unwrap();
+        let (mover, thread, _) = start(MoverConfig { gpu, dram_bytes: 0, driver: software_driver() });
+        mover.send(&"no order", &[]).unwrap();
+        assert!(thread.join().unwrap().is_err());
+    });
+}

@@ -1,0 +1,173 @@
+//! The DRAM tier: page-locked host memory in slabs.
+//!
+//! Slabs are got as they are needed, up to the share, and kept while tenants come and go through
+//! them: getting and page-locking costs 0.1 to 0.5 s per GiB (FACTS §4), too much for each switch.
+//! They are given back when a tenant has died, all wholly free ones but one.
+//!
+//! Invariant (I6): the slabs' sizes add up to `held`, at most `share`; each byte of them is in the
+//! free list, or handed out.
+
+#![forbid(unsafe_code)]
+
+use super::free_list::FreeList;
+use super::{Extent, SlabId, Tier, TierError};
+use crate::mover::copy::{Gpu, HostMemory, HostRange, page_bytes};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// Host memory for saved bytes, up to a share.
+pub struct Dram {
+    share: u64,
+    slab_bytes: u64,
+    held: u64,
+    slabs: BTreeMap<SlabId, HostMemory>,
+    next: u32,
+    free: FreeList,
+    /// For whom slabs are page-locked; `None` once that has failed.
+    locks_for: Option<Rc<Gpu>>,
+}
+
+impl Dram {
+    /// A tier of at most `share` bytes in slabs of at most `slab_bytes` bytes (both in whole
+    /// pages), page-locked for `gpu`.
+    pub fn new(share: u64, slab_bytes: u64, gpu: Option<Rc<Gpu>>) -> Self {
+        let page = page_bytes();
+        let pages = |bytes: u64| bytes - bytes % page;
+        Self {
+            share: pages(share),
+            slab_bytes: pages(slab_bytes).max(page),
+            held: 0,
+            slabs: BTreeMap::new(),
+            next: 0,
+            free: FreeList::default(),
+            locks_for: gpu,
+        }
+    }
+
+    fn grow(&mut self) -> Result<(), TierError> {
+        let bytes = self.slab_bytes.min(self.share - self.held);
+        let mut memory = HostMemory::new(bytes)?;
+        self.lock(&mut memory);
+        let slab = SlabId(self.next);
+        self.next += 1;
+        self.slabs.insert(slab, memory);
+        self.held += bytes;
+        self.free.give(Extent { slab, start: 0, bytes });
+        Ok(())
+    }
+
+    /// Page-locks a slab. What cannot be locked works too, only more slowly.
+    fn lock(&mut self, memory: &mut HostMemory) {
+        let Some(gpu) = &self.locks_for else { return };
+        if let Err(error) = memory.lock(gpu) {
+            tracing::warn!(%error, "host memory cannot be page-locked (ulimit -l?): saving is slower from now on");
+            self.locks_for = None;
+        }
+    }
+
+    fn full(&self, wanted: u64) -> TierError {
+        TierError::Full { wanted, free: self.share - self.used(), share: self.share }
+    }
+}
+
+impl Tier for Dram {
+    fn prepare(&mut self) -> Result<(), TierError> {
+        if self.slabs.is_empty() && self.share > 0 { self.grow() } else { Ok(()) }
+    }
+
+    fn allocate(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError> {
+        if bytes > self.share - self.used() {
+            return Err(self.full(bytes));
+        }
+        while self.free.bytes() < bytes {
+            self.grow()?;
+        }
+        self.free.take(bytes).ok_or_else(|| self.full(bytes))
+    }
+
+    fn free(&mut self, extent: Extent) {
+        self.free.give(extent);
+    }
+
+    fn trim(&mut self) {
+        let whole =
+            |(&slab, memory): (&SlabId, &HostMemory)| Extent { slab, start: 0, bytes: memory.bytes() };
+        let all: Vec<Extent> = self.slabs.iter().map(whole).collect();
+        let free: Vec<Extent> = all.into_iter().filter(|slab| self.free.take_hole(*slab)).collect();
+        let Some((kept, given_back)) = free.split_first() else { return };
+        self.free.give(*kept);
+        for slab in given_back {
+            self.slabs.remove(&slab.slab);
+            self.held -= slab.bytes;
+        }
+    }
+
+    fn memory(&self, extent: Extent) -> Result<HostRange<'_>, TierError> {
+        let memory = self.slabs.get(&extent.slab).ok_or(TierError::Unknown(extent))?;
+        memory.range(extent.start, extent.bytes).map_err(|_| TierError::Unknown(extent))
+    }
+
+    fn used(&self) -> u64 {
+        self.held - self.free.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: u64 = 1 << 16; // a multiple of any page size in use
+
+    fn tier(share: u64, slab: u64) -> Dram {
+        Dram::new(share * PAGE, slab * PAGE, None)
+    }
+
+    fn bytes_of(extents: &[Extent]) -> u64 {
+        extents.iter().map(|extent| extent.bytes).sum()
+    }
+
+    #[test]
+    fn the_share_is_never_exceeded() {
+        let mut tier = tier(5, 2);
+        let extents = tier.allocate(5 * PAGE - 1).unwrap();
+        assert_eq!((bytes_of(&extents), tier.held), (5 * PAGE - 1, 5 * PAGE));
+        let error = tier.allocate(2).unwrap_err();
+        assert!(matches!(error, TierError::Full { wanted: 2, free: 1, .. }) && error.is_out_of_memory());
+        extents.into_iter().for_each(|extent| tier.free(extent));
+        assert_eq!(bytes_of(&tier.allocate(5 * PAGE).unwrap()), 5 * PAGE);
+        assert!(matches!(Dram::new(PAGE / 100, PAGE, None).allocate(1), Err(TierError::Full { .. })));
+    }
+
+    #[test]
+    fn memory_is_got_ahead_once_and_kept_between_switches() {
+        let mut tier = tier(8, 2);
+        tier.prepare().unwrap();
+        tier.prepare().unwrap();
+        assert_eq!((tier.held, tier.used()), (2 * PAGE, 0));
+        let extents = tier.allocate(6 * PAGE).unwrap();
+        extents.into_iter().for_each(|extent| tier.free(extent));
+        assert_eq!((tier.held, tier.used()), (6 * PAGE, 0));
+    }
+
+    #[test]
+    fn wholly_free_slabs_but_one_are_given_back_when_trimmed() {
+        let mut tier = tier(8, 2);
+        let kept = tier.allocate(PAGE).unwrap();
+        let freed = tier.allocate(7 * PAGE).unwrap();
+        freed.into_iter().for_each(|extent| tier.free(extent));
+        tier.trim();
+        assert_eq!((tier.held, tier.used()), (4 * PAGE, PAGE));
+        assert!(kept.iter().all(|extent| tier.memory(*extent).is_ok()));
+        assert_eq!(bytes_of(&tier.allocate(7 * PAGE).unwrap()), 7 * PAGE);
+    }
+
+    #[test]
+    fn extents_of_nobody_have_no_memory() {
+        let mut tier = tier(2, 2);
+        tier.prepare().unwrap();
+        for (slab, start, bytes) in [(7, 0, 1), (0, 2 * PAGE, 1), (0, 1, 2 * PAGE), (0, u64::MAX, 2)] {
+            let extent = Extent { slab: SlabId(slab), start, bytes };
+            assert!(matches!(tier.memory(extent), Err(TierError::Unknown(_))));
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! The second half of a switch: make pieces, restore, map, open (R4.6).
+//!
+//! Saved bytes are named by their place in the tenant's address range, not by the piece they
+//! came from: they come back behind the same slots (I3), in whatever pieces there are.
+
+use super::departure::since;
+use super::lease::{Acquired, Offsets, Run};
+use super::{
+    Arrival, Effect, MOVES_PER_MESSAGE, NAMES_PER_MESSAGE, PIECES_PER_MESSAGE, Pending, Phase, SavedRange,
+    Scheduler, Tenant, Time,
+};
+use crate::ledger::NoRoom;
+use std::collections::BTreeMap;
+use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, TenantId};
+use tidegate_ffi::wire::message::{Move, Placed, ToMover, ToShim};
+
+/// After a failed attempt to bring a job back, the next one waits so long; twice as long after
+/// each that follows. Meanwhile others run.
+pub(super) const RETRY: Time = Time::from_millis(50);
+
+impl Scheduler {
+    /// Starts bringing back a job that should run, if it waits and there is room.
+    pub(super) fn bring_back(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        if job.phase != Phase::Waiting || self.now < job.not_restored_before || self.is_moving(id) {
+            return;
+        }
+        let away: Vec<TenantId> =
+            self.tenants_of(id).into_iter().filter(|tenant| self.tenants[tenant].is_away()).collect();
+        match self.acquire_all(&away, Offsets::Kept) {
+            Ok(arrivals) => self.start_arrivals(id, arrivals),
+            Err((gpu, no_room)) if self.make_room(gpu, no_room.short, id) => {}
+            Err(_) => match self.acquire_all(&away, Offsets::GiveWay) {
+                Ok(arrivals) => self.start_arrivals(id, arrivals),
+                Err((gpu, no_room)) if self.make_room(gpu, no_room.short, id) => {}
+                Err(_) => self.cramp(id),
+            },
+        }
+    }
+
+    /// Pieces for all tenants of a job, or for none (I5).
+    fn acquire_all(
+        &mut self,
+        tenants: &[TenantId],
+        offsets: Offsets,
+    ) -> Result<Vec<(TenantId, Acquired)>, (GpuUuid, NoRoom)> {
+        let mut all: Vec<(TenantId, Acquired)> = Vec::new();
+        for &id in tenants {
+            for region in Class::ALL {
+                let runs = self.tenants[&id].runs[region.index()].clone();
+                match self.acquire(id, region, &runs, offsets) {
+                    Ok(acquired) => all.push((id, acquired)),
+                    Err(no_room) => {
+                        let gpu = self.tenants[&id].gpu;
+                        self.relinquish(all);
+                        return Err((gpu, no_room));
+                    }
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    fn relinquish(&mut self, all: Vec<(TenantId, Acquired)>) {
+        for (id, acquired) in all {
+            let tenant = &self.tenants[&id];
+            let (gpu, job) = (tenant.gpu, tenant.job);
+            let uid = self.jobs.get(&job).map_or(0, |job| job.uid);
+            for placed in &acquired.placed {
+                if acquired.new.contains(&placed.piece) {
+                    if let Some(gpu) = self.gpus.get_mut(&gpu) {
+                        gpu.ledger.release(placed.piece);
+                    }
+                } else {
+                    self.back_to_spares(gpu, placed.piece, uid);
+                }
+            }
+        }
+    }
+
+    fn start_arrivals(&mut self, id: JobId, all: Vec<(TenantId, Acquired)>) {
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.phase = Phase::Restoring;
+        }
+        let mut merged: BTreeMap<TenantId, Acquired> = BTreeMap::new();
+        for (tenant, acquired) in all {
+            let entry = merged.entry(tenant).or_insert(Acquired { placed: Vec::new(), new: Vec::new() });
+            entry.placed.extend(acquired.placed);
+            entry.new.extend(acquired.new);
+        }
+        for (tenant, acquired) in merged {
+            self.start_arrival(tenant, acquired);
+        }
+        self.finish_moving(id);
+    }
+
+    fn start_arrival(&mut self, id: TenantId, acquired: Acquired) {
+        let Some(tenant) = self.tenants.get_mut(&id) else { return };
+        let gpu = tenant.gpu;
+        let moves = moves(&tenant.saved, &acquired.placed, self.config.unit_bytes);
+        let making = acquired.new.len().div_ceil(PIECES_PER_MESSAGE);
+        let (placed, since) = (acquired.placed, self.now);
+        tenant.pieces.extend(placed.iter().map(|placed| (placed.piece, *placed)));
+        tenant.arrival =
+            Some(Arrival { placed, moves, making, restoring: 0, mapping: 0, failed: false, since });
+        for new in acquired.new.chunks(PIECES_PER_MESSAGE) {
+            let pieces = self.sizes(new, gpu);
+            let step = self.step(Pending::MakeForArrival(id, new.to_vec()));
+            self.effects.push(Effect::Mover(gpu, ToMover::Make { step, pieces }));
+        }
+        if making == 0 {
+            self.restore(id);
+        }
+    }
+
+    pub(super) fn made_arrival(&mut self, id: TenantId) {
+        if let Some(arrival) = self.tenants.get_mut(&id).and_then(|tenant| tenant.arrival.as_mut()) {
+            arrival.making -= 1;
+            self.finish_making(id);
+        }
+    }
+
+    pub(super) fn make_failed_for_arrival(&mut self, id: TenantId, pieces: Vec<PieceId>) {
+        if let Some(tenant) = self.tenants.get_mut(&id) {
+            tenant.pieces.retain(|piece, _| !pieces.contains(piece));
+        }
+        self.destroyed(pieces);
+        if let Some(arrival) = self.tenants.get_mut(&id).and_then(|tenant| tenant.arrival.as_mut()) {
+            arrival.making -= 1;
+            arrival.failed = true;
+            self.finish_making(id);
+        }
+    }
+
+    fn finish_making(&mut self, id: TenantId) {
+        let Some(tenant) = self.tenants.get_mut(&id) else { return };
+        match tenant.arrival.as_ref().map(|arrival| (arrival.making, arrival.failed)) {
+            Some((0, false)) => self.restore(id),
+            Some((0, true)) => self.give_up_arrival(id),
+            _ => {}
+        }
+    }
+
+    /// The GPU had less room than the ledger thought: what was made goes back, clean; the saved
+    /// bytes are where they were.
+    fn give_up_arrival(&mut self, id: TenantId) {
+        let Some(tenant) = self.tenants.get_mut(&id) else { return };
+        let (gpu, job, arrival) = (tenant.gpu, tenant.job, tenant.arrival.take());
+        let uid = self.jobs.get(&job).map_or(0, |job| job.uid);
+        let units: u32 =
+            arrival.iter().flat_map(|arrival| &arrival.placed).map(|placed| placed.units.0).sum();
+        for placed in arrival.into_iter().flat_map(|arrival| arrival.placed) {
+            let Some(tenant) = self.tenants.get_mut(&id) else { return };
+            if tenant.pieces.remove(&placed.piece).is_some() {
+                self.back_to_spares(gpu, placed.piece, uid);
+            }
+        }
+        let spares: Vec<PieceId> = self.gpus[&gpu].spares.keys().copied().collect();
+        if let Some(gpu) = self.gpus.get_mut(&gpu) {
+            gpu.spares.clear();
+        }
+        self.destroy(gpu, spares);
+        // Before the next attempt, more is set free than the ledger believes is needed.
+        self.preempt(gpu, units, job);
+        self.finish_moving(job);
+    }
+
+    fn restore(&mut self, id: TenantId) {
+        let Some(tenant) = self.tenants.get_mut(&id) else { return };
+        let Some(arrival) = tenant.arrival.as_mut() else { return };
+        let gpu = tenant.gpu;
+        let poisoned = arrival.placed.iter().filter(|_| self.config.poison);
+        let poisoned: Vec<PieceId> = poisoned.map(|placed| placed.piece).collect();
+        // Poison before bytes: the mover takes its orders in order.
+        let poison = poisoned.chunks(NAMES_PER_MESSAGE).map(|pieces| (Vec::new(), pieces.to_vec()));
+        let moves = arrival.moves.chunks(MOVES_PER_MESSAGE).map(|moves| (moves.to_vec(), Vec::new()));
+        let orders: Vec<(Vec<Move>, Vec<PieceId>)> = poison.chain(moves).collect();
+        arrival.restoring = orders.len();
+        for (moves, poison) in orders {
+            let step = self.step(Pending::Restore(id));
+            self.effects.push(Effect::Mover(gpu, ToMover::Restore { step, tenant: id, moves, poison }));
+        }
+    }
+
+    pub(super) fn restored(&mut self, id: TenantId, bytes: u64) {
+        let Some(tenant) = self.tenants.get_mut(&id) else { return };
+        let Some(arrival) = tenant.arrival.as_mut() else { return };
+        arrival.restoring -= 1;
+        let all = arrival.restoring == 0;
+        if let Some(job) = self.jobs.get_mut(&tenant.job) {
+            job.stats.restored_bytes += bytes;
+        }
+        if all {
+            self.map(id);
+        }
+    }
+
+    /// All its bytes are back: the process maps the pieces.
+    fn map(&mut self, id: TenantId) {
+        let now = self.now;
+        let Some(tenant) = self.tenants.get_mut(&id) else { return };
+        let Some(arrival) = tenant.arrival.as_mut() else { return };
+        let began = std::mem::replace(&mut arrival.since, now);
+        let placed = arrival.placed.clone();
+        arrival.mapping = placed.len().div_ceil(PIECES_PER_MESSAGE);
+        tenant.set_saved(Vec::new(), self.config.unit_bytes);
+        let (session, job) = (tenant.session, tenant.job);
+        if let Some(job) = self.jobs.get_mut(&job) {
+            job.stats.restore += since(now, began);
+        }
+        for pieces in placed.chunks(PIECES_PER_MESSAGE) {
+            let step = self.step(Pending::Map(id));
+            self.tell(session, ToShim::Map { step, tenant: id, pieces: pieces.to_vec() });
+        }
+    }
+
+    /// Its bytes are still in the tier, but cannot be had: the job cannot go on, others can.
+    pub(super) fn restore_failed(&mut self, id: TenantId, reason: &str) {
+        if let Some(tenant) = self.tenants.get(&id) {
+            let session = tenant.session;
+            self.expel(session, &format!("its memory could not be restored: {reason}"));
+        }
+    }
+
+    pub(super) fn mapped(&mut self, id: TenantId) {
+        let now = self.now;
+        let Some(tenant) = self.tenants.get_mut(&id) else { return };
+        let job = tenant.job;
+        let Some(arrival) = tenant.arrival.as_mut() else { return };
+        arrival.mapping -= 1;
+        if arrival.mapping > 0 {
+            return;
+        }
+        let began = arrival.since;
+        tenant.arrival = None;
+        if let Some(job) = self.jobs.get_mut(&job) {
+            job.stats.map += since(now, began);
+        }
+        self.finish_moving(job);
+    }
+}
+
+impl SavedRange {
+    /// The slots it touches: first, and one past the last.
+    fn slots(&self, unit: u64) -> (u32, u32) {
+        ((self.at / unit) as u32, (self.at + self.bytes).div_ceil(unit) as u32)
+    }
+}
+
+impl Tenant {
+    /// Takes note of what lies in a tier, and of the runs of slots that it needs.
+    pub(super) fn set_saved(&mut self, mut saved: Vec<SavedRange>, unit: u64) {
+        saved.sort_unstable_by_key(|range| (range.class, range.at));
+        self.runs = Class::ALL.map(|region| runs(saved.iter().filter(|range| range.region == region), unit));
+        self.saved = saved;
+    }
+}
+
+/// The runs of slots that ranges, in order, touch.
+fn runs<'a>(ranges: impl Iterator<Item = &'a SavedRange>, unit: u64) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for range in ranges {
+        let (first, end) = range.slots(unit);
+        match runs.last_mut() {
+            Some(run) if run.class == range.class && first <= run.first + run.units => {
+                run.units = run.units.max(end - run.first);
+            }
+            _ => runs.push(Run { class: range.class, first, units: end - first }),
+        }
+    }
+    runs
+}
+
+/// The copies that bring `saved` into `placed`. Every saved byte lies behind a placed slot.
+fn moves(saved: &[SavedRange], placed: &[Placed], unit: u64) -> Vec<Move> {
+    let by_place: BTreeMap<(Class, u64), &Placed> =
+        placed.iter().map(|placed| ((placed.class, u64::from(placed.slot.0) * unit), placed)).collect();
+    let mut moves = Vec::new();
+    for range in saved {
+        let (mut at, end) = (range.at, range.at + range.bytes);
+        while at < end {
+            let Some((&(_, start), placed)) = by_place.range(..=(range.class, at)).next_back() else { break };
+            let stop = end.min(start + u64::from(placed.units.0) * unit);
+            let Some(bytes) = stop.checked_sub(at).filter(|bytes| *bytes > 0) else { break };
+            moves.push(Move { piece: placed.piece, offset: at - start, bytes, class: range.class, at });
+            at = stop;
+        }
+    }
+    moves
+}

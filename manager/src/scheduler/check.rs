@@ -1,0 +1,70 @@
+//! The invariants of the whole state, for tests and the simulator.
+
+use super::{Phase, Scheduler};
+use crate::ledger::Owner;
+use std::collections::BTreeMap;
+use tidegate_ffi::units::{PieceId, TenantId};
+
+impl Scheduler {
+    /// Checks I2, I4 and I5 as far as they are the manager's; the error names what is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        for (id, gpu) in &self.gpus {
+            gpu.ledger.check().map_err(|wrong| format!("{id}: {wrong}"))?;
+        }
+        self.check_owners()?;
+        self.check_slots()?;
+        self.check_grants()
+    }
+
+    /// Each piece has one owner, and the ledger agrees who it is.
+    fn check_owners(&self) -> Result<(), String> {
+        let mut owners: BTreeMap<PieceId, TenantId> = BTreeMap::new();
+        for (id, tenant) in &self.tenants {
+            for piece in tenant.pieces.keys() {
+                if let Some(other) = owners.insert(*piece, *id) {
+                    return Err(format!("{piece} is {other}'s and {id}'s"));
+                }
+                let record = self.gpus[&tenant.gpu].ledger.piece(*piece);
+                if record.map(|record| record.owner) != Some(Owner::Tenant(*id)) {
+                    return Err(format!("{piece} is {id}'s, but the ledger says {record:?}"));
+                }
+            }
+        }
+        for gpu in self.gpus.values() {
+            for piece in gpu.spares.keys() {
+                if gpu.ledger.piece(*piece).map(|record| record.owner) != Some(Owner::Spare) {
+                    return Err(format!("{piece} is spare, but not in the ledger"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// No two pieces of a tenant lie behind one slot.
+    fn check_slots(&self) -> Result<(), String> {
+        for (id, tenant) in &self.tenants {
+            let mut placed: Vec<_> = tenant.pieces.values().collect();
+            placed.sort_unstable_by_key(|placed| (placed.class, placed.slot));
+            for pair in placed.windows(2) {
+                if pair[0].class == pair[1].class && pair[0].slot.0 + pair[0].units.0 > pair[1].slot.0 {
+                    return Err(format!("{id}: {} and {} share a slot", pair[0].piece, pair[1].piece));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// An open job has all its memory; a waiting one is not on its way anywhere.
+    fn check_grants(&self) -> Result<(), String> {
+        for (id, tenant) in &self.tenants {
+            let phase = self.phase_of(tenant);
+            if phase == Phase::Open && tenant.is_away() {
+                return Err(format!("{id} is open, but some of its bytes are in a tier"));
+            }
+            if phase == Phase::Open && tenant.arrival.is_some() {
+                return Err(format!("{id} is open before it has arrived"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,557 @@
+//! The first half of a switch: close, drain, unmap, save, set free (R4.6).
+//!
+//! Order is everything here: nothing of a job is unmapped before all its processes have drained
+//! (I5), nothing is saved before it is unmapped (from then on nothing of the job can write), no
+//! unit is set free before its bytes are saved.
+
+use super::{
+    Departure, Effect, MOVES_PER_MESSAGE, NAMES_PER_MESSAGE, PIECES_PER_MESSAGE, Pages, Pending, Phase,
+    SavedRange, Scheduler, Tenant, Time,
+};
+use crate::ledger::Owner;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, Step, TenantId};
+use tidegate_ffi::wire::live::LiveRange;
+use tidegate_ffi::wire::message::{Move, Placed, ToMover, ToShim};
+
+/// What a piece holds, by the live map.
+#[derive(Clone, Debug, Default)]
+struct Content {
+    /// Live ranges cut to the piece: offset in it, length, place in the address range.
+    ranges: Vec<(u64, u64, u64)>,
+    live: u64,
+    long_lived: u64,
+}
+
+impl Scheduler {
+    /// Asks a job to close. All its processes stop at the same boundary (I5): the one after the
+    /// next of who is ahead, for it may pass the next before it hears of this. Ranks wait for
+    /// each other, so the deadline of a gang is three times as long.
+    pub(super) fn close(&mut self, id: JobId, pages: &dyn Pages) {
+        if !self.may_close(id) {
+            return;
+        }
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.phase = Phase::Closing;
+        let sessions: Vec<SessionId> = job.sessions.iter().copied().collect();
+        let counts = || sessions.iter().map(|session| pages.boundaries(*session));
+        let highest = counts().max().unwrap_or(0);
+        let gang = sessions.len() > 1;
+        let boundary = if gang && highest > 0 { highest + 2 } else { 0 };
+        let patience = self.config.boundary_deadline * if gang { 3 } else { 1 };
+        let deadline = if highest > 0 { patience } else { Duration::ZERO };
+        for session in sessions {
+            self.forget_certain_answers(session);
+            self.close_session(session, boundary, deadline);
+        }
+        self.finish_closing(id);
+    }
+
+    /// What was answered in full before `Close` is there before it.
+    fn forget_certain_answers(&mut self, id: SessionId) {
+        for tenant in self.sessions.get(&id).into_iter().flat_map(|session| &session.tenants) {
+            let Some(tenant) = self.tenants.get_mut(tenant) else { continue };
+            let open = [tenant.making, tenant.waiting.front().map(|request| request.step)];
+            tenant.answered.retain(|(request, _)| open.contains(&Some(request.step)));
+        }
+    }
+
+    fn close_session(&mut self, id: SessionId, boundary: u64, deadline: Duration) {
+        self.next_step += 1;
+        let step = Step(self.next_step);
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.closing = Some(step);
+        }
+        let (deadline_ms, drain_ms) =
+            (deadline.as_millis() as u64, self.config.drain_limit.as_millis() as u64);
+        self.tell(id, ToShim::Close { step, boundary, deadline_ms, drain_ms });
+    }
+
+    pub(super) fn drained(
+        &mut self,
+        id: SessionId,
+        step: Step,
+        at_boundary: bool,
+        drain: Duration,
+        maps: Vec<(TenantId, Vec<LiveRange>)>,
+        outstanding: &[Step],
+    ) {
+        let Some(job) = self.answered_closing(id, step) else {
+            return self.expel(id, "it reported a closing that it was not asked for");
+        };
+        let told: Vec<TenantId> = maps.iter().map(|(tenant, _)| *tenant).collect();
+        for tenant in self.sessions.get(&id).map_or_else(Vec::new, |session| session.tenants.clone()) {
+            if !told.contains(&tenant) && !self.tenants[&tenant].pieces.is_empty() {
+                return self.expel(id, "it did not say what is alive in its memory");
+            }
+            self.void_making(tenant);
+            self.void_answers(tenant, outstanding);
+        }
+        for (tenant, live) in maps {
+            if !self.accept_map(id, tenant, live) {
+                return self.expel(id, "its live map does not fit its memory");
+            }
+        }
+        if let Some(job) = self.jobs.get_mut(&job) {
+            job.stats.last_at_boundary = at_boundary;
+            job.stats.drain += drain;
+        }
+        self.finish_closing(job);
+    }
+
+    fn answered_closing(&mut self, id: SessionId, step: Step) -> Option<JobId> {
+        let session = self.sessions.get_mut(&id)?;
+        (session.closing == Some(step)).then(|| {
+            session.closing = None;
+            session.job
+        })
+    }
+
+    fn accept_map(&mut self, session: SessionId, id: TenantId, live: Vec<LiveRange>) -> bool {
+        let limit = self.tenants.get(&id).map_or(0, |tenant| {
+            u64::from(self.gpus[&tenant.gpu].ledger.total()) * 4 * self.config.unit_bytes
+        });
+        let inside = live.iter().all(|range| range.start + range.bytes <= limit);
+        match self.tenants.get_mut(&id) {
+            Some(tenant) if tenant.session == session && inside => {
+                tenant.live = live;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn not_drained(&mut self, id: SessionId, step: Step) {
+        let Some(job_id) = self.answered_closing(id, step) else {
+            return self.expel(id, "it reported a closing that it was not asked for");
+        };
+        if let Some(job) = self.jobs.get_mut(&job_id) {
+            job.reopen = true;
+        }
+        self.finish_closing(job_id);
+    }
+
+    /// Goes on when the last process has answered: to save, or back to open.
+    pub(super) fn finish_closing(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let sessions = &self.sessions;
+        let answered =
+            |session: &SessionId| sessions.get(session).is_none_or(|session| session.closing.is_none());
+        if job.phase != Phase::Closing || !job.sessions.iter().all(answered) {
+            return;
+        }
+        job.stats.closed(self.now);
+        if std::mem::take(&mut job.reopen) {
+            job.failed_drains += 1;
+            let pause = self.config.slice * 2u32.saturating_pow(job.failed_drains.min(16));
+            job.not_closed_before = self.now + pause;
+            return self.open(id);
+        }
+        job.failed_drains = 0;
+        // Who wanted its place may be gone: then nothing is taken from it (I9).
+        if self.selection().contains(&id) { self.open(id) } else { self.leave(id) }
+    }
+
+    /// All processes of the job are drained: its memory goes.
+    fn leave(&mut self, id: JobId) {
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.phase = Phase::Leaving;
+        }
+        for tenant in self.tenants_of(id) {
+            self.depart(tenant);
+        }
+        self.finish_moving(id);
+    }
+
+    /// Decides what of a tenant's memory goes: pieces without a live byte for good, temporary
+    /// ones to a tier; persistent ones stay (R4.6).
+    fn depart(&mut self, id: TenantId) {
+        let contents = self.contents(id);
+        self.reclassify(id, &contents);
+        let Some(tenant) = self.tenants.get_mut(&id) else { return };
+        tenant.answered.clear();
+        tenant.ahead = 0;
+        let ledger = &self.gpus[&tenant.gpu].ledger;
+        let goes = |piece: &PieceId| {
+            contents.get(piece).is_none_or(|content| content.live == 0)
+                || ledger.piece(*piece).is_some_and(|record| record.region == Class::Temporary)
+        };
+        let pieces = tenant.pieces.keys().copied().filter(goes).collect();
+        let job = tenant.job;
+        let departure = self.departure(id, pieces, &contents, false);
+        if let Some(job) = self.jobs.get_mut(&job) {
+            job.stats.live_temporary_bytes += departure.moves.iter().map(|m| m.bytes).sum::<u64>();
+            let mut with_bytes: Vec<_> = departure.moves.iter().map(|m| m.piece).collect();
+            with_bytes.dedup();
+            job.stats.saved_pieces += with_bytes.len() as u64;
+        }
+        self.unmap(id, departure);
+    }
+
+    /// What each piece of a tenant holds. Both lists are in address order: one pass over both.
+    fn contents(&self, id: TenantId) -> BTreeMap<PieceId, Content> {
+        let Some(tenant) = self.tenants.get(&id) else { return BTreeMap::new() };
+        let unit = self.config.unit_bytes;
+        let mut pieces: Vec<&Placed> = tenant.pieces.values().collect();
+        pieces.sort_unstable_by_key(|placed| (placed.class, placed.slot));
+        let mut contents = BTreeMap::new();
+        let mut ranges = tenant.live.as_slice();
+        for placed in pieces {
+            let start = u64::from(placed.slot.0) * unit;
+            let end = start + u64::from(placed.units.0) * unit;
+            let before =
+                |range: &&LiveRange| (range.class, range.start + range.bytes) <= (placed.class, start);
+            let skipped = ranges.iter().take_while(before).count();
+            ranges = &ranges[skipped..];
+            let mut content = Content::default();
+            let inside = |range: &&LiveRange| range.class == placed.class && range.start < end;
+            for range in ranges.iter().take_while(inside) {
+                content.add(range, start, end);
+            }
+            contents.insert(placed.piece, content);
+        }
+        contents
+    }
+
+    /// Promotion and demotion, per piece and without a copy (§4.6): a piece most of whose live
+    /// bytes are long-lived belongs to the persistent region.
+    fn reclassify(&mut self, id: TenantId, contents: &BTreeMap<PieceId, Content>) {
+        let Some(tenant) = self.tenants.get_mut(&id) else { return };
+        let Some(gpu) = self.gpus.get_mut(&tenant.gpu) else { return };
+        for (piece, content) in contents.iter().filter(|(_, content)| content.live > 0) {
+            let Some(record) = gpu.ledger.piece(*piece) else { continue };
+            let region = content.region();
+            // Where the persistent region has no room, the piece's bytes are saved each time.
+            if record.region == region || gpu.ledger.renumber(*piece, Owner::Tenant(id), region).is_err() {
+                continue;
+            }
+            if region == Class::Persistent {
+                tenant.peak_temporary = tenant.peak_temporary.saturating_sub(record.units);
+                tenant.peak_persistent = tenant.peak_persistent.max(gpu.ledger.held(id, region));
+            }
+        }
+    }
+
+    fn departure(
+        &self,
+        id: TenantId,
+        pieces: Vec<PieceId>,
+        contents: &BTreeMap<PieceId, Content>,
+        preempted: bool,
+    ) -> Departure {
+        let mut departure = Departure {
+            pieces,
+            moves: Vec::new(),
+            saved: Vec::new(),
+            since: self.now,
+            preempted,
+            waiting: 0,
+            kept: Vec::new(),
+            failed: false,
+        };
+        let Some(tenant) = self.tenants.get(&id) else { return departure };
+        let ledger = &self.gpus[&tenant.gpu].ledger;
+        for piece in &departure.pieces {
+            let (Some(placed), Some(record)) = (tenant.pieces.get(piece), ledger.piece(*piece)) else {
+                continue;
+            };
+            for &(offset, bytes, at) in contents.get(piece).map_or(&[][..], |content| &content.ranges) {
+                let (class, region) = (placed.class, record.region);
+                departure.moves.push(Move { piece: *piece, offset, bytes, class, at });
+                departure.saved.push(SavedRange { class, at, bytes, region });
+            }
+        }
+        departure
+    }
+
+    fn unmap(&mut self, id: TenantId, mut departure: Departure) {
+        let Some(tenant) = self.tenants.get_mut(&id) else { return };
+        if departure.pieces.is_empty() {
+            return;
+        }
+        let (session, pieces) = (tenant.session, departure.pieces.clone());
+        departure.waiting = pieces.len().div_ceil(NAMES_PER_MESSAGE);
+        tenant.departure = Some(departure);
+        for pieces in pieces.chunks(NAMES_PER_MESSAGE) {
+            let step = self.step(Pending::Unmap(id));
+            self.tell(session, ToShim::Unmap { step, tenant: id, pieces: pieces.to_vec() });
+        }
+    }
+
+    pub(super) fn unmapped(&mut self, id: TenantId) {
+        let now = self.now;
+        let Some(tenant) = self.tenants.get_mut(&id) else { return };
+        let Some(departure) = tenant.departure.as_mut() else { return };
+        departure.waiting -= 1;
+        if departure.waiting > 0 {
+            return;
+        }
+        // What the process gave back in the meantime is gone already.
+        let kept = |piece: &PieceId| tenant.pieces.contains_key(piece);
+        let alive: Vec<bool> = departure.moves.iter().map(|m| kept(&m.piece)).collect();
+        let (mut moved, mut saved) = (alive.iter(), alive.iter());
+        departure.moves.retain(|_| moved.next() == Some(&true));
+        departure.saved.retain(|_| saved.next() == Some(&true));
+        let began = std::mem::replace(&mut departure.since, now);
+        let (preempted, nothing) = (departure.preempted, departure.moves.is_empty());
+        if let Some(job) = self.jobs.get_mut(&tenant.job).filter(|_| !preempted) {
+            job.stats.unmap += since(now, began);
+        }
+        if nothing { self.let_go(id) } else { self.save(id) }
+    }
+
+    fn save(&mut self, id: TenantId) {
+        let Some(tenant) = self.tenants.get_mut(&id) else { return };
+        let Some(departure) = tenant.departure.as_mut() else { return };
+        let gpu = tenant.gpu;
+        let all = departure.moves.len();
+        let parts = (0..all).step_by(MOVES_PER_MESSAGE).map(|from| from..all.min(from + MOVES_PER_MESSAGE));
+        let parts: Vec<_> = parts.map(|part| (part.clone(), departure.moves[part].to_vec())).collect();
+        departure.waiting = parts.len();
+        for (part, moves) in parts {
+            let step = self.step(Pending::Save(id, part));
+            self.effects.push(Effect::Mover(gpu, ToMover::Save { step, tenant: id, moves }));
+        }
+    }
+
+    /// A part of the bytes is safe; when all are, the pieces may go.
+    pub(super) fn saved(&mut self, id: TenantId, part: Range<usize>) {
+        let Some(departure) = self.tenants.get_mut(&id).and_then(|tenant| tenant.departure.as_mut()) else {
+            return;
+        };
+        departure.kept.push(part);
+        self.finish_saving(id);
+    }
+
+    pub(super) fn save_failed(&mut self, id: TenantId) {
+        let Some(departure) = self.tenants.get_mut(&id).and_then(|tenant| tenant.departure.as_mut()) else {
+            return;
+        };
+        departure.failed = true;
+        self.finish_saving(id);
+    }
+
+    fn finish_saving(&mut self, id: TenantId) {
+        let now = self.now;
+        let Some(tenant) = self.tenants.get_mut(&id) else { return };
+        let Some(departure) = tenant.departure.as_mut() else { return };
+        departure.waiting -= 1;
+        match (departure.waiting, departure.failed) {
+            (0, true) => self.unsave(id),
+            (0, false) => {
+                let bytes = departure.moves.iter().map(|m| m.bytes).sum();
+                if let Some(job) = self.jobs.get_mut(&tenant.job) {
+                    job.stats.count_save(bytes, since(now, departure.since), departure.preempted);
+                }
+                let mut saved = std::mem::take(&mut tenant.saved);
+                saved.append(&mut departure.saved);
+                tenant.set_saved(saved, self.config.unit_bytes);
+                self.let_go(id);
+            }
+            _ => {}
+        }
+    }
+
+    fn let_go(&mut self, id: TenantId) {
+        let Some(tenant) = self.tenants.get_mut(&id) else { return };
+        let Some(departure) = tenant.departure.take() else { return };
+        let (gpu, job) = (tenant.gpu, tenant.job);
+        let gone =
+            departure.pieces.into_iter().filter(|piece| tenant.pieces.remove(piece).is_some()).collect();
+        self.dispose(gpu, job, gone);
+        self.finish_moving(job);
+    }
+
+    /// Not all could be saved, so nothing goes (I10). Parts that were saved are restored into the
+    /// pieces they came from, which hold the same bytes still: thereby the mover forgets them.
+    fn unsave(&mut self, id: TenantId) {
+        let Some(tenant) = self.tenants.get_mut(&id) else { return };
+        let Some(departure) = tenant.departure.as_mut() else { return };
+        let gpu = tenant.gpu;
+        let kept = std::mem::take(&mut departure.kept);
+        let parts: Vec<Vec<Move>> = kept.into_iter().map(|part| departure.moves[part].to_vec()).collect();
+        departure.waiting = parts.len();
+        if parts.is_empty() {
+            return self.map_back(id);
+        }
+        for moves in parts {
+            let step = self.step(Pending::Unsave(id));
+            let order = ToMover::Restore { step, tenant: id, moves, poison: Vec::new() };
+            self.effects.push(Effect::Mover(gpu, order));
+        }
+    }
+
+    pub(super) fn unsaved(&mut self, id: TenantId) {
+        let Some(departure) = self.tenants.get_mut(&id).and_then(|tenant| tenant.departure.as_mut()) else {
+            return;
+        };
+        departure.waiting -= 1;
+        if departure.waiting == 0 {
+            self.map_back(id);
+        }
+    }
+
+    /// Nothing was lost: the job gets its pieces back as they are, and goes on.
+    fn map_back(&mut self, id: TenantId) {
+        let Some(tenant) = self.tenants.get_mut(&id) else { return };
+        let Some(departure) = tenant.departure.take() else { return };
+        let (job_id, session) = (tenant.job, tenant.session);
+        let pieces: Vec<Placed> =
+            departure.pieces.iter().filter_map(|piece| tenant.pieces.get(piece).copied()).collect();
+        if let Some(job) = self.jobs.get_mut(&job_id) {
+            let later = self.now + self.config.slice * 2;
+            job.not_preempted_before = later;
+            if !departure.preempted {
+                job.not_closed_before = later;
+                job.reopen = true;
+            }
+        }
+        for pieces in pieces.chunks(PIECES_PER_MESSAGE) {
+            let step = self.step(Pending::MapBack(id));
+            self.tell(session, ToShim::Map { step, tenant: id, pieces: pieces.to_vec() });
+        }
+        self.finish_moving(job_id);
+    }
+
+    pub(super) fn mapped_back(&mut self, id: TenantId) {
+        if let Some(job) = self.tenants.get(&id).map(|tenant| tenant.job) {
+            self.finish_moving(job);
+        }
+    }
+
+    /// Saves persistent pieces of a closed job that should not run now, lowest priority first,
+    /// among equals who is needed last (§4, R0.4). `false`: there is none.
+    pub(super) fn preempt(&mut self, gpu: GpuUuid, short: u32, asker: JobId) -> bool {
+        let Some(victim) = self.victim(gpu, asker) else { return false };
+        let contents = self.contents(victim);
+        let Some(tenant) = self.tenants.get(&victim) else { return false };
+        let mut units = 0;
+        // The highest units first: they end the region, or their span.
+        let ledger = &self.gpus[&gpu].ledger;
+        let mut pieces: Vec<_> =
+            tenant.pieces.keys().filter_map(|piece| Some((ledger.piece(*piece)?, *piece))).collect();
+        pieces.sort_unstable_by_key(|(record, _)| std::cmp::Reverse(record.start));
+        let mut chosen = Vec::new();
+        for (record, piece) in pieces {
+            if units >= short {
+                break;
+            }
+            units += record.units;
+            chosen.push(piece);
+        }
+        let departure = self.departure(victim, chosen, &contents, true);
+        self.unmap(victim, departure);
+        true
+    }
+
+    fn victim(&self, gpu: GpuUuid, asker: JobId) -> Option<TenantId> {
+        let order = self.selection();
+        let queue = self.queue();
+        let last_needed = |job: JobId| queue.iter().position(|waiting| *waiting == job).unwrap_or(usize::MAX);
+        self.tenants_on(gpu)
+            .filter(|(_, tenant)| tenant.job != asker && !order.contains(&tenant.job))
+            .filter(|(_, tenant)| !tenant.pieces.is_empty() && tenant.departure.is_none())
+            .filter(|(_, tenant)| self.phase_of(tenant) == Phase::Waiting)
+            .filter(|(_, tenant)| self.jobs[&tenant.job].not_preempted_before <= self.now)
+            .min_by_key(|(_, tenant)| {
+                (self.jobs[&tenant.job].spec.priority, std::cmp::Reverse(last_needed(tenant.job)))
+            })
+            .map(|(id, _)| id)
+    }
+
+    /// Goes on when nothing of the job is under way any more.
+    pub(super) fn finish_moving(&mut self, id: JobId) {
+        if self.is_moving(id) {
+            return;
+        }
+        let untouched = self.untouched(id);
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        match job.phase {
+            Phase::Leaving if std::mem::take(&mut job.reopen) && untouched => self.open(id),
+            Phase::Leaving => {
+                job.stats.switches += 1;
+                job.stats.at_boundary += u64::from(job.stats.last_at_boundary);
+                job.phase = Phase::Waiting;
+            }
+            Phase::Restoring if untouched => self.open(id),
+            Phase::Restoring => {
+                // A part could not be brought back: what came stays, the rest is tried again.
+                job.phase = Phase::Waiting;
+                job.failed_arrivals += 1;
+                let pause = super::arrival::RETRY * 2u32.saturating_pow(job.failed_arrivals.min(8) - 1);
+                job.not_restored_before = self.now + pause;
+            }
+            _ => {}
+        }
+    }
+
+    /// Is anything of the job's memory under way. What a process failed to carry out stays under
+    /// way until the process is dead.
+    pub(super) fn is_moving(&self, id: JobId) -> bool {
+        let moves = |tenant: &Tenant| tenant.arrival.is_some() || tenant.departure.is_some();
+        let ordered = |tenant: TenantId| self.tenants.get(&tenant).is_some_and(|tenant| tenant.job == id);
+        self.tenants_of(id).iter().any(|tenant| moves(&self.tenants[tenant]))
+            || self.pending.values().filter_map(Pending::moves).any(ordered)
+    }
+
+    /// Is everything of the job's memory resident.
+    fn untouched(&self, id: JobId) -> bool {
+        self.tenants_of(id).iter().all(|tenant| !self.tenants[tenant].is_away())
+    }
+
+    pub(super) fn open(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.phase = Phase::Open;
+        // Not to be brought back for nothing, a cap leaves a quarter of the slice.
+        let slice = job.slice(self.config.slice);
+        let cap = job.slice_cap.take().map_or(self.now + slice, |cap| cap.max(self.now + slice / 4));
+        job.slice_end = cap.min(self.now + slice);
+        job.cramped = false;
+        job.failed_arrivals = 0;
+        job.stats.opened(self.now);
+        for session in job.sessions.clone() {
+            self.tell(session, ToShim::Open);
+        }
+    }
+}
+
+impl Content {
+    fn add(&mut self, range: &LiveRange, start: u64, end: u64) {
+        let from = range.start.max(start);
+        let bytes = (range.start + range.bytes).min(end) - from;
+        self.ranges.push((from - start, bytes, from));
+        self.live += bytes;
+        if range.long_lived {
+            self.long_lived += bytes;
+        }
+    }
+
+    fn region(&self) -> Class {
+        if 2 * self.long_lived > self.live { Class::Persistent } else { Class::Temporary }
+    }
+}
+
+impl super::Stats {
+    fn count_save(&mut self, bytes: u64, time: Duration, preempted: bool) {
+        if preempted {
+            self.preempted_bytes += bytes;
+        } else {
+            self.saved_bytes += bytes;
+            self.save += time;
+        }
+    }
+}
+
+/// Since when, for a part of a switch.
+pub(super) fn since(now: Time, then: Time) -> Duration {
+    now.saturating_sub(then)
+}
+
+impl Tenant {
+    /// Anything of it in a tier.
+    pub(super) fn is_away(&self) -> bool {
+        !self.saved.is_empty()
+    }
+}

@@ -1,0 +1,196 @@
+//! What the scheduler hears and what it orders. It has no clock and does no I/O itself.
+
+use super::job::Job;
+use std::time::Duration;
+use tidegate_ffi::units::{GpuUuid, JobId, PieceId, SessionId, Step, TenantId};
+use tidegate_ffi::wire::live::LiveRange;
+use tidegate_ffi::wire::message::{JobSpec, LeaseRequest, ToMover, ToShim};
+
+/// A moment: time since the manager started.
+pub type Time = Duration;
+
+/// How the manager was told to share.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// A unit, in bytes.
+    pub unit_bytes: u64,
+    /// The largest piece, in units, at least 1.
+    pub piece_units: u32,
+    /// The offset between spans, in units (R4.5).
+    pub offset_units: u32,
+    /// Units kept free on every GPU.
+    pub headroom_units: u32,
+    /// The shortest time slice.
+    pub slice: Duration,
+    /// How long a closing job may take to reach its next boundary.
+    pub boundary_deadline: Duration,
+    /// How long submitted work may take to end.
+    pub drain_limit: Duration,
+    /// Overwrite what is not alive at each switch (a test).
+    pub poison: bool,
+    /// Bytes of host memory that saved bytes of one GPU may occupy (the GPU's share, R0.5).
+    pub dram_bytes: u64,
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A GPU is usable.
+    GpuAdded {
+        /// Which.
+        gpu: GpuUuid,
+        /// How many units the ledger may use.
+        units: u32,
+    },
+    /// A job was announced.
+    JobArrived {
+        /// Its id.
+        job: JobId,
+        /// Whose it is.
+        uid: u32,
+        /// What it asks for.
+        spec: JobSpec,
+    },
+    /// Who announced the job is gone; it lives on while it has processes.
+    JobReleased {
+        /// Which.
+        job: JobId,
+    },
+    /// A process of a job said hello.
+    SessionJoined {
+        /// The process.
+        session: SessionId,
+        /// Its job.
+        job: JobId,
+    },
+    /// A process died, or broke the protocol and is treated as dead.
+    SessionEnded {
+        /// Which.
+        session: SessionId,
+    },
+    /// A process wants its first context on a GPU.
+    Attach {
+        /// The process.
+        session: SessionId,
+        /// Repeated by the answer.
+        step: Step,
+        /// The GPU.
+        gpu: GpuUuid,
+    },
+    /// A process asks for pieces.
+    Lease {
+        /// The process.
+        session: SessionId,
+        /// What it asks.
+        request: LeaseRequest,
+    },
+    /// A process gave pieces back.
+    Returned {
+        /// The process.
+        session: SessionId,
+        /// Whose pieces.
+        tenant: TenantId,
+        /// Which; perhaps none.
+        pieces: Vec<PieceId>,
+    },
+    /// A process is closed and drained.
+    Drained {
+        /// The process.
+        session: SessionId,
+        /// Of the `Close`.
+        step: Step,
+        /// Closed at a boundary, not by the deadline.
+        at_boundary: bool,
+        /// How long its last work took.
+        drain: Duration,
+        /// What is alive, by tenant.
+        maps: Vec<(TenantId, Vec<LiveRange>)>,
+        /// Leases unanswered when the maps were made.
+        outstanding: Vec<Step>,
+    },
+    /// A process could not be drained; its gate is open again.
+    NotDrained {
+        /// The process.
+        session: SessionId,
+        /// Of the `Close`.
+        step: Step,
+    },
+    /// A process has unmapped or mapped.
+    ShimDone {
+        /// The process.
+        session: SessionId,
+        /// Of the order.
+        step: Step,
+    },
+    /// A process could not unmap or map.
+    ShimFailed {
+        /// The process.
+        session: SessionId,
+        /// Of the order.
+        step: Step,
+        /// Why.
+        reason: String,
+    },
+    /// A process submits nothing.
+    Idle {
+        /// Which.
+        session: SessionId,
+    },
+    /// A process wants to submit, at a closed gate.
+    Waiting {
+        /// Which.
+        session: SessionId,
+    },
+    /// A mover finished an order (`Made` too).
+    MoverDone {
+        /// Of which GPU.
+        gpu: GpuUuid,
+        /// Of the order.
+        step: Step,
+        /// Bytes moved.
+        bytes: u64,
+    },
+    /// A mover could not.
+    MoverFailed {
+        /// Of which GPU.
+        gpu: GpuUuid,
+        /// Of the order.
+        step: Step,
+        /// Why.
+        reason: String,
+        /// Memory was short.
+        out_of_memory: bool,
+    },
+    /// Nothing but time has passed.
+    Tick,
+}
+
+/// What the scheduler orders.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    /// Say something to a process. The fds of pieces are added by who sends it.
+    Shim(SessionId, ToShim),
+    /// Order something from a GPU's mover.
+    Mover(GpuUuid, ToMover),
+    /// End a connection whose process cannot go on; it is treated as dead.
+    Expel(SessionId, String),
+    /// Tell whoever announced the job where it stands: 0 is running.
+    Queue {
+        /// The job.
+        job: JobId,
+        /// Its place.
+        place: u32,
+        /// How many wait.
+        of: u32,
+    },
+    /// The pieces are no more: their fds can be closed.
+    Destroyed(Vec<PieceId>),
+    /// The job is over; this is the last of it.
+    JobEnded(JobId, Box<Job>),
+}
+
+/// What the processes publish on their control pages.
+pub trait Pages {
+    /// Boundaries that a process has counted.
+    fn boundaries(&self, session: SessionId) -> u64;
+}

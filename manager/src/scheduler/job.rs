@@ -1,0 +1,384 @@
+//! What the scheduler knows of jobs, their processes and their memory.
+
+use super::event::Time;
+use super::lease::Run;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+use std::time::Duration;
+use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, Step, TenantId};
+use tidegate_ffi::wire::live::LiveRange;
+use tidegate_ffi::wire::message::{JobSpec, LeaseRequest, Move, Need, Placed};
+
+/// Where a job stands (DESIGN §7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Its gate is closed and its temporary memory is saved; it waits for its turn.
+    Waiting,
+    /// Its memory is on the way back.
+    Restoring,
+    /// Its gate is open.
+    Open,
+    /// Told to close: on the way to a boundary, then draining.
+    Closing,
+    /// Drained; its memory is on the way out.
+    Leaving,
+}
+
+/// A job: the scheduler's unit. One grant for all its processes (I5).
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Whose it is.
+    pub uid: u32,
+    /// What it asked for.
+    pub spec: JobSpec,
+    /// Where it stands.
+    pub phase: Phase,
+    /// Whoever announced it still lives.
+    pub announced: bool,
+    /// Its processes.
+    pub sessions: BTreeSet<SessionId>,
+    /// GPU time so far divided by the weight, in nanoseconds: the least goes first.
+    pub virtual_runtime: u64,
+    /// GPU time so far.
+    pub runtime: Duration,
+    /// Until when it goes before others of its class.
+    pub slice_end: Time,
+    /// Its drain failed so often.
+    pub failed_drains: u32,
+    /// Not asked to close before this.
+    pub not_closed_before: Time,
+    /// Not restored before this (an attempt failed).
+    pub not_restored_before: Time,
+    /// So many attempts in a row failed.
+    pub failed_arrivals: u32,
+    /// Its memory is not taken for others before this (an attempt failed).
+    pub not_preempted_before: Time,
+    /// It could not be drained, or saved, in this closing: it opens again.
+    pub reopen: bool,
+    /// Its slice ends by then: somebody waits for all who run to end together.
+    pub slice_cap: Option<Time>,
+    /// No room was found for it though its group should fit: it runs without the others.
+    pub cramped: bool,
+    /// The most that a process of it, that has ended, needed on a GPU.
+    pub used: Need,
+    /// The last queue place that was told.
+    pub told_place: Option<(u32, u32)>,
+    /// What its slices and switches cost.
+    pub stats: Stats,
+}
+
+/// Figures of one job, sums over its life.
+#[derive(Clone, Debug, Default)]
+pub struct Stats {
+    /// How often its gate was opened.
+    pub slices: u64,
+    /// How often its memory was taken.
+    pub switches: u64,
+    /// How many of these were at a boundary.
+    pub at_boundary: u64,
+    /// How its last closing ended.
+    pub last_at_boundary: bool,
+    /// From the gate's closing to the end of the last work.
+    pub drain: Duration,
+    /// From the order to unmap to its end.
+    pub unmap: Duration,
+    /// Saving.
+    pub save: Duration,
+    /// Restoring, making pieces included.
+    pub restore: Duration,
+    /// Mapping.
+    pub map: Duration,
+    /// Live bytes in the pieces that were taken.
+    pub live_temporary_bytes: u64,
+    /// Bytes saved at switches.
+    pub saved_bytes: u64,
+    /// Bytes restored.
+    pub restored_bytes: u64,
+    /// Pieces taken with live bytes in them.
+    pub saved_pieces: u64,
+    /// Persistent bytes saved because others needed the room.
+    pub preempted_bytes: u64,
+    /// When its gate was opened and closed again (the latest of many).
+    pub grants: VecDeque<(Time, Option<Time>)>,
+    /// The arrival of its first process, for the time to the first grant.
+    pub arrived: Option<Time>,
+    /// Its first grant.
+    pub first_open: Option<Time>,
+}
+
+/// How many grants are kept for the timeline.
+const KEPT_GRANTS: usize = 4096;
+
+impl Stats {
+    pub(super) fn opened(&mut self, now: Time) {
+        self.slices += 1;
+        self.first_open.get_or_insert(now);
+        self.grants.push_back((now, None));
+        if self.grants.len() > KEPT_GRANTS {
+            self.grants.pop_front();
+        }
+    }
+
+    pub(super) fn closed(&mut self, now: Time) {
+        if let Some((_, end @ None)) = self.grants.back_mut() {
+            *end = Some(now);
+        }
+    }
+
+    /// What one switch away and back costs on average.
+    pub fn mean_switch(&self) -> Duration {
+        let sum = self.drain + self.unmap + self.save + self.restore + self.map;
+        sum.checked_div(self.switches.max(1) as u32).unwrap_or_default()
+    }
+}
+
+impl Job {
+    pub(super) fn new(uid: u32, spec: JobSpec) -> Self {
+        Self {
+            uid,
+            spec,
+            phase: Phase::Waiting,
+            announced: true,
+            sessions: BTreeSet::new(),
+            virtual_runtime: 0,
+            runtime: Duration::ZERO,
+            slice_end: Time::ZERO,
+            failed_drains: 0,
+            not_closed_before: Time::ZERO,
+            not_restored_before: Time::ZERO,
+            failed_arrivals: 0,
+            not_preempted_before: Time::ZERO,
+            reopen: false,
+            slice_cap: None,
+            cramped: false,
+            used: Need::default(),
+            told_place: None,
+            stats: Stats::default(),
+        }
+    }
+
+    /// May it never be closed: it serves, or it cannot be drained.
+    pub fn unsliceable(&self) -> bool {
+        self.spec.resident || self.failed_drains >= super::DRAINS_BEFORE_UNSLICEABLE
+    }
+
+    /// Does it hold a grant, or is it about to.
+    pub fn running(&self) -> bool {
+        matches!(self.phase, Phase::Open | Phase::Restoring)
+    }
+
+    /// Its slice: the configured one, longer where its switches cost much (switching stays ≤ 5 %).
+    pub(super) fn slice(&self, shortest: Duration) -> Duration {
+        shortest.max(self.stats.mean_switch() * 19)
+    }
+
+    pub(super) fn charge(&mut self, time: Duration) {
+        self.runtime += time;
+        self.virtual_runtime += time.as_nanos() as u64 / u64::from(self.spec.weight.max(1));
+    }
+}
+
+/// A process of a job.
+#[derive(Clone, Debug)]
+pub struct Session {
+    /// Its job.
+    pub job: JobId,
+    /// The `Close` it has not answered.
+    pub closing: Option<Step>,
+    /// Submits nothing.
+    pub idle: bool,
+    /// Told to say when it is idle.
+    pub watched: bool,
+    /// Its tenants, in the order of attaching.
+    pub tenants: Vec<TenantId>,
+}
+
+/// A process of a job on one GPU.
+#[derive(Clone, Debug)]
+pub struct Tenant {
+    /// Its process.
+    pub session: SessionId,
+    /// Its job.
+    pub job: JobId,
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// The pieces it has: mapped, or on their way in or out.
+    pub pieces: BTreeMap<PieceId, Placed>,
+    /// What was alive at the last closing.
+    pub live: Vec<LiveRange>,
+    /// What lies in a tier, sorted by class and place.
+    pub saved: Vec<SavedRange>,
+    /// The runs of slots that `saved` needs, by region.
+    pub(super) runs: [Vec<Run>; 2],
+    /// Leases not answered yet, in order.
+    pub waiting: VecDeque<LeaseRequest>,
+    /// The lease whose pieces are being made; its pieces are not among `pieces` yet.
+    pub making: Option<Step>,
+    /// Answers that the process may not have when it drains: those of leases that are answered
+    /// in part, and those given while it closes.
+    pub answered: Vec<(LeaseRequest, Vec<PieceId>)>,
+    /// The most units of temporary memory it needed at once.
+    pub peak_temporary: u32,
+    /// The most units of persistent memory it had at once.
+    pub peak_persistent: u32,
+    /// Units it has only because nobody else needed them.
+    pub ahead: u32,
+    /// Whether it was asked to give unused pieces back.
+    pub recall: Recall,
+    /// Its memory's way back, while it is under way.
+    pub arrival: Option<Arrival>,
+    /// Its memory's way out, while it is under way.
+    pub departure: Option<Departure>,
+}
+
+/// Where a recall of unused pieces stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recall {
+    /// It may have unused pieces.
+    Unasked,
+    /// Asked, not answered.
+    Asked,
+    /// Answered; it has got no new pieces since.
+    Answered,
+}
+
+/// A range of a tenant's bytes that lies in a tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SavedRange {
+    /// Which address range of the tenant.
+    pub class: Class,
+    /// Where in it.
+    pub at: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// The region its piece lay in.
+    pub region: Class,
+}
+
+/// A tenant's memory on its way back.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    /// The pieces and their places.
+    pub placed: Vec<Placed>,
+    /// The copies.
+    pub moves: Vec<Move>,
+    /// Orders to make pieces that are not answered yet.
+    pub making: usize,
+    /// Orders to restore that are not answered yet.
+    pub restoring: usize,
+    /// Orders to map that are not answered yet.
+    pub mapping: usize,
+    /// A piece could not be made.
+    pub failed: bool,
+    /// When the present part began.
+    pub since: Time,
+}
+
+/// A tenant's memory on its way out.
+#[derive(Clone, Debug)]
+pub struct Departure {
+    /// All pieces to be taken.
+    pub pieces: Vec<PieceId>,
+    /// The copies.
+    pub moves: Vec<Move>,
+    /// What will be saved.
+    pub saved: Vec<SavedRange>,
+    /// When the present part began.
+    pub since: Time,
+    /// Taken because others needed the room, not by a switch.
+    pub preempted: bool,
+    /// Orders of the present part that are not answered yet.
+    pub waiting: usize,
+    /// The parts of `moves` that are saved.
+    pub kept: Vec<Range<usize>>,
+    /// A part could not be saved: nothing goes.
+    pub failed: bool,
+}
+
+/// An order that was given and not answered.
+#[derive(Clone, Debug)]
+pub enum Pending {
+    /// A process unmaps.
+    Unmap(TenantId),
+    /// A mover saves a part of the moves.
+    Save(TenantId, Range<usize>),
+    /// A mover forgets a part that it saved: another part could not be.
+    Unsave(TenantId),
+    /// A process maps again what could not be saved.
+    MapBack(TenantId),
+    /// A mover makes pieces for a lease.
+    MakeForLease(TenantId, LeaseRequest, Vec<Placed>, Vec<PieceId>),
+    /// A mover makes pieces (the last list) whose lease is void: all listed become spare.
+    MakeForNobody(GpuUuid, u32, Vec<PieceId>, Vec<PieceId>),
+    /// A mover makes pieces for a tenant that comes back.
+    MakeForArrival(TenantId, Vec<PieceId>),
+    /// A mover restores.
+    Restore(TenantId),
+    /// A process maps.
+    Map(TenantId),
+    /// A mover scrubs pieces that will be spare.
+    Scrub(GpuUuid, Vec<PieceId>, u32),
+    /// A mover destroys pieces.
+    Destroy(GpuUuid, Vec<PieceId>),
+}
+
+impl Pending {
+    /// The tenant whose switch this is a part of.
+    pub(super) fn moves(&self) -> Option<TenantId> {
+        match self {
+            Pending::Unmap(tenant)
+            | Pending::Save(tenant, _)
+            | Pending::Unsave(tenant)
+            | Pending::MapBack(tenant)
+            | Pending::MakeForArrival(tenant, _)
+            | Pending::Restore(tenant)
+            | Pending::Map(tenant) => Some(*tenant),
+            _ => None,
+        }
+    }
+
+    /// The tenant whose process carries this out.
+    pub(super) fn of_process(&self) -> Option<TenantId> {
+        match self {
+            Pending::Unmap(tenant) | Pending::MapBack(tenant) | Pending::Map(tenant) => Some(*tenant),
+            _ => None,
+        }
+    }
+}
+
+impl Tenant {
+    pub(super) fn new(session: SessionId, job: JobId, gpu: GpuUuid) -> Self {
+        Self {
+            session,
+            job,
+            gpu,
+            pieces: BTreeMap::new(),
+            live: Vec::new(),
+            saved: Vec::new(),
+            runs: [Vec::new(), Vec::new()],
+            waiting: VecDeque::new(),
+            making: None,
+            answered: Vec::new(),
+            peak_temporary: 0,
+            peak_persistent: 0,
+            ahead: 0,
+            recall: Recall::Unasked,
+            arrival: None,
+            departure: None,
+        }
+    }
+
+    /// Is a lease of it not answered.
+    pub(super) fn asks(&self) -> bool {
+        !self.waiting.is_empty() || self.making.is_some()
+    }
+
+    /// Units of unanswered leases of a class.
+    pub(super) fn asked(&self, class: Class) -> u32 {
+        self.waiting
+            .iter()
+            .filter(|request| request.class == class)
+            .map(|request| request.units.0)
+            .fold(0, u32::saturating_add)
+    }
+}

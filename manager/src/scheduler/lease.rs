@@ -1,0 +1,636 @@
+//! How an allocation gets its pieces, and what gives way to it.
+//!
+//! A lease is answered while its job is open (or on the way to its boundary). When no room is
+//! left, in this order: spare pieces are destroyed, unused pieces are recalled, closed jobs'
+//! persistent pieces are saved; else the lease waits, its job's need has grown, and the group
+//! that fits is chosen anew. Only a tenant that could not be served by an empty GPU is refused.
+
+use super::{Effect, NAMES_PER_MESSAGE, Pending, Phase, Recall, Scheduler, Tenant};
+use crate::ledger::NoRoom;
+use std::collections::BTreeSet;
+use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, SlotIndex, Step, TenantId, Units};
+use tidegate_ffi::wire::message::{LeaseRequest, Placed, ToMover, ToShim};
+
+/// Pieces that were found for a run of slots.
+pub(super) struct Acquired {
+    /// All of them, in slot order.
+    pub(super) placed: Vec<Placed>,
+    /// Those that must be made first.
+    pub(super) new: Vec<PieceId>,
+}
+
+/// A run of slots that needs pieces.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    pub(super) class: Class,
+    pub(super) first: u32,
+    pub(super) units: u32,
+}
+
+/// Whether offsets between spans may be used up: only when nothing else can be set free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Offsets {
+    Kept,
+    GiveWay,
+}
+
+enum Served {
+    Yes,
+    Waits,
+    Refused(String),
+}
+
+impl Scheduler {
+    pub(super) fn ask_lease(&mut self, session: SessionId, request: LeaseRequest) {
+        let slots = self.config.range_slots(self.gpu_units(request.tenant));
+        let end = u64::from(request.first.0) + u64::from(request.units.0) + u64::from(request.ahead.0);
+        match self.tenants.get_mut(&request.tenant) {
+            Some(tenant)
+                if tenant.session == session
+                    && request.units.0 > 0
+                    && end <= slots
+                    && tenant.has_nothing_at(request.class, request.first.0, end as u32) =>
+            {
+                tenant.waiting.push_back(request);
+                self.forget_recalls(request.tenant);
+                // Who asks is not idle, whatever it said before.
+                self.set_idle(session, false);
+            }
+            _ => self.expel(session, "it asked for memory where it may not"),
+        }
+    }
+
+    /// The job may have freed something since it was asked last: before a new lease is refused, it
+    /// is asked again.
+    fn forget_recalls(&mut self, id: TenantId) {
+        let Some(job) = self.tenants.get(&id).map(|tenant| tenant.job) else { return };
+        for peer in self.tenants_of(job) {
+            let Some(peer) = self.tenants.get_mut(&peer) else { continue };
+            if peer.recall == Recall::Answered {
+                peer.recall = Recall::Unasked;
+            }
+        }
+    }
+
+    fn gpu_units(&self, tenant: TenantId) -> u32 {
+        let gpu = self.tenants.get(&tenant).and_then(|tenant| self.gpus.get(&tenant.gpu));
+        gpu.map_or(0, |gpu| gpu.ledger.total())
+    }
+
+    /// Takes note of the most that a tenant needs at once.
+    fn note_need(&mut self, id: TenantId) {
+        let Some(tenant) = self.tenants.get_mut(&id) else { return };
+        let ledger = &self.gpus[&tenant.gpu].ledger;
+        let [persistent, temporary] = Class::ALL.map(|region| ledger.held(id, region));
+        tenant.peak_temporary = tenant.peak_temporary.max(temporary.saturating_sub(tenant.ahead));
+        tenant.peak_persistent = tenant.peak_persistent.max(persistent);
+    }
+
+    /// Answers every lease that can be answered.
+    pub(super) fn serve_leases(&mut self) {
+        let tenants: Vec<TenantId> = self.tenants.keys().copied().collect();
+        for id in tenants {
+            while self.serve_first(id) {}
+        }
+    }
+
+    fn serve_first(&mut self, id: TenantId) -> bool {
+        let Some(tenant) = self.tenants.get(&id) else { return false };
+        let Some(&request) = tenant.waiting.front() else { return false };
+        // One at a time: the parts of an answer come in order.
+        if tenant.making.is_some() || !self.may_lease(tenant) {
+            return false;
+        }
+        match self.serve(id, request) {
+            Served::Yes => true,
+            Served::Waits => false,
+            Served::Refused(reason) => {
+                self.refuse(id, request, reason);
+                true
+            }
+        }
+    }
+
+    fn may_lease(&self, tenant: &Tenant) -> bool {
+        let closing = self.sessions.get(&tenant.session).is_some_and(|session| session.closing.is_some());
+        match self.phase_of(tenant) {
+            Phase::Open => true,
+            // On the way to its boundary a process may need memory to get there.
+            Phase::Closing => closing,
+            _ => false,
+        }
+    }
+
+    fn refuse(&mut self, id: TenantId, request: LeaseRequest, reason: String) {
+        if let Some(tenant) = self.tenants.get_mut(&id) {
+            tenant.waiting.pop_front();
+            let session = tenant.session;
+            self.tell(session, ToShim::LeaseRefused { step: request.step, reason });
+        }
+    }
+
+    fn serve(&mut self, id: TenantId, request: LeaseRequest) -> Served {
+        if let Some(reason) = self.over_quota(id, request) {
+            return Served::Refused(reason);
+        }
+        let ahead = self.ahead(id, request);
+        let attempt = self.attempt(id, request, ahead, Offsets::Kept);
+        let attempt =
+            if attempt.is_err() && ahead > 0 { self.attempt(id, request, 0, Offsets::Kept) } else { attempt };
+        match attempt {
+            Ok(()) => Served::Yes,
+            Err(no_room) => self.make_room_for_lease(id, request, no_room),
+        }
+    }
+
+    fn over_quota(&self, id: TenantId, request: LeaseRequest) -> Option<String> {
+        let tenant = self.tenants.get(&id)?;
+        let quota = self.jobs.get(&tenant.job)?.spec.memory?;
+        let ledger = &self.gpus[&tenant.gpu].ledger;
+        let held: u32 = Class::ALL.iter().map(|region| ledger.held(id, *region)).sum();
+        let wanted = u64::from(held.saturating_sub(tenant.ahead) + request.units.0) * self.config.unit_bytes;
+        (wanted > quota).then(|| format!("the job's quota is {quota} bytes, this would make {wanted}"))
+    }
+
+    /// Units leased ahead: only where nobody else could want them (R4.4).
+    fn ahead(&self, id: TenantId, request: LeaseRequest) -> u32 {
+        let Some(tenant) = self.tenants.get(&id) else { return 0 };
+        let quota = self.jobs.get(&tenant.job).and_then(|job| job.spec.memory);
+        if quota.is_some() || !self.is_alone(tenant.gpu, tenant.job) {
+            return 0;
+        }
+        let free = self.gpus[&tenant.gpu].ledger.free();
+        request.ahead.0.min(free.saturating_sub(request.units.0) / 2)
+    }
+
+    pub(super) fn is_alone(&self, gpu: GpuUuid, job: JobId) -> bool {
+        self.tenants_on(gpu).all(|(_, tenant)| tenant.job == job)
+    }
+
+    fn attempt(
+        &mut self,
+        id: TenantId,
+        request: LeaseRequest,
+        ahead: u32,
+        offsets: Offsets,
+    ) -> Result<(), NoRoom> {
+        // One message's worth at a time; the rest stays the tenant's first lease.
+        let most = PIECES_AT_ONCE * self.config.piece_units;
+        let units = (request.units.0 + ahead).min(most);
+        self.whole_fits(id, request, most)?;
+        let run = Run { class: request.class, first: request.first.0, units };
+        let acquired = self.acquire(id, request.class, &[run], offsets)?;
+        self.answer(id, request, acquired);
+        Ok(())
+    }
+
+    /// A lease of several messages is begun only if all of it has room.
+    fn whole_fits(&self, id: TenantId, request: LeaseRequest, most: u32) -> Result<(), NoRoom> {
+        let gpu = self.tenants.get(&id).and_then(|tenant| self.gpus.get(&tenant.gpu));
+        let free = gpu.map_or(0, |gpu| gpu.ledger.free());
+        if request.units.0 > most && request.units.0 > free {
+            return Err(NoRoom { short: request.units.0 - free });
+        }
+        Ok(())
+    }
+
+    /// Takes the pieces of a lease; they are answered when the mover has made the new ones.
+    fn answer(&mut self, id: TenantId, request: LeaseRequest, acquired: Acquired) {
+        let Some(tenant) = self.tenants.get_mut(&id) else { return };
+        tenant.waiting.pop_front();
+        let got: u32 = acquired.placed.iter().map(|placed| placed.units.0).sum();
+        let served = LeaseRequest { units: Units(got.min(request.units.0)), ahead: Units(0), ..request };
+        tenant.ahead += got - served.units.0;
+        if got < request.units.0 {
+            let (first, units) = (SlotIndex(request.first.0 + got), Units(request.units.0 - got));
+            tenant.waiting.push_front(LeaseRequest { first, units, ..request });
+        }
+        tenant.recall = Recall::Unasked;
+        let (gpu, job) = (tenant.gpu, tenant.job);
+        tenant.making = (!acquired.new.is_empty()).then_some(request.step);
+        self.note_need(id);
+        if let Some(job) = self.jobs.get_mut(&job) {
+            job.cramped = false;
+        }
+        if acquired.new.is_empty() {
+            return self.made_lease(id, served, acquired.placed);
+        }
+        let pieces = self.sizes(&acquired.new, gpu);
+        let step = self.step(Pending::MakeForLease(id, served, acquired.placed, acquired.new));
+        self.effects.push(Effect::Mover(gpu, ToMover::Make { step, pieces }));
+    }
+
+    /// Names and sizes in bytes.
+    pub(super) fn sizes(&self, pieces: &[PieceId], gpu: GpuUuid) -> Vec<(PieceId, u64)> {
+        let ledger = &self.gpus[&gpu].ledger;
+        let units = |piece: &PieceId| ledger.piece(*piece).map_or(0, |record| record.units);
+        pieces.iter().map(|piece| (*piece, u64::from(units(piece)) * self.config.unit_bytes)).collect()
+    }
+
+    /// Finds pieces for runs of slots, for a region of the tenant's: all or none. First the user's
+    /// spare pieces, the largest first, then new ones.
+    pub(super) fn acquire(
+        &mut self,
+        id: TenantId,
+        region: Class,
+        runs: &[Run],
+        offsets: Offsets,
+    ) -> Result<Acquired, NoRoom> {
+        let tenant = self.tenants.get(&id).ok_or(NoRoom { short: 1 })?;
+        let (gpu_id, uid) = (tenant.gpu, self.jobs.get(&tenant.job).map_or(0, |job| job.uid));
+        let mut spares = self.spares_of(gpu_id, uid);
+        let mut acquired = Acquired { placed: Vec::new(), new: Vec::new() };
+        let (mut adopted, mut wanted) = (Vec::new(), Vec::new());
+        for run in runs {
+            let (mut slot, end) = (run.first, run.first + run.units);
+            while slot < end {
+                let (piece, units) = match self.adopt(gpu_id, id, region, &mut spares, end - slot) {
+                    Some(spare) => {
+                        adopted.push(spare.0);
+                        spare
+                    }
+                    None => {
+                        let new = (self.new_piece(), (end - slot).min(self.config.piece_units));
+                        wanted.push((new.0, Units(new.1)));
+                        new
+                    }
+                };
+                let (class, units) = (run.class, Units(units));
+                acquired.placed.push(Placed { piece, class, slot: SlotIndex(slot), units });
+                slot += units.0;
+            }
+        }
+        acquired.new = wanted.iter().map(|(piece, _)| *piece).collect();
+        let gpu = self.gpus.get_mut(&gpu_id).ok_or(NoRoom { short: 1 })?;
+        let leased = match offsets {
+            Offsets::Kept => gpu.ledger.lease(id, region, &wanted),
+            Offsets::GiveWay => gpu.ledger.lease_without_offsets(id, region, &wanted),
+        };
+        leased.inspect_err(|_| self.all_back_to_spares(gpu_id, &adopted, uid))?;
+        Ok(acquired)
+    }
+
+    /// A user's spare pieces, by size.
+    fn spares_of(&self, gpu: GpuUuid, uid: u32) -> BTreeSet<(u32, PieceId)> {
+        let Some(gpu) = self.gpus.get(&gpu) else { return BTreeSet::new() };
+        let own = gpu.spares.iter().filter(|(_, owner)| **owner == uid);
+        own.filter_map(|(piece, _)| Some((gpu.ledger.piece(*piece)?.units, *piece))).collect()
+    }
+
+    /// The largest of `spares` with at most `most` units, now the tenant's.
+    fn adopt(
+        &mut self,
+        gpu: GpuUuid,
+        tenant: TenantId,
+        region: Class,
+        spares: &mut BTreeSet<(u32, PieceId)>,
+        most: u32,
+    ) -> Option<(PieceId, u32)> {
+        let fitting = *spares.range(..=(most, PieceId(u64::MAX))).next_back()?;
+        let gpu = self.gpus.get_mut(&gpu)?;
+        gpu.ledger.adopt(fitting.1, tenant, region, Units(most)).ok()?;
+        gpu.spares.remove(&fitting.1);
+        spares.remove(&fitting);
+        Some((fitting.1, fitting.0))
+    }
+
+    /// Keeps a clean piece for the user's next lease; where its number cannot move to the
+    /// temporary region, it is destroyed.
+    pub(super) fn back_to_spares(&mut self, gpu_id: GpuUuid, piece: PieceId, uid: u32) {
+        let Some(gpu) = self.gpus.get_mut(&gpu_id) else { return };
+        match gpu.ledger.spare(piece) {
+            Ok(()) => {
+                gpu.spares.insert(piece, uid);
+            }
+            Err(NoRoom { .. }) => self.destroy(gpu_id, vec![piece]),
+        }
+    }
+
+    pub(super) fn all_back_to_spares(&mut self, gpu: GpuUuid, pieces: &[PieceId], uid: u32) {
+        for piece in pieces {
+            self.back_to_spares(gpu, *piece, uid);
+        }
+    }
+
+    pub(super) fn made_lease(&mut self, id: TenantId, request: LeaseRequest, placed: Vec<Placed>) {
+        let Some(tenant) = self.tenants.get_mut(&id) else { return };
+        tenant.making = None;
+        tenant.pieces.extend(placed.iter().map(|placed| (placed.piece, *placed)));
+        let more = tenant.waiting.front().is_some_and(|rest| rest.step == request.step);
+        tenant.answered.push((request, placed.iter().map(|placed| placed.piece).collect()));
+        let session = tenant.session;
+        // While it waited for this, it may have called itself idle.
+        self.set_active(session);
+        let closing = self.sessions.get(&session).is_some_and(|session| session.closing.is_some());
+        if let Some(tenant) = self.tenants.get_mut(&id).filter(|_| !more && !closing) {
+            tenant.answered.retain(|(answered, _)| answered.step != request.step);
+        }
+        self.tell(session, ToShim::Leased { step: request.step, pieces: placed, more });
+    }
+
+    /// The process has drained, or is dead, before its lease was answered: what is made for it
+    /// will be spare, and the lease stays asked.
+    pub(super) fn void_making(&mut self, id: TenantId) {
+        let of_tenant =
+            |pending: &&mut Pending| matches!(pending, Pending::MakeForLease(of, ..) if *of == id);
+        let Some(pending) = self.pending.values_mut().find(of_tenant) else { return };
+        let Some(tenant) = self.tenants.get_mut(&id) else { return };
+        let uid = self.jobs.get(&tenant.job).map_or(0, |job| job.uid);
+        let nobody = Pending::MakeForNobody(tenant.gpu, uid, Vec::new(), Vec::new());
+        let Pending::MakeForLease(_, request, placed, new) = std::mem::replace(pending, nobody) else {
+            return;
+        };
+        let pieces: Vec<PieceId> = placed.iter().map(|placed| placed.piece).collect();
+        *pending = Pending::MakeForNobody(tenant.gpu, uid, pieces, new);
+        tenant.making = None;
+        tenant.ask_again(request, placed.iter().map(|placed| placed.units.0).sum());
+    }
+
+    /// The leases that crossed a `Drained` are void on both sides: asked again.
+    pub(super) fn void_answers(&mut self, id: TenantId, outstanding: &[Step]) {
+        let Some(tenant) = self.tenants.get_mut(&id) else { return };
+        let (gpu, job) = (tenant.gpu, tenant.job);
+        let uid = self.jobs.get(&job).map_or(0, |job| job.uid);
+        let mut void = Vec::new();
+        // The last one first: each is put in front of what was asked after it.
+        for (request, pieces) in std::mem::take(&mut tenant.answered).into_iter().rev() {
+            if outstanding.contains(&request.step) {
+                let units = pieces.iter().filter_map(|piece| tenant.pieces.remove(piece)).map(|p| p.units.0);
+                let units = units.sum();
+                tenant.ask_again(request, units);
+                void.extend(pieces);
+            }
+        }
+        self.all_back_to_spares(gpu, &void, uid);
+    }
+
+    /// The GPU has less room than the ledger thinks (outsiders): what was not made is released,
+    /// and out-of-memory is the answer.
+    pub(super) fn make_failed_for_lease(
+        &mut self,
+        id: TenantId,
+        request: LeaseRequest,
+        placed: &[Placed],
+        new: Vec<PieceId>,
+        reason: &str,
+    ) {
+        let Some(tenant) = self.tenants.get_mut(&id) else { return };
+        let (session, gpu, job) = (tenant.session, tenant.gpu, tenant.job);
+        let adopted: Vec<PieceId> =
+            placed.iter().map(|placed| placed.piece).filter(|piece| !new.contains(piece)).collect();
+        tenant.making = None;
+        tenant.waiting.retain(|rest| rest.step != request.step);
+        let uid = self.jobs.get(&job).map_or(0, |job| job.uid);
+        self.all_back_to_spares(gpu, &adopted, uid);
+        self.destroyed(new);
+        self.tell(session, ToShim::LeaseRefused { step: request.step, reason: reason.into() });
+    }
+
+    /// A process gave pieces back: unmapped, its bytes still in them.
+    pub(super) fn take_back(&mut self, session: SessionId, id: TenantId, pieces: &[PieceId]) {
+        let Some(tenant) = self.tenants.get_mut(&id).filter(|tenant| tenant.session == session) else {
+            return self.expel(session, "it gave back memory that is not its own");
+        };
+        let (gpu, job) = (tenant.gpu, tenant.job);
+        let taken: Vec<_> = pieces.iter().filter_map(|piece| tenant.pieces.remove(piece)).collect();
+        let units: u32 = taken.iter().map(|placed| placed.units.0).sum();
+        tenant.ahead = tenant.ahead.saturating_sub(units);
+        if tenant.recall == Recall::Asked {
+            tenant.recall = Recall::Answered;
+            // What it does not give back, it uses.
+            tenant.ahead = 0;
+        }
+        if taken.len() != pieces.len() {
+            self.expel(session, "it gave back memory that it does not have");
+        }
+        self.dispose(gpu, job, taken.into_iter().map(|placed| placed.piece).collect());
+        self.note_need(id);
+    }
+
+    /// What to do when a lease finds no room.
+    fn make_room_for_lease(&mut self, id: TenantId, request: LeaseRequest, no_room: NoRoom) -> Served {
+        let Some(tenant) = self.tenants.get(&id) else { return Served::Waits };
+        let (gpu, job) = (tenant.gpu, tenant.job);
+        if self.phase_of(tenant) != Phase::Open {
+            // On its way to the boundary it gets what is there; the deadline ends the waiting.
+            self.destroy_spares(gpu, no_room.short);
+            return Served::Waits;
+        }
+        let own = self.units_of_job(gpu, job);
+        let ledger = &self.gpus[&gpu].ledger;
+        let missing = (own + request.units.0 + ledger.reserved()).saturating_sub(ledger.total());
+        if missing > 0 && !self.recall_unused(gpu, Some(job)) {
+            return Served::Refused(format!("{gpu} is {missing} units too small for it"));
+        }
+        if missing > 0 || self.make_room(gpu, no_room.short, job) {
+            return Served::Waits;
+        }
+        if self.attempt(id, request, 0, Offsets::GiveWay).is_ok() {
+            return Served::Yes;
+        }
+        let others = self.tenants_on(gpu).any(|(_, tenant)| tenant.job != job && tenant.holds_any());
+        if !others {
+            return Served::Refused(format!(
+                "no room on {gpu}: {} units short with nobody else on it",
+                no_room.short
+            ));
+        }
+        if self.blocks_for_ever(gpu, job) {
+            return Served::Refused(format!(
+                "no room on {gpu}: jobs that cannot be closed wait for each other"
+            ));
+        }
+        self.cramp(job);
+        Served::Waits
+    }
+
+    /// Does a job that cannot be closed wait for others that cannot be closed and wait too.
+    fn blocks_for_ever(&self, gpu: GpuUuid, id: JobId) -> bool {
+        let others = self.tenants_on(gpu).filter(|(_, tenant)| tenant.job != id && tenant.holds_any());
+        let stuck = |job: &super::Job| job.phase == Phase::Open && job.unsliceable();
+        let waits = |tenant: &Tenant| self.jobs.get(&tenant.job).is_some_and(|job| stuck(job) && job.cramped);
+        self.jobs.get(&id).is_some_and(stuck) && others.map(|(_, tenant)| tenant).all(waits)
+    }
+
+    fn units_of_job(&self, gpu: GpuUuid, job: JobId) -> u32 {
+        let ledger = &self.gpus[&gpu].ledger;
+        let own = self.tenants_on(gpu).filter(|(_, tenant)| tenant.job == job);
+        own.map(|(id, _)| ledger.held(id, Class::Persistent) + ledger.held(id, Class::Temporary)).sum()
+    }
+
+    /// Nothing can be set free for it while the others run: it gets its turn alone.
+    pub(super) fn cramp(&mut self, id: JobId) {
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.cramped = true;
+        }
+    }
+
+    /// Sets something free on a GPU, or sees that something is being set free. `false`: there is
+    /// nothing that could be.
+    pub(super) fn make_room(&mut self, gpu: GpuUuid, short: u32, asker: JobId) -> bool {
+        self.destroy_spares(gpu, short)
+            || self.units_are_coming(gpu)
+            || self.recall_unused(gpu, None)
+            || self.somebody_leaves(gpu, asker)
+            || self.preempt(gpu, short, asker)
+    }
+
+    /// Is a job on its way out: then nobody's persistent memory needs to go (R4.6).
+    fn somebody_leaves(&self, gpu: GpuUuid, asker: JobId) -> bool {
+        let selection = self.selection();
+        self.tenants_on(gpu).any(|(_, tenant)| {
+            let leaves = match self.phase_of(tenant) {
+                Phase::Closing | Phase::Leaving => true,
+                Phase::Restoring => !selection.contains(&tenant.job),
+                Phase::Open => !selection.contains(&tenant.job) && self.may_close(tenant.job),
+                Phase::Waiting => false,
+            };
+            leaves && tenant.holds_any() && tenant.job != asker
+        })
+    }
+
+    fn destroy_spares(&mut self, gpu_id: GpuUuid, short: u32) -> bool {
+        let Some(gpu) = self.gpus.get_mut(&gpu_id) else { return false };
+        let mut units = 0;
+        let ledger = &gpu.ledger;
+        let enough = |piece: &PieceId| {
+            let wanted = units < short;
+            units += ledger.piece(*piece).map_or(0, |record| record.units);
+            wanted
+        };
+        let mut enough = enough;
+        let chosen: Vec<PieceId> = gpu.spares.keys().copied().take_while(|piece| enough(piece)).collect();
+        gpu.spares.retain(|piece, _| !chosen.contains(piece));
+        let any = !chosen.is_empty();
+        self.destroy(gpu_id, chosen);
+        any
+    }
+
+    fn units_are_coming(&self, gpu: GpuUuid) -> bool {
+        let of_tenant = |id: &TenantId| self.tenants.get(id).is_some_and(|tenant| tenant.gpu == gpu);
+        self.pending.values().any(|pending| match pending {
+            Pending::Unmap(tenant) | Pending::Save(tenant, _) | Pending::Unsave(tenant) => of_tenant(tenant),
+            Pending::Scrub(on, ..) | Pending::Destroy(on, _) | Pending::MakeForNobody(on, ..) => *on == gpu,
+            _ => false,
+        })
+    }
+
+    /// Asks for unused pieces, of one job or of all; `true` while an answer is outstanding.
+    fn recall_unused(&mut self, gpu: GpuUuid, of: Option<JobId>) -> bool {
+        for id in self.recallable(gpu, of) {
+            self.recall(id);
+        }
+        let asked =
+            |tenant: &Tenant| tenant.recall == Recall::Asked && of.is_none_or(|job| job == tenant.job);
+        self.tenants_on(gpu).any(|(_, tenant)| asked(tenant))
+    }
+
+    fn recallable(&self, gpu: GpuUuid, of: Option<JobId>) -> Vec<TenantId> {
+        let open = |tenant: &Tenant| self.phase_of(tenant) == Phase::Open;
+        self.tenants_on(gpu)
+            .filter(|(_, tenant)| of.is_none_or(|job| job == tenant.job))
+            .filter(|(_, tenant)| {
+                tenant.recall == Recall::Unasked && !tenant.pieces.is_empty() && open(tenant)
+            })
+            .map(|(id, _)| id)
+            .collect()
+    }
+
+    fn recall(&mut self, id: TenantId) {
+        let Some(tenant) = self.tenants.get_mut(&id) else { return };
+        tenant.recall = Recall::Asked;
+        let session = tenant.session;
+        self.tell(session, ToShim::Recall { tenant: id });
+    }
+
+    /// Somebody comes: what was leased ahead is recalled first.
+    pub(super) fn recall_cached(&mut self, gpu: GpuUuid) {
+        for id in self.recallable(gpu, None) {
+            self.recall(id);
+        }
+    }
+
+    /// Gives pieces with somebody's bytes in them back: scrubbed for the same user, destroyed
+    /// where another user shares the GPU (I8).
+    pub(super) fn dispose(&mut self, gpu: GpuUuid, job: JobId, pieces: Vec<PieceId>) {
+        let uid = self.jobs.get(&job).map(|job| job.uid);
+        let same_user = self.tenants_on(gpu).all(|(_, t)| self.jobs.get(&t.job).map(|job| job.uid) == uid);
+        match uid {
+            Some(uid) if same_user => self.scrub(gpu, pieces, uid),
+            _ => self.destroy(gpu, pieces),
+        }
+    }
+
+    fn scrub(&mut self, gpu: GpuUuid, pieces: Vec<PieceId>, uid: u32) {
+        for pieces in pieces.chunks(NAMES_PER_MESSAGE) {
+            let step = self.step(Pending::Scrub(gpu, pieces.to_vec(), uid));
+            self.effects.push(Effect::Mover(gpu, ToMover::Scrub { step, pieces: pieces.to_vec() }));
+        }
+    }
+
+    pub(super) fn destroy(&mut self, gpu: GpuUuid, pieces: Vec<PieceId>) {
+        for pieces in pieces.chunks(NAMES_PER_MESSAGE) {
+            // The manager's own duplicates go first: memory returns when the last one is closed.
+            self.effects.push(Effect::Destroyed(pieces.to_vec()));
+            let step = self.step(Pending::Destroy(gpu, pieces.to_vec()));
+            self.effects.push(Effect::Mover(gpu, ToMover::Destroy { step, pieces: pieces.to_vec() }));
+        }
+    }
+
+    /// Destroys those of the pieces that are still in the ledger, so that one which the mover
+    /// does not know cannot keep the others.
+    pub(super) fn destroy_one_by_one(&mut self, gpu: GpuUuid, pieces: Vec<PieceId>) {
+        for piece in pieces {
+            if self.gpus.get(&gpu).is_some_and(|gpu| gpu.ledger.piece(piece).is_some()) {
+                self.destroy(gpu, vec![piece]);
+            }
+        }
+    }
+
+    pub(super) fn destroyed(&mut self, pieces: Vec<PieceId>) {
+        for piece in &pieces {
+            for gpu in self.gpus.values_mut() {
+                gpu.ledger.release(*piece);
+            }
+        }
+        self.effects.push(Effect::Destroyed(pieces));
+    }
+}
+
+impl Tenant {
+    /// Are the slots `first .. end` without a piece, saved bytes or another lease.
+    fn has_nothing_at(&self, class: Class, first: u32, end: u32) -> bool {
+        let apart = |at: u32, units: u32| at >= end || at + units <= first;
+        let of_pieces = self.pieces.values().map(|placed| (placed.class, placed.slot.0, placed.units.0));
+        let of_leases = self.waiting.iter().map(|r| (r.class, r.first.0, r.units.0 + r.ahead.0));
+        let of_saved = self.runs.iter().flatten().map(|run| (run.class, run.first, run.units));
+        let mut taken = of_pieces.chain(of_leases).chain(of_saved);
+        taken.all(|(of, at, units)| of != class || apart(at, units))
+    }
+
+    /// Puts a lease whose answer is void in front again; of what was answered of it, `units`
+    /// were more than it needed.
+    fn ask_again(&mut self, request: LeaseRequest, units: u32) {
+        self.ahead = self.ahead.saturating_sub(units.saturating_sub(request.units.0));
+        match self.waiting.front_mut() {
+            Some(rest) if rest.step == request.step => {
+                rest.first = request.first;
+                rest.units.0 += request.units.0;
+            }
+            _ => self.waiting.push_front(request),
+        }
+    }
+
+    fn holds_any(&self) -> bool {
+        !self.pieces.is_empty() || self.making.is_some()
+    }
+}
+
+const PIECES_AT_ONCE: u32 = super::PIECES_PER_MESSAGE as u32;
+
+impl super::Config {
+    /// Slots of one address range: four times the GPU.
+    fn range_slots(&self, units: u32) -> u64 {
+        u64::from(units) * 4
+    }
+}

@@ -1,0 +1,456 @@
+//! Who runs, and who has what: a pure state machine over the ledgers of all GPUs (DESIGN §7).
+//!
+//! [`Scheduler::handle`] takes the time and what happened, and returns what is to be done. It
+//! has no clock, does no I/O and starts no threads: the server feeds it messages, the simulator
+//! feeds it virtual time, random jobs and faults.
+//!
+//! ```text
+//!            restore            map                boundary | deadline
+//! waiting ───────────► restoring ───────► open ───────────────────────► closing
+//!    ▲                                     ▲   not drained: opens again    │ drained
+//!    └───────────── leaving ◄──────────────┼───────────────────────────────┘
+//!        saved      (save failed: mapped back, opens again)
+//! ```
+//! - `order`: which jobs should run together now;
+//! - `lease`: how an allocation gets its pieces, and what gives way to it;
+//! - `departure`, `arrival`: the two halves of a switch;
+//! - `event`, `job`: the words.
+//!
+//! Invariants: I2 (a piece is one tenant's), I4 (the ledger's), I5 (a job's processes have one
+//! grant): [`Scheduler::check`].
+
+mod arrival;
+mod check;
+mod departure;
+mod event;
+mod job;
+mod lease;
+mod order;
+#[cfg(test)]
+mod tests;
+
+pub use event::{Config, Effect, Event, Pages, Time};
+pub use job::{Arrival, Departure, Job, Pending, Phase, Recall, SavedRange, Session, Stats, Tenant};
+
+use crate::ledger::Ledger;
+use std::collections::{BTreeMap, BTreeSet};
+use tidegate_ffi::units::{GpuUuid, JobId, PieceId, SessionId, Step, TenantId, Units};
+use tidegate_ffi::wire::message::{JobSpec, Layout, Need, ToMover, ToShim};
+
+/// After so many drains that did not end, a job is never closed again.
+pub const DRAINS_BEFORE_UNSLICEABLE: u32 = 3;
+/// Pieces in one message that brings a file descriptor for each.
+const PIECES_PER_MESSAGE: usize = 200;
+/// Moves in one message: at most some 330 KiB.
+const MOVES_PER_MESSAGE: usize = 8192;
+/// Names of pieces in one message: at most some 160 KiB.
+const NAMES_PER_MESSAGE: usize = 16384;
+
+/// One GPU as the scheduler knows it.
+#[derive(Clone, Debug)]
+pub struct Gpu {
+    /// Its units.
+    pub ledger: Ledger,
+    /// Scrubbed pieces that nobody uses, with their user: they pass to that user only (I8).
+    pub spares: BTreeMap<PieceId, u32>,
+    /// Who is on it.
+    pub tenants: BTreeSet<TenantId>,
+}
+
+/// The state of all GPUs and jobs.
+#[derive(Clone, Debug)]
+pub struct Scheduler {
+    config: Config,
+    now: Time,
+    gpus: BTreeMap<GpuUuid, Gpu>,
+    jobs: BTreeMap<JobId, Job>,
+    sessions: BTreeMap<SessionId, Session>,
+    tenants: BTreeMap<TenantId, Tenant>,
+    pending: BTreeMap<Step, Pending>,
+    /// Attaches that wait for admission, in the order of arrival.
+    admissions: Vec<(SessionId, Step, GpuUuid)>,
+    /// What a user's job of a name last needed (R4.1).
+    remembered: BTreeMap<(u32, String), Need>,
+    next_step: u64,
+    next_tenant: u64,
+    next_piece: u64,
+    effects: Vec<Effect>,
+}
+
+impl Scheduler {
+    /// No GPUs, no jobs.
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            now: Time::ZERO,
+            gpus: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            tenants: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            admissions: Vec::new(),
+            remembered: BTreeMap::new(),
+            next_step: 0,
+            next_tenant: 0,
+            next_piece: 0,
+            effects: Vec::new(),
+        }
+    }
+
+    /// Takes in what happened at `now` and says what is to be done, in this order.
+    pub fn handle(&mut self, now: Time, event: Event, pages: &dyn Pages) -> Vec<Effect> {
+        self.pass_time(now);
+        self.take_in(event);
+        self.admit();
+        self.serve_leases();
+        self.settle(pages);
+        self.serve_leases();
+        self.tell_places();
+        std::mem::take(&mut self.effects)
+    }
+
+    fn take_in(&mut self, event: Event) {
+        match event {
+            Event::GpuAdded { gpu, units } => self.add_gpu(gpu, units),
+            Event::JobArrived { job, uid, spec } => self.add_job(job, uid, spec),
+            Event::JobReleased { job } => self.release_job(job),
+            Event::SessionJoined { session, job } => self.join(session, job),
+            Event::SessionEnded { session } => self.end_session(session),
+            Event::Attach { session, step, gpu } => self.admissions.push((session, step, gpu)),
+            Event::Lease { session, request } => self.ask_lease(session, request),
+            Event::Returned { session, tenant, pieces } => self.take_back(session, tenant, &pieces),
+            Event::Drained { session, step, at_boundary, drain, maps, outstanding } => {
+                self.drained(session, step, at_boundary, drain, maps, &outstanding);
+            }
+            Event::NotDrained { session, step } => self.not_drained(session, step),
+            Event::ShimDone { session, step } => self.shim_done(session, step),
+            Event::ShimFailed { session, step, reason } => self.shim_failed(session, step, &reason),
+            Event::Idle { session } => self.set_idle(session, true),
+            Event::Waiting { session } => self.set_idle(session, false),
+            Event::MoverDone { step, bytes, .. } => self.mover_done(step, bytes),
+            Event::MoverFailed { step, reason, .. } => self.mover_failed(step, &reason),
+            Event::Tick => {}
+        }
+    }
+
+    fn pass_time(&mut self, now: Time) {
+        let passed = now.saturating_sub(self.now);
+        self.now = self.now.max(now);
+        for job in self.jobs.values_mut() {
+            if matches!(job.phase, Phase::Open | Phase::Closing) {
+                job.charge(passed);
+            }
+        }
+    }
+
+    fn add_gpu(&mut self, gpu: GpuUuid, units: u32) {
+        let mut ledger = Ledger::new(Units(units), Units(self.config.offset_units));
+        ledger.reserve(Units(self.config.headroom_units));
+        self.gpus.insert(gpu, Gpu { ledger, spares: BTreeMap::new(), tenants: BTreeSet::new() });
+    }
+
+    fn add_job(&mut self, id: JobId, uid: u32, mut spec: JobSpec) {
+        spec.need = spec.need.or_else(|| self.remembered.get(&(uid, spec.name.clone())).copied());
+        self.jobs.insert(id, Job::new(uid, spec));
+    }
+
+    fn release_job(&mut self, id: JobId) {
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.announced = false;
+            self.end_job_if_over(id);
+        }
+    }
+
+    fn join(&mut self, id: SessionId, job_id: JobId) {
+        let Some(job) = self.jobs.get_mut(&job_id) else {
+            return self.expel(id, "its job is over");
+        };
+        job.sessions.insert(id);
+        job.stats.arrived.get_or_insert(self.now);
+        let session =
+            Session { job: job_id, closing: None, idle: false, watched: false, tenants: Vec::new() };
+        let closed = job.phase != Phase::Open;
+        self.sessions.insert(id, session);
+        self.tell(id, ToShim::Welcome { job: job_id, closed });
+    }
+
+    /// Admits who waits, in order. A tenant is admitted when the tier can take what it is known
+    /// to need, so that a switch never finds the tier full (I6); alone on a GPU, always.
+    fn admit(&mut self) {
+        let mut waiting = std::mem::take(&mut self.admissions);
+        waiting.retain(|&(session, step, gpu)| !self.try_admit(session, step, gpu));
+        self.admissions.append(&mut waiting);
+    }
+
+    fn try_admit(&mut self, session_id: SessionId, step: Step, gpu_id: GpuUuid) -> bool {
+        let Some(session) = self.sessions.get(&session_id) else { return true };
+        let job_id = session.job;
+        let Some(gpu) = self.gpus.get(&gpu_id) else {
+            let reason = format!("this manager does not share {gpu_id}");
+            self.tell(session_id, ToShim::Refused { reason });
+            return true;
+        };
+        // A job that has begun is let in whole: half a gang would wait with what others need.
+        let begun = self.is_attached(job_id) || gpu.tenants.is_empty();
+        let promised = self.promised_bytes(gpu_id).saturating_add(self.need_bytes(job_id));
+        if !begun && promised > self.config.dram_bytes {
+            return false;
+        }
+        self.attach(session_id, step, gpu_id, job_id);
+        true
+    }
+
+    fn need_bytes(&self, job: JobId) -> u64 {
+        let need = self.jobs.get(&job).and_then(|job| job.spec.need).unwrap_or_default();
+        need.persistent.saturating_add(need.temporary)
+    }
+
+    fn promised_bytes(&self, gpu: GpuUuid) -> u64 {
+        let tenants = self.tenants_on(gpu);
+        tenants.map(|(_, tenant)| self.need_bytes(tenant.job)).fold(0, u64::saturating_add)
+    }
+
+    fn attach(&mut self, session_id: SessionId, step: Step, gpu_id: GpuUuid, job: JobId) {
+        self.next_tenant += 1;
+        let id = TenantId(self.next_tenant);
+        let begins = !self.is_attached(job);
+        self.recall_cached(gpu_id);
+        let (Some(gpu), Some(session)) = (self.gpus.get_mut(&gpu_id), self.sessions.get_mut(&session_id))
+        else {
+            return;
+        };
+        gpu.tenants.insert(id);
+        session.tenants.push(id);
+        let total_bytes = u64::from(gpu.ledger.total()) * self.config.unit_bytes;
+        self.tenants.insert(id, Tenant::new(session_id, job, gpu_id));
+        let quota = self.jobs.get(&job).and_then(|job| job.spec.memory).unwrap_or(u64::MAX);
+        let layout = Layout {
+            unit_bytes: self.config.unit_bytes,
+            piece_bytes: u64::from(self.config.piece_units) * self.config.unit_bytes,
+            total_bytes: total_bytes.min(quota),
+            range_bytes: (total_bytes * 4).next_multiple_of(self.config.unit_bytes),
+        };
+        self.tell(session_id, ToShim::Attached { step, tenant: id, layout });
+        if begins {
+            self.level_up(job);
+        }
+    }
+
+    fn set_idle(&mut self, id: SessionId, idle: bool) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let woke = session.idle && !idle;
+        session.idle = idle;
+        let job = session.job;
+        if woke {
+            self.level_up(job);
+        }
+    }
+
+    fn set_active(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.idle = false;
+        }
+    }
+
+    /// Who comes, or was idle, has no claim on the time it did not want. Time counts where the
+    /// job is: rather among those that are on no other GPUs (a gang that waits elsewhere lags).
+    fn level_up(&mut self, id: JobId) {
+        let Some(priority) = self.jobs.get(&id).map(|job| job.spec.priority) else { return };
+        let gpus = self.gpus_of(id);
+        let near = |peer: JobId, job: &Job| {
+            let there = self.gpus_of(peer);
+            let same = peer != id && job.spec.priority == priority && !self.is_idle(peer);
+            (same && !there.is_disjoint(&gpus)).then(|| (!there.is_subset(&gpus), job.virtual_runtime))
+        };
+        let level = self.jobs.iter().filter_map(|(peer, job)| near(*peer, job)).min();
+        if let (Some((_, level)), Some(job)) = (level, self.jobs.get_mut(&id)) {
+            job.virtual_runtime = job.virtual_runtime.max(level);
+        }
+    }
+
+    fn end_session(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.remove(&id) else { return };
+        if let Some(job) = self.jobs.get_mut(&session.job) {
+            job.sessions.remove(&id);
+        }
+        for tenant in session.tenants {
+            self.end_tenant(tenant);
+        }
+        self.finish_closing(session.job);
+        self.finish_moving(session.job);
+        self.end_job_if_over(session.job);
+    }
+
+    /// A tenant's death gives everything back (I7). Orders that are under way end in the mover's
+    /// order before the pieces are scrubbed or destroyed; the process answers none any more.
+    fn end_tenant(&mut self, id: TenantId) {
+        self.void_making(id);
+        let Some(tenant) = self.tenants.remove(&id) else { return };
+        self.pending.retain(|_, pending| pending.of_process() != Some(id));
+        self.remember(&tenant);
+        if let Some(gpu) = self.gpus.get_mut(&tenant.gpu) {
+            gpu.tenants.remove(&id);
+        }
+        let pieces = tenant.pieces.into_keys().collect();
+        self.dispose(tenant.gpu, tenant.job, pieces);
+        self.effects.push(Effect::Mover(tenant.gpu, ToMover::Forget { tenant: id }));
+    }
+
+    /// What a job needs is what its neediest process needed.
+    fn remember(&mut self, tenant: &Tenant) {
+        let Some(job) = self.jobs.get_mut(&tenant.job) else { return };
+        let bytes = |units: u32| u64::from(units) * self.config.unit_bytes;
+        job.used.persistent = job.used.persistent.max(bytes(tenant.peak_persistent));
+        job.used.temporary = job.used.temporary.max(bytes(tenant.peak_temporary));
+        if job.used != Need::default() {
+            self.remembered.insert((job.uid, job.spec.name.clone()), job.used);
+        }
+    }
+
+    fn end_job_if_over(&mut self, id: JobId) {
+        let over = |job: &Job| !job.announced && job.sessions.is_empty();
+        if self.jobs.get(&id).is_some_and(over)
+            && let Some(job) = self.jobs.remove(&id)
+        {
+            self.effects.push(Effect::JobEnded(id, Box::new(job)));
+        }
+    }
+
+    fn tell(&mut self, session: SessionId, message: ToShim) {
+        self.effects.push(Effect::Shim(session, message));
+    }
+
+    fn expel(&mut self, session: SessionId, reason: &str) {
+        self.effects.push(Effect::Expel(session, reason.into()));
+    }
+
+    fn step(&mut self, pending: Pending) -> Step {
+        self.next_step += 1;
+        self.pending.insert(Step(self.next_step), pending);
+        Step(self.next_step)
+    }
+
+    fn new_piece(&mut self) -> PieceId {
+        self.next_piece += 1;
+        PieceId(self.next_piece)
+    }
+
+    fn tenants_on(&self, gpu: GpuUuid) -> impl Iterator<Item = (TenantId, &Tenant)> {
+        let ids = self.gpus.get(&gpu).into_iter().flat_map(|gpu| &gpu.tenants);
+        ids.filter_map(|id| Some((*id, self.tenants.get(id)?)))
+    }
+
+    fn tenants_of(&self, job: JobId) -> Vec<TenantId> {
+        let sessions = self.jobs.get(&job).into_iter().flat_map(|job| &job.sessions);
+        sessions
+            .filter_map(|id| self.sessions.get(id))
+            .flat_map(|session| &session.tenants)
+            .copied()
+            .collect()
+    }
+
+    fn phase_of(&self, tenant: &Tenant) -> Phase {
+        self.jobs.get(&tenant.job).map_or(Phase::Waiting, |job| job.phase)
+    }
+
+    fn shim_done(&mut self, session: SessionId, step: Step) {
+        match self.take_pending(session, step) {
+            Some(Pending::Unmap(tenant)) => self.unmapped(tenant),
+            Some(Pending::MapBack(tenant)) => self.mapped_back(tenant),
+            Some(Pending::Map(tenant)) => self.mapped(tenant),
+            _ => self.expel(session, "it answered an order that it was not given"),
+        }
+    }
+
+    /// A driver call failed in the process itself: it cannot go on, its neighbours can (I10).
+    fn shim_failed(&mut self, session: SessionId, step: Step, reason: &str) {
+        self.take_pending(session, step);
+        self.expel(session, reason);
+    }
+
+    /// The order `step`, if it was given to this process.
+    fn take_pending(&mut self, session: SessionId, step: Step) -> Option<Pending> {
+        let tenant = self.pending.get(&step)?.of_process()?;
+        (self.tenants.get(&tenant)?.session == session).then(|| self.pending.remove(&step))?
+    }
+
+    fn mover_done(&mut self, step: Step, bytes: u64) {
+        match self.pending.remove(&step) {
+            Some(Pending::Save(tenant, part)) => self.saved(tenant, part),
+            Some(Pending::Unsave(tenant)) => self.unsaved(tenant),
+            Some(Pending::MakeForLease(tenant, request, placed, _)) => {
+                self.made_lease(tenant, request, placed)
+            }
+            Some(Pending::MakeForNobody(gpu, uid, pieces, _)) => self.all_back_to_spares(gpu, &pieces, uid),
+            Some(Pending::MakeForArrival(tenant, _)) => self.made_arrival(tenant),
+            Some(Pending::Restore(tenant)) => self.restored(tenant, bytes),
+            Some(Pending::Scrub(gpu, pieces, uid)) => self.all_back_to_spares(gpu, &pieces, uid),
+            Some(Pending::Destroy(_, pieces)) => self.destroyed(pieces),
+            _ => {}
+        }
+    }
+
+    fn mover_failed(&mut self, step: Step, reason: &str) {
+        match self.pending.remove(&step) {
+            Some(Pending::Save(tenant, _)) => self.save_failed(tenant),
+            // A copy more than is needed stays in the tier until the tenant's end.
+            Some(Pending::Unsave(tenant)) => self.unsaved(tenant),
+            Some(Pending::MakeForLease(tenant, request, placed, new)) => {
+                self.make_failed_for_lease(tenant, request, &placed, new, reason);
+            }
+            Some(Pending::MakeForNobody(gpu, uid, pieces, new)) => {
+                let adopted: Vec<PieceId> = pieces.into_iter().filter(|piece| !new.contains(piece)).collect();
+                self.destroyed(new);
+                self.all_back_to_spares(gpu, &adopted, uid);
+            }
+            Some(Pending::MakeForArrival(tenant, pieces)) => self.make_failed_for_arrival(tenant, pieces),
+            Some(Pending::Restore(tenant)) => self.restore_failed(tenant, reason),
+            Some(Pending::Scrub(gpu, pieces, _)) => self.destroy_one_by_one(gpu, pieces),
+            // The mover knows no such piece any more: nothing of it is left to free.
+            Some(Pending::Destroy(_, pieces)) if pieces.len() == 1 => self.destroyed(pieces),
+            // It knows one of them no more, and has left the others alone.
+            Some(Pending::Destroy(gpu, pieces)) => self.destroy_one_by_one(gpu, pieces),
+            _ => {}
+        }
+    }
+
+    /// When something is due though nothing happens; `None`: never.
+    pub fn next_wakeup(&self) -> Option<Time> {
+        let contended = self.jobs.keys().any(|id| self.wants_turn(*id));
+        let slices = self.jobs.values().filter(|job| job.phase == Phase::Open && contended);
+        let slices = slices.map(|job| job.slice_end.max(job.not_closed_before));
+        let waiting = self.jobs.values().filter(|job| job.phase == Phase::Waiting);
+        let retries = waiting.flat_map(|job| [job.not_restored_before, job.not_preempted_before]);
+        slices.chain(retries).filter(|due| *due > self.now).min()
+    }
+
+    /// The GPUs, for status.
+    pub fn gpus(&self) -> &BTreeMap<GpuUuid, Gpu> {
+        &self.gpus
+    }
+
+    /// The jobs, for status.
+    pub fn jobs(&self) -> &BTreeMap<JobId, Job> {
+        &self.jobs
+    }
+
+    /// The processes, for status.
+    pub fn sessions(&self) -> &BTreeMap<SessionId, Session> {
+        &self.sessions
+    }
+
+    /// The tenants, for status.
+    pub fn tenants(&self) -> &BTreeMap<TenantId, Tenant> {
+        &self.tenants
+    }
+
+    /// How many orders to processes and movers are not answered yet.
+    pub fn orders_under_way(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// How the manager was told to share.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+}

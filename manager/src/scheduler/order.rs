@@ -1,0 +1,272 @@
+//! Which jobs should run together now (DESIGN §7).
+//!
+//! Jobs are ordered: who cannot be closed, then strict priority, then whose slice is not over,
+//! then who has had least GPU time for its weight. In that order each joins the group that runs,
+//! if the group still fits on all its GPUs:
+//! Σ persistent of all resident jobs + Σ peak temporary of the members + headroom ≤ GPU.
+//! The first always runs: for it, closed jobs' persistent memory is saved if it must be.
+//!
+//! So nobody starves: who waits has least time at last, and is then the first. One thing is
+//! missing for that: slices that end one after the other would keep out for ever who needs the
+//! room of two, be it on one GPU or on several. Therefore who is passed over sets a *horizon*: the
+//! end of the slices that are in its way. Whoever comes after it in the order and is on its GPUs
+//! gets no slice that goes further.
+//!
+//! ```text
+//! A ███████|███|      A's slice is renewed only to the horizon of G, which is C's end
+//! C    ████████|
+//! G            |█████████
+//! ```
+
+use super::{Effect, Job, Pages, Phase, Scheduler, Tenant, Time};
+use std::collections::BTreeSet;
+use tidegate_ffi::units::{Class, GpuUuid, JobId, TenantId};
+use tidegate_ffi::wire::message::ToShim;
+
+/// A job that should run now.
+struct Turn {
+    job: JobId,
+    gpus: BTreeSet<GpuUuid>,
+    /// Until when it goes before others of its class.
+    end: Time,
+    /// Until when it may, at most.
+    horizon: Option<Time>,
+}
+
+impl Scheduler {
+    /// Closes who should not run, brings back who should.
+    pub(super) fn settle(&mut self, pages: &dyn Pages) {
+        let turns = self.turns();
+        self.deal_slices(&turns);
+        let selected: Vec<JobId> = turns.iter().map(|turn| turn.job).collect();
+        for id in self.running_jobs() {
+            if !selected.contains(&id) {
+                self.close(id, pages);
+            }
+        }
+        for id in &selected {
+            if !self.must_wait_for_closing(*id, &selected) {
+                self.bring_back(*id);
+            }
+        }
+        self.watch(&selected);
+    }
+
+    /// Is somebody who makes room for this job still running. Nobody may run beside whom he does
+    /// not fit, not even a newcomer that has no memory to bring back yet.
+    fn must_wait_for_closing(&self, id: JobId, selected: &[JobId]) -> bool {
+        let gpus = self.gpus_of(id);
+        let closing = |job: &JobId| self.jobs.get(job).is_some_and(|job| job.phase == Phase::Closing);
+        self.tenants.values().any(|tenant| {
+            gpus.contains(&tenant.gpu) && !selected.contains(&tenant.job) && closing(&tenant.job)
+        })
+    }
+
+    fn running_jobs(&self) -> Vec<JobId> {
+        let open = self.jobs.iter().filter(|(id, job)| job.phase == Phase::Open && self.is_attached(**id));
+        open.map(|(id, _)| *id).collect()
+    }
+
+    /// The jobs that should run now, in order.
+    pub(super) fn selection(&self) -> Vec<JobId> {
+        self.turns().into_iter().map(|turn| turn.job).collect()
+    }
+
+    fn turns(&self) -> Vec<Turn> {
+        let mut turns: Vec<Turn> = Vec::new();
+        let mut taken: BTreeSet<GpuUuid> = BTreeSet::new();
+        let mut passed_over: Vec<(BTreeSet<GpuUuid>, Time)> = Vec::new();
+        for id in self.ordered() {
+            let gpus = self.gpus_of(id);
+            let horizons = passed_over.iter().filter(|(theirs, _)| !theirs.is_disjoint(&gpus));
+            let horizon = horizons.map(|(_, horizon)| *horizon).min();
+            let group: Vec<JobId> = turns.iter().map(|turn| turn.job).collect();
+            let joins = gpus.is_disjoint(&taken) || self.fits(&group, id);
+            if joins && self.is_worth_it(id, horizon) {
+                taken.extend(&gpus);
+                turns.push(Turn { job: id, gpus, end: self.end_of_slice(id, horizon), horizon });
+            } else if !self.is_idle(id)
+                && let Some(end) = self.last_end(&turns, &gpus).or(horizon)
+            {
+                passed_over.push((gpus, end));
+            }
+        }
+        turns
+    }
+
+    /// Who does not run yet is not brought back for a small part of a slice.
+    fn is_worth_it(&self, id: JobId, horizon: Option<Time>) -> bool {
+        let job = &self.jobs[&id];
+        let least = job.slice(self.config.slice) / 2;
+        matches!(job.phase, Phase::Open | Phase::Restoring)
+            || horizon.is_none_or(|end| end >= self.now + least)
+    }
+
+    fn end_of_slice(&self, id: JobId, horizon: Option<Time>) -> Time {
+        let job = &self.jobs[&id];
+        if job.running() && self.now < job.slice_end {
+            return job.slice_end;
+        }
+        let end = self.now + job.slice(self.config.slice);
+        horizon.map_or(end, |horizon| horizon.min(end))
+    }
+
+    /// When all who are in the way on these GPUs will have had their slices; `None`: never, for
+    /// one of them cannot be closed, or nobody is.
+    fn last_end(&self, turns: &[Turn], gpus: &BTreeSet<GpuUuid>) -> Option<Time> {
+        let in_the_way = || turns.iter().filter(|turn| !turn.gpus.is_disjoint(gpus));
+        let endless = in_the_way().any(|turn| self.jobs[&turn.job].unsliceable());
+        in_the_way().map(|turn| turn.end).max().filter(|_| !endless)
+    }
+
+    fn ordered(&self) -> Vec<JobId> {
+        let present = self.jobs.iter().filter(|(id, job)| self.is_attached(**id) && !self.pauses(job));
+        let mut ids: Vec<JobId> = present.map(|(id, _)| *id).collect();
+        ids.sort_by_cached_key(|id| {
+            let job = &self.jobs[id];
+            let kept = job.phase == Phase::Open && !self.may_close(*id);
+            let idle = self.is_idle(*id);
+            // Of two who are idle none displaces the other.
+            let in_slice =
+                job.phase == Phase::Restoring || job.running() && (idle || self.now < job.slice_end);
+            (!kept, idle, std::cmp::Reverse(job.spec.priority), !in_slice, job.virtual_runtime, *id)
+        });
+        ids
+    }
+
+    /// Does the job let others run, because it could not be brought back just now.
+    fn pauses(&self, job: &Job) -> bool {
+        job.phase == Phase::Waiting && self.now < job.not_restored_before
+    }
+
+    /// May the job be closed at all, and already.
+    pub(super) fn may_close(&self, id: JobId) -> bool {
+        self.jobs.get(&id).is_some_and(|job| !job.unsliceable() && self.now >= job.not_closed_before)
+    }
+
+    pub(super) fn gpus_of(&self, id: JobId) -> BTreeSet<GpuUuid> {
+        self.tenants_of(id).iter().map(|tenant| self.tenants[tenant].gpu).collect()
+    }
+
+    /// Does the group with one more member fit on all the member's GPUs.
+    fn fits(&self, group: &[JobId], newcomer: JobId) -> bool {
+        self.gpus_of(newcomer).into_iter().all(|gpu_id| {
+            let ledger = &self.gpus[&gpu_id].ledger;
+            let members =
+                || self.tenants_on(gpu_id).filter(|(_, t)| t.job == newcomer || group.contains(&t.job));
+            if members().any(|(_, tenant)| self.jobs[&tenant.job].cramped) {
+                return members().all(|(_, tenant)| tenant.job == newcomer);
+            }
+            let needed: u64 = members().map(|(id, tenant)| u64::from(self.units_to_come(id, tenant))).sum();
+            let taken = u64::from(ledger.packed_top()) + u64::from(ledger.reserved());
+            needed + taken <= u64::from(ledger.total())
+        })
+    }
+
+    /// Units that a tenant needs to run, beyond its resident persistent ones.
+    fn units_to_come(&self, id: TenantId, tenant: &Tenant) -> u32 {
+        let ledger = &self.gpus[&tenant.gpu].ledger;
+        let need = self.jobs.get(&tenant.job).and_then(|job| job.spec.need).unwrap_or_default();
+        let in_use = ledger.held(id, Class::Temporary).saturating_sub(tenant.ahead);
+        let temporary = in_use.saturating_add(tenant.asked(Class::Temporary));
+        let temporary = temporary.max(tenant.peak_temporary).max(self.units_for(need.temporary));
+        let resident = ledger.held(id, Class::Persistent);
+        // What is on its way back is resident by the ledger.
+        let away = tenant.runs[Class::Persistent.index()].iter().filter(|_| tenant.arrival.is_none());
+        let away: u32 = away.map(|run| run.units).sum();
+        let whole = (resident + away).saturating_add(tenant.asked(Class::Persistent));
+        let persistent = whole.max(self.units_for(need.persistent)) - resident;
+        let offset = if persistent > 0 && resident == 0 { self.config.offset_units } else { 0 };
+        temporary.saturating_add(persistent).saturating_add(offset)
+    }
+
+    fn units_for(&self, bytes: u64) -> u32 {
+        u32::try_from(bytes.div_ceil(self.config.unit_bytes)).unwrap_or(u32::MAX / 4)
+    }
+
+    /// Has the job reached a GPU at all.
+    pub(super) fn is_attached(&self, id: JobId) -> bool {
+        let sessions = self.jobs.get(&id).into_iter().flat_map(|job| &job.sessions);
+        sessions.filter_map(|id| self.sessions.get(id)).any(|session| !session.tenants.is_empty())
+    }
+
+    /// Does no process of the job submit anything, nor wait for memory.
+    pub(super) fn is_idle(&self, id: JobId) -> bool {
+        let Some(job) = self.jobs.get(&id) else { return true };
+        let asks = |tenant: &TenantId| self.tenants.get(tenant).is_some_and(Tenant::asks);
+        let idle = |session: &super::Session| session.idle && !session.tenants.iter().any(asks);
+        !job.sessions.is_empty() && job.sessions.iter().all(|id| self.sessions.get(id).is_none_or(idle))
+    }
+
+    /// Is the job kept waiting though it wants to run.
+    pub(super) fn wants_turn(&self, id: JobId) -> bool {
+        let waits =
+            self.jobs.get(&id).is_some_and(|job| !matches!(job.phase, Phase::Open | Phase::Restoring));
+        waits && self.is_attached(id) && !self.is_idle(id)
+    }
+
+    /// Gives a new slice to who goes on because nobody has a better claim, and tells who comes
+    /// back how long it may stay.
+    fn deal_slices(&mut self, turns: &[Turn]) {
+        for turn in turns {
+            let Some(job) = self.jobs.get_mut(&turn.job) else { continue };
+            if job.phase == Phase::Open {
+                job.slice_end = turn.end;
+            } else {
+                job.slice_cap = turn.horizon;
+            }
+        }
+    }
+
+    /// Asks the running processes to say when they are idle, while others wait.
+    fn watch(&mut self, selected: &[JobId]) {
+        let contended = self.jobs.keys().any(|id| !selected.contains(id) && self.wants_turn(*id));
+        let jobs = &self.jobs;
+        let wanted = |session: &super::Session| {
+            contended && jobs.get(&session.job).is_some_and(|job| job.phase == Phase::Open)
+        };
+        let changed: Vec<_> = self
+            .sessions
+            .iter_mut()
+            .filter(|(_, session)| session.watched != wanted(session))
+            .map(|(id, session)| {
+                session.watched = !session.watched;
+                (*id, session.watched)
+            })
+            .collect();
+        for (session, on) in changed {
+            self.tell(session, ToShim::Watch { on });
+        }
+    }
+
+    /// Tells whoever announced a job where it stands, when that has changed.
+    pub(super) fn tell_places(&mut self) {
+        let queue: Vec<JobId> = self.queue();
+        let of = queue.len() as u32;
+        let mut told = Vec::new();
+        for (id, job) in &mut self.jobs {
+            let place = queue.iter().position(|waiting| waiting == id).map_or(0, |index| index as u32 + 1);
+            let state = (place, if place == 0 { 0 } else { of });
+            if job.told_place != Some(state) {
+                job.told_place = Some(state);
+                told.push(Effect::Queue { job: *id, place: state.0, of: state.1 });
+            }
+        }
+        self.effects.append(&mut told);
+    }
+
+    /// The jobs that wait: first those that wait for their turn, in order, then those that wait
+    /// for admission.
+    pub fn queue(&self) -> Vec<JobId> {
+        let mut queue: Vec<JobId> = self.ordered().into_iter().filter(|id| self.wants_turn(*id)).collect();
+        let paused = self.jobs.iter().filter(|(id, job)| self.pauses(job) && self.wants_turn(**id));
+        queue.extend(paused.map(|(id, _)| *id));
+        let arriving = self.admissions.iter().filter_map(|(session, _, _)| self.sessions.get(session));
+        for session in arriving {
+            if !queue.contains(&session.job) && !self.is_attached(session.job) {
+                queue.push(session.job);
+            }
+        }
+        queue
+    }
+}

@@ -1,0 +1,428 @@
+//! A scheduler with everybody around it who answers at once: movers that succeed unless told to
+//! fail, processes that close at once and report what the test says is alive.
+
+use super::super::*;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+use tidegate_ffi::units::{Class, SlotIndex};
+use tidegate_ffi::wire::live::LiveRange;
+use tidegate_ffi::wire::message::{LeaseRequest, Move, Placed};
+
+pub const UNIT: u64 = 1 << 20;
+pub const GPU: GpuUuid = GpuUuid([1; 16]);
+pub const OTHER_GPU: GpuUuid = GpuUuid([2; 16]);
+
+pub fn ms(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+/// The event of a lease whose step nobody looks at.
+pub fn lease_event(session: SessionId, tenant: TenantId, class: Class, first: u32, units: u32) -> Event {
+    let (first, units) = (SlotIndex(first), Units(units));
+    let request = LeaseRequest { step: Step(1), tenant, class, first, units, ahead: Units(0) };
+    Event::Lease { session, request }
+}
+
+#[derive(Default)]
+struct Counts(BTreeMap<SessionId, u64>);
+
+impl Pages for Counts {
+    fn boundaries(&self, session: SessionId) -> u64 {
+        self.0.get(&session).copied().unwrap_or(0)
+    }
+}
+
+/// The desk. GPUs have 100 units; pieces have 5.
+pub struct Desk {
+    pub scheduler: Scheduler,
+    pub now: Time,
+    /// All effects so far.
+    pub log: Vec<Effect>,
+    pub uid: u32,
+    /// Which orders fail.
+    pub fail: fn(&ToMover) -> bool,
+    /// Saves fail that move what lies there, or behind.
+    pub fail_moves_from: Option<u64>,
+    /// Processes that do not answer `Close`, until they are told to.
+    pub deaf: BTreeSet<SessionId>,
+    /// Processes that report no live map.
+    pub silent: BTreeSet<SessionId>,
+    /// Processes whose work does not end.
+    pub undrainable: BTreeSet<SessionId>,
+    pub expelled: BTreeSet<SessionId>,
+    pub boundaries: BTreeMap<SessionId, u64>,
+    /// What processes give back when asked.
+    pub recalls: BTreeMap<SessionId, Vec<Placed>>,
+    /// Leases that the next `Drained` calls unanswered.
+    pub outstanding: Vec<Step>,
+    /// How long every order of a mover takes.
+    pub order_time: Duration,
+    /// What is answered only by [`Desk::finish_held`].
+    pub hold: fn(&Effect) -> bool,
+    pub forgotten: usize,
+    /// The most moves in one order.
+    pub longest_order: usize,
+    held: Vec<Event>,
+    live: BTreeMap<TenantId, Vec<LiveRange>>,
+    closings: BTreeMap<SessionId, Step>,
+    next: u64,
+}
+
+impl Desk {
+    pub fn new(change: impl FnOnce(&mut Config)) -> Self {
+        let mut config = Config {
+            unit_bytes: UNIT,
+            piece_units: 5,
+            offset_units: 0,
+            headroom_units: 0,
+            slice: ms(100),
+            boundary_deadline: ms(20),
+            drain_limit: ms(20),
+            poison: false,
+            dram_bytes: 1 << 40,
+        };
+        change(&mut config);
+        let mut desk = Self {
+            scheduler: Scheduler::new(config),
+            now: ms(1),
+            log: Vec::new(),
+            uid: 1,
+            fail: |_| false,
+            fail_moves_from: None,
+            deaf: BTreeSet::new(),
+            silent: BTreeSet::new(),
+            undrainable: BTreeSet::new(),
+            expelled: BTreeSet::new(),
+            boundaries: BTreeMap::new(),
+            recalls: BTreeMap::new(),
+            outstanding: Vec::new(),
+            order_time: Duration::ZERO,
+            hold: |_| false,
+            forgotten: 0,
+            longest_order: 0,
+            held: Vec::new(),
+            live: BTreeMap::new(),
+            closings: BTreeMap::new(),
+            next: 0,
+        };
+        desk.add_gpu(GPU, 100);
+        desk.add_gpu(OTHER_GPU, 100);
+        desk
+    }
+
+    pub fn add_gpu(&mut self, gpu: GpuUuid, units: u32) {
+        self.tell(Event::GpuAdded { gpu, units });
+    }
+
+    fn fresh(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// A job with one process, attached to the first GPU.
+    pub fn job(&mut self, spec: JobSpec) -> SessionId {
+        let (_, session) = self.start(spec);
+        self.attach(session, GPU);
+        session
+    }
+
+    /// A job with one process.
+    pub fn start(&mut self, spec: JobSpec) -> (JobId, SessionId) {
+        let job = JobId(self.fresh());
+        self.tell(Event::JobArrived { job, uid: self.uid, spec });
+        let session = self.join(job);
+        self.tell(Event::JobReleased { job });
+        (job, session)
+    }
+
+    pub fn join(&mut self, job: JobId) -> SessionId {
+        let session = SessionId(self.fresh());
+        self.tell(Event::SessionJoined { session, job });
+        session
+    }
+
+    pub fn attach(&mut self, session: SessionId, gpu: GpuUuid) {
+        let step = Step(self.fresh());
+        self.tell(Event::Attach { session, step, gpu });
+    }
+
+    pub fn end(&mut self, session: SessionId) {
+        self.tell(Event::SessionEnded { session });
+    }
+
+    pub fn lease(&mut self, session: SessionId, class: Class, first: u32, units: u32) -> Step {
+        self.lease_ahead(session, class, first, units, 0)
+    }
+
+    pub fn lease_ahead(
+        &mut self,
+        session: SessionId,
+        class: Class,
+        first: u32,
+        units: u32,
+        ahead: u32,
+    ) -> Step {
+        let (step, tenant) = (Step(self.fresh()), self.tenant(session));
+        let (first, units, ahead) = (SlotIndex(first), Units(units), Units(ahead));
+        if units.0 > 0 {
+            let request = LeaseRequest { step, tenant, class, first, units, ahead };
+            self.tell(Event::Lease { session, request });
+        }
+        step
+    }
+
+    /// From now on these bytes are alive.
+    pub fn live(&mut self, session: SessionId, class: Class, start: u64, bytes: u64, long_lived: bool) {
+        let tenant = self.tenant(session);
+        let live = self.live.entry(tenant).or_default();
+        live.push(LiveRange { class, start, bytes, long_lived });
+    }
+
+    /// From now on nothing of the class is alive.
+    pub fn dead(&mut self, session: SessionId, class: Class) {
+        let tenant = self.tenant(session);
+        self.live.entry(tenant).or_default().retain(|range| range.class != class);
+    }
+
+    /// Tells the scheduler, and answers all that follows from it.
+    pub fn tell(&mut self, event: Event) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            let pages = Counts(self.boundaries.clone());
+            let effects = self.scheduler.handle(self.now, event, &pages);
+            self.scheduler.check().unwrap();
+            for effect in effects {
+                match self.answer(&effect) {
+                    Some(answer) if (self.hold)(&effect) => self.held.push(answer),
+                    answer => events.extend(answer),
+                }
+                self.log.push(effect);
+            }
+        }
+    }
+
+    fn answer(&mut self, effect: &Effect) -> Option<Event> {
+        match effect {
+            Effect::Shim(session, message) => self.answer_as_process(*session, message),
+            Effect::Mover(gpu, order) => self.answer_as_mover(*gpu, order),
+            Effect::Expel(session, _) => {
+                self.expelled.insert(*session);
+                None
+            }
+            _ => None,
+        }
+    }
+
+    fn answer_as_process(&mut self, session: SessionId, message: &ToShim) -> Option<Event> {
+        match message {
+            ToShim::Unmap { step, .. } | ToShim::Map { step, .. } => {
+                Some(Event::ShimDone { session, step: *step })
+            }
+            ToShim::Close { step, .. } => {
+                self.closings.insert(session, *step);
+                (!self.deaf.contains(&session)).then(|| self.closing_answer(session))?
+            }
+            ToShim::Recall { tenant } => {
+                let pieces = self.recalls.remove(&session).unwrap_or_default();
+                let pieces = pieces.iter().map(|placed| placed.piece).collect();
+                Some(Event::Returned { session, tenant: *tenant, pieces })
+            }
+            _ => None,
+        }
+    }
+
+    fn closing_answer(&mut self, session: SessionId) -> Option<Event> {
+        let step = self.closings.remove(&session)?;
+        if self.undrainable.contains(&session) {
+            return Some(Event::NotDrained { session, step });
+        }
+        let tenants = self.scheduler.sessions()[&session].tenants.clone();
+        let told = tenants.into_iter().filter(|_| !self.silent.contains(&session));
+        let map = |tenant: TenantId| {
+            let mut live = self.live.get(&tenant).cloned().unwrap_or_default();
+            live.sort_unstable_by_key(|range| (range.class, range.start));
+            (tenant, live)
+        };
+        let maps = told.map(map).collect();
+        let outstanding = std::mem::take(&mut self.outstanding);
+        Some(Event::Drained { session, step, at_boundary: true, drain: Duration::ZERO, maps, outstanding })
+    }
+
+    /// A deaf process hears at last.
+    pub fn answer_closings(&mut self, session: SessionId) {
+        if let Some(answer) = self.closing_answer(session) {
+            self.tell(answer);
+        }
+    }
+
+    fn answer_as_mover(&mut self, gpu: GpuUuid, order: &ToMover) -> Option<Event> {
+        self.now += self.order_time;
+        let (step, moves): (Step, &[Move]) = match order {
+            ToMover::Save { step, moves, .. } | ToMover::Restore { step, moves, .. } => (*step, moves),
+            ToMover::Make { step, .. }
+            | ToMover::Scrub { step, .. }
+            | ToMover::Destroy { step, .. }
+            | ToMover::Measure { step } => (*step, &[]),
+            ToMover::Forget { .. } => {
+                self.forgotten += 1;
+                return None;
+            }
+        };
+        self.longest_order = self.longest_order.max(moves.len());
+        let is_save = matches!(order, ToMover::Save { .. });
+        let too_far = self.fail_moves_from.is_some_and(|from| is_save && moves.iter().any(|m| m.at >= from));
+        if (self.fail)(order) || too_far {
+            let reason = "it was told to fail".into();
+            return Some(Event::MoverFailed { gpu, step, reason, out_of_memory: false });
+        }
+        Some(Event::MoverDone { gpu, step, bytes: moves.iter().map(|m| m.bytes).sum() })
+    }
+
+    /// What was held back is done.
+    pub fn finish_held(&mut self) {
+        self.hold = |_| false;
+        for event in std::mem::take(&mut self.held) {
+            self.tell(event);
+        }
+    }
+
+    /// Time passes.
+    pub fn pass(&mut self, time: Duration) {
+        let until = self.now + time;
+        while let Some(due) = self.scheduler.next_wakeup().filter(|due| *due <= until) {
+            self.now = self.now.max(due);
+            self.tell(Event::Tick);
+        }
+        self.now = self.now.max(until);
+        self.tell(Event::Tick);
+    }
+
+    /// Time passes until something is so.
+    pub fn until(&mut self, so: impl Fn(&Desk) -> bool) {
+        for _ in 0..3_000 {
+            if so(self) {
+                return;
+            }
+            self.pass(ms(10));
+        }
+        panic!("it never came to that: {:#?}", self.scheduler.jobs());
+    }
+
+    pub fn job_of(&self, session: SessionId) -> &Job {
+        &self.scheduler.jobs()[&self.scheduler.sessions()[&session].job]
+    }
+
+    pub fn phase(&self, session: SessionId) -> Phase {
+        self.job_of(session).phase
+    }
+
+    pub fn tenant(&self, session: SessionId) -> TenantId {
+        self.scheduler.sessions()[&session].tenants[0]
+    }
+
+    /// Its pieces behind a class's slots, in order.
+    pub fn pieces(&self, session: SessionId, class: Class) -> Vec<Placed> {
+        let tenant = &self.scheduler.tenants()[&self.tenant(session)];
+        let mut pieces: Vec<Placed> = tenant.pieces.values().filter(|p| p.class == class).copied().collect();
+        pieces.sort_unstable_by_key(|placed| placed.slot);
+        pieces
+    }
+
+    pub fn units(&self, session: SessionId, class: Class) -> u32 {
+        self.pieces(session, class).iter().map(|placed| placed.units.0).sum()
+    }
+
+    pub fn spans(&self, session: SessionId) -> Vec<crate::ledger::Span> {
+        let tenant = self.tenant(session);
+        self.scheduler.gpus()[&GPU].ledger.spans().filter(|span| span.tenant == tenant).collect()
+    }
+
+    fn to_shim(&self, session: SessionId) -> impl Iterator<Item = &ToShim> {
+        self.log.iter().filter_map(move |effect| match effect {
+            Effect::Shim(to, message) if *to == session => Some(message),
+            _ => None,
+        })
+    }
+
+    pub fn refusals(&self, session: SessionId) -> usize {
+        self.to_shim(session).filter(|message| matches!(message, ToShim::LeaseRefused { .. })).count()
+    }
+
+    /// Boundary and deadline of each `Close`.
+    pub fn closes(&self, session: SessionId) -> Vec<(u64, u64)> {
+        let closes = self.to_shim(session).filter_map(|message| match message {
+            ToShim::Close { boundary, deadline_ms, .. } => Some((*boundary, *deadline_ms)),
+            _ => None,
+        });
+        closes.collect()
+    }
+
+    pub fn closings(&self, session: SessionId) -> usize {
+        self.closes(session).len()
+    }
+
+    /// First slot, length and `more` of each answer.
+    pub fn parts(&self, session: SessionId, of: Step) -> Vec<(u32, u32, bool)> {
+        let parts = self.to_shim(session).filter_map(|message| match message {
+            ToShim::Leased { step, pieces, more } if *step == of => {
+                Some((pieces[0].slot.0, pieces.iter().map(|p| p.units.0).sum(), *more))
+            }
+            _ => None,
+        });
+        parts.collect()
+    }
+
+    pub fn answers(&self, session: SessionId, step: Step) -> usize {
+        self.parts(session, step).len()
+    }
+
+    pub fn opened(&self) -> Vec<SessionId> {
+        let opened = self.log.iter().filter_map(|effect| match effect {
+            Effect::Shim(session, ToShim::Open) => Some(*session),
+            _ => None,
+        });
+        opened.collect()
+    }
+
+    pub fn unmapped(&self, of: TenantId) -> Vec<PieceId> {
+        let unmapped = self.log.iter().filter_map(|effect| match effect {
+            Effect::Shim(_, ToShim::Unmap { tenant, pieces, .. }) if *tenant == of => Some(pieces.clone()),
+            _ => None,
+        });
+        unmapped.flatten().collect()
+    }
+
+    pub fn mapped_again(&self, of: TenantId) -> Vec<Placed> {
+        let mapped = self.log.iter().filter_map(|effect| match effect {
+            Effect::Shim(_, ToShim::Map { tenant, pieces, .. }) if *tenant == of => Some(pieces.clone()),
+            _ => None,
+        });
+        mapped.flatten().collect()
+    }
+
+    pub fn moves_saved(&self, of: TenantId) -> Vec<Move> {
+        let moves = self.log.iter().filter_map(|effect| match effect {
+            Effect::Mover(_, ToMover::Save { tenant, moves, .. }) if *tenant == of => Some(moves.clone()),
+            _ => None,
+        });
+        moves.flatten().collect()
+    }
+
+    pub fn moves_restored(&self, of: TenantId) -> Vec<Move> {
+        let moves = self.log.iter().filter_map(|effect| match effect {
+            Effect::Mover(_, ToMover::Restore { tenant, moves, .. }) if *tenant == of => Some(moves.clone()),
+            _ => None,
+        });
+        moves.flatten().collect()
+    }
+
+    pub fn made_bytes(&self) -> u64 {
+        let made = self.log.iter().filter_map(|effect| match effect {
+            Effect::Mover(_, ToMover::Make { pieces, .. }) => {
+                Some(pieces.iter().map(|(_, bytes)| bytes).sum::<u64>())
+            }
+            _ => None,
+        });
+        made.sum()
+    }
+}

@@ -1,0 +1,477 @@
+//! The manager's process: carries messages between clients, movers and the scheduler.
+//!
+//! ```text
+//!  clients ═ reader threads ─┐                        ┌─ writer threads ═ clients
+//!                            ├─► one queue ─► core ───┤
+//!  movers  ═ reader threads ─┘    (server)  scheduler └─ writer threads ═ movers
+//! ```
+//! The core is one thread: it alone has the state, and never waits for anybody. Who reads too
+//! slowly loses the connection (I10). The core decides nothing: it translates messages into the
+//! scheduler's events and its effects into messages, and adds the file descriptors.
+
+mod client;
+mod gpus;
+mod outbox;
+pub mod status;
+
+pub use gpus::GpuPlan;
+
+use crate::scheduler::{Config, Effect, Event, Job, Pages, Scheduler, Time};
+use client::{Client, ClientId, Role};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use gpus::MoverLink;
+use status::EndedJob;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tidegate_ffi::units::{GpuUuid, JobId, PieceId, SessionId, Step};
+use tidegate_ffi::wire::live;
+use tidegate_ffi::wire::message::{
+    FromCommand, FromMover, FromShim, JobClaim, JobSpec, ToCommand, ToManager, ToMover, ToShim,
+};
+use tracing::{debug, info, warn};
+
+/// Ended jobs that `status` still tells of.
+const KEPT_ENDED_JOBS: usize = 64;
+/// The longest name of a job.
+const NAME_CHARACTERS: usize = 128;
+
+/// What reaches the core.
+pub(crate) enum Input {
+    /// A client connected.
+    Connected(ClientId, Client),
+    /// A client said something.
+    Said(ClientId, ToManager, Vec<OwnedFd>),
+    /// A client is gone: its process died, or (a command) its connection ended.
+    Gone(ClientId),
+    /// A mover said something.
+    Mover(GpuUuid, FromMover, Vec<OwnedFd>),
+    /// A mover's connection ended.
+    MoverGone(GpuUuid, String),
+    /// The process was asked to end.
+    Stop,
+}
+
+/// How a server is set up.
+pub struct Setup {
+    /// Its socket, already listening.
+    pub listener: UnixListener,
+    /// The GPUs and their movers' commands.
+    pub gpus: Vec<GpuPlan>,
+    /// How to share; made from the smallest GPU's size in bytes, once the GPUs are known.
+    pub config: Box<dyn Fn(u64) -> Config>,
+    /// The most memory of each GPU that the ledger may use.
+    pub gpu_memory: Option<u64>,
+    /// The directory of the software GPUs, if it is those.
+    pub software_gpu: Option<PathBuf>,
+    /// End when nobody has been connected for so long.
+    pub idle_exit: Option<Duration>,
+    /// Called once clients can connect.
+    pub ready: Box<dyn FnOnce()>,
+}
+
+/// Runs a manager until it is asked to stop or, if so set up, has nothing to do any more.
+pub fn run(setup: Setup) -> anyhow::Result<()> {
+    let (sender, inputs) = unbounded();
+    let mut movers = BTreeMap::new();
+    for plan in &setup.gpus {
+        movers.insert(plan.uuid, MoverLink::start(plan, sender.clone())?);
+    }
+    let mut held_back = VecDeque::new();
+    gpus::wait_until_ready(&mut movers, &inputs, &mut held_back)?;
+    let smallest = movers.values().map(|mover| mover.usable(setup.gpu_memory)).min().unwrap_or(0);
+    let config = (setup.config)(smallest);
+    let units = movers.iter().map(|(id, mover)| (*id, mover.usable(setup.gpu_memory) / config.unit_bytes));
+    let units: Vec<_> = units.collect();
+    let mut server = Server::new(config, movers, setup.software_gpu, setup.idle_exit);
+    for (gpu, units) in units {
+        let units = u32::try_from(units).unwrap_or(u32::MAX / 8);
+        server.tell_scheduler(Event::GpuAdded { gpu, units });
+    }
+    client::accept(setup.listener, sender.clone())?;
+    stop_on_signals(sender)?;
+    (setup.ready)();
+    server.serve(&inputs, held_back);
+    Ok(())
+}
+
+/// Ends the server in order on SIGINT and SIGTERM.
+fn stop_on_signals(inputs: Sender<Input>) -> anyhow::Result<()> {
+    let mut signals =
+        signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM])?;
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        if signals.forever().next().is_some() {
+            // The core has ended already if nobody listens.
+            let _ = inputs.send(Input::Stop);
+        }
+    })?;
+    Ok(())
+}
+
+struct Server {
+    started: Instant,
+    scheduler: Scheduler,
+    movers: BTreeMap<GpuUuid, MoverLink>,
+    clients: HashMap<ClientId, Client>,
+    /// The manager's duplicate of every piece.
+    pieces: BTreeMap<PieceId, Arc<OwnedFd>>,
+    /// Pieces in the order in which their fds will come, by the `Make` that asked for them.
+    making: BTreeMap<Step, Vec<PieceId>>,
+    tokens: HashMap<u64, (JobId, u32)>,
+    announcers: HashMap<JobId, ClientId>,
+    /// Peaks of live bytes, by class, of processes that ended.
+    peaks: HashMap<JobId, [u64; 2]>,
+    ended: VecDeque<EndedJob>,
+    software_gpu: Option<PathBuf>,
+    idle_exit: Option<Duration>,
+    idle_since: Instant,
+    next_job: u64,
+    stopping: bool,
+}
+
+struct PublishedPages<'a>(&'a HashMap<ClientId, Client>);
+
+impl Pages for PublishedPages<'_> {
+    fn boundaries(&self, session: SessionId) -> u64 {
+        let page = self.0.get(&ClientId(session.0)).and_then(|client| client.page.as_ref());
+        page.map_or(0, |page| page.boundaries.load(Ordering::Relaxed))
+    }
+}
+
+impl Server {
+    fn new(
+        config: Config,
+        movers: BTreeMap<GpuUuid, MoverLink>,
+        software_gpu: Option<PathBuf>,
+        idle_exit: Option<Duration>,
+    ) -> Self {
+        Self {
+            started: Instant::now(),
+            scheduler: Scheduler::new(config),
+            movers,
+            clients: HashMap::new(),
+            pieces: BTreeMap::new(),
+            making: BTreeMap::new(),
+            tokens: HashMap::new(),
+            announcers: HashMap::new(),
+            peaks: HashMap::new(),
+            ended: VecDeque::new(),
+            software_gpu,
+            idle_exit,
+            idle_since: Instant::now(),
+            next_job: 0,
+            stopping: false,
+        }
+    }
+
+    fn serve(&mut self, inputs: &Receiver<Input>, held_back: VecDeque<Input>) {
+        for input in held_back {
+            self.take_in(input);
+        }
+        while !self.stopping && !self.idle_too_long() {
+            match self.next_input(inputs) {
+                Ok(input) => self.take_in(input),
+                Err(RecvTimeoutError::Timeout) => self.tell_scheduler(Event::Tick),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+        info!("the manager ends");
+    }
+
+    fn next_input(&self, inputs: &Receiver<Input>) -> Result<Input, RecvTimeoutError> {
+        let wakeup = self.scheduler.next_wakeup().map(|due| due.saturating_sub(self.now()));
+        let idle = self.idle_exit.filter(|_| self.clients.is_empty());
+        let idle = idle.map(|limit| limit.saturating_sub(self.idle_since.elapsed()));
+        match wakeup.into_iter().chain(idle).min() {
+            Some(wait) => inputs.recv_timeout(wait),
+            None => inputs.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        }
+    }
+
+    fn idle_too_long(&self) -> bool {
+        let long = |limit| self.clients.is_empty() && self.idle_since.elapsed() >= limit;
+        self.idle_exit.is_some_and(long)
+    }
+
+    fn now(&self) -> Time {
+        self.started.elapsed()
+    }
+
+    fn take_in(&mut self, input: Input) {
+        match input {
+            Input::Connected(id, client) => {
+                self.clients.insert(id, client);
+            }
+            Input::Said(id, ToManager::Shim(message), fds) => self.hear_shim(id, message, fds),
+            Input::Said(id, ToManager::Command(message), _) => self.hear_command(id, message),
+            Input::Gone(id) => self.client_gone(id),
+            Input::Mover(gpu, message, fds) => self.hear_mover(gpu, message, fds),
+            Input::MoverGone(gpu, why) => {
+                warn!(%gpu, why, "a mover is gone; the manager cannot go on without it");
+                self.stopping = true;
+            }
+            Input::Stop => self.stopping = true,
+        }
+    }
+
+    fn client_gone(&mut self, id: ClientId) {
+        let Some(client) = self.clients.remove(&id) else { return };
+        self.idle_since = Instant::now();
+        match client.role {
+            Role::Process(job) => {
+                self.note_peaks(job, &client);
+                self.tell_scheduler(Event::SessionEnded { session: SessionId(id.0) });
+            }
+            Role::Announcer(job) => {
+                self.announcers.remove(&job);
+                self.tell_scheduler(Event::JobReleased { job });
+            }
+            Role::Unknown => {}
+        }
+    }
+
+    fn note_peaks(&mut self, job: JobId, client: &Client) {
+        let peaks = self.peaks.entry(job).or_default();
+        for (peak, published) in peaks.iter_mut().zip(client.peak_bytes()) {
+            *peak = (*peak).max(published);
+        }
+    }
+
+    fn hear_shim(&mut self, id: ClientId, message: FromShim, fds: Vec<OwnedFd>) {
+        let session = SessionId(id.0);
+        let event = match message {
+            FromShim::Hello(claim) => return self.hello(id, claim, fds),
+            _ if !self.clients.get(&id).is_some_and(|client| matches!(client.role, Role::Process(_))) => {
+                return self.expel(id, "it spoke before it said hello");
+            }
+            FromShim::Attach { step, gpu } => Event::Attach { session, step, gpu },
+            FromShim::Lease(request) => Event::Lease { session, request },
+            FromShim::Return { tenant, pieces } => Event::Returned { session, tenant, pieces },
+            FromShim::Drained(drained) => {
+                let maps: Result<Vec<_>, _> = fds.into_iter().map(live::read).collect();
+                match maps {
+                    Ok(maps) if maps.len() == drained.tenants.len() => Event::Drained {
+                        session,
+                        step: drained.step,
+                        at_boundary: drained.at_boundary,
+                        drain: Duration::from_micros(drained.drain_micros),
+                        maps: drained.tenants.into_iter().zip(maps).collect(),
+                        outstanding: drained.outstanding,
+                    },
+                    Ok(_) => return self.expel(id, "it sent another number of live maps than tenants"),
+                    Err(error) => return self.expel(id, &error.to_string()),
+                }
+            }
+            FromShim::NotDrained { step, reason } => {
+                info!(%session, reason, "could not be drained");
+                Event::NotDrained { session, step }
+            }
+            FromShim::Done { step } => Event::ShimDone { session, step },
+            FromShim::Failed { step, reason } => Event::ShimFailed { session, step, reason },
+            FromShim::Idle => Event::Idle { session },
+            FromShim::Waiting => Event::Waiting { session },
+            FromShim::JobDone => return debug!(%session, "the job says it is done"),
+        };
+        self.tell_scheduler(event);
+    }
+
+    fn hello(&mut self, id: ClientId, claim: JobClaim, fds: Vec<OwnedFd>) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        let page = match fds.as_slice() {
+            [page] => client.open_page(page),
+            _ => Err("it said hello without a control page".into()),
+        };
+        if let Err(reason) = page {
+            return self.refuse(id, reason);
+        }
+        let uid = client.uid;
+        let job = match claim {
+            JobClaim::Token(token) => match self.tokens.get(&token) {
+                Some((job, owner)) if *owner == uid => *job,
+                _ => return self.refuse(id, "TIDEGATE_JOB names no job of this user".into()),
+            },
+            JobClaim::Own(spec) => self.new_job(uid, spec),
+        };
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.role = Role::Process(job);
+        }
+        self.tell_scheduler(Event::SessionJoined { session: SessionId(id.0), job });
+        if !self.announcers.contains_key(&job) {
+            // Nobody announced it: it lives as long as its processes.
+            self.tell_scheduler(Event::JobReleased { job });
+        }
+    }
+
+    fn new_job(&mut self, uid: u32, mut spec: JobSpec) -> JobId {
+        spec.weight = spec.weight.max(1);
+        spec.name = spec.name.chars().take(NAME_CHARACTERS).collect();
+        self.next_job += 1;
+        let job = JobId(self.next_job);
+        self.tell_scheduler(Event::JobArrived { job, uid, spec });
+        job
+    }
+
+    fn hear_command(&mut self, id: ClientId, message: FromCommand) {
+        match message {
+            FromCommand::Register(spec) => self.register(id, spec),
+            FromCommand::Status => {
+                // Times are of this moment, not of the last message.
+                self.tell_scheduler(Event::Tick);
+                self.measure();
+                let json = status::json(self);
+                self.answer(id, ToCommand::Status { json });
+            }
+            FromCommand::Stop => {
+                self.answer(id, ToCommand::Stopping);
+                self.stopping = true;
+            }
+        }
+    }
+
+    /// Asks the driver how much is free where several share a GPU; the next status shows the
+    /// answer. Where a job is alone its mover has no context, and needs none for this.
+    fn measure(&mut self) {
+        let shared = self.scheduler.gpus().iter().filter(|(_, gpu)| gpu.tenants.len() > 1);
+        let shared: Vec<GpuUuid> = shared.map(|(id, _)| *id).collect();
+        for gpu in shared {
+            // No order of the scheduler's has this number.
+            self.send_to_mover(gpu, &ToMover::Measure { step: Step(0) });
+        }
+    }
+
+    fn register(&mut self, id: ClientId, spec: JobSpec) {
+        let Some(client) = self.clients.get(&id) else { return };
+        let uid = client.uid;
+        let mut token = [0; 8];
+        if let Err(error) = rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty()) {
+            return self.answer(id, ToCommand::Refused { reason: format!("no random numbers: {error}") });
+        }
+        let token = u64::from_le_bytes(token);
+        let job = self.new_job(uid, spec);
+        self.tokens.insert(token, (job, uid));
+        self.announcers.insert(job, id);
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.role = Role::Announcer(job);
+        }
+        let software_gpu = self.software_gpu.as_ref().map(|path| path.display().to_string());
+        self.answer(id, ToCommand::Registered { job, token, software_gpu });
+    }
+
+    fn answer(&mut self, id: ClientId, message: ToCommand) {
+        if let Some(client) = self.clients.get(&id) {
+            client.outbox.send(&message, Vec::new());
+        }
+    }
+
+    fn refuse(&mut self, id: ClientId, reason: String) {
+        self.send_to_shim(SessionId(id.0), ToShim::Refused { reason });
+    }
+
+    /// Ends a connection. The process is gone for the scheduler only when it is dead: until then
+    /// it may still have its pieces mapped.
+    fn expel(&mut self, id: ClientId, reason: &str) {
+        warn!(client = id.0, reason, "a client is expelled");
+        if let Some(client) = self.clients.get(&id) {
+            client.outbox.send(&ToShim::Refused { reason: reason.into() }, Vec::new());
+            client.outbox.close();
+        }
+    }
+
+    fn hear_mover(&mut self, gpu: GpuUuid, message: FromMover, fds: Vec<OwnedFd>) {
+        let event = match message {
+            FromMover::Made { step } => {
+                let pieces = self.making.remove(&step).unwrap_or_default();
+                if pieces.len() != fds.len() {
+                    warn!(%gpu, "a mover made another number of pieces than asked");
+                }
+                self.pieces.extend(pieces.into_iter().zip(fds.into_iter().map(Arc::new)));
+                Event::MoverDone { gpu, step, bytes: 0 }
+            }
+            FromMover::Done { step, bytes, .. } => Event::MoverDone { gpu, step, bytes },
+            FromMover::Failed { step, reason, out_of_memory } => {
+                warn!(%gpu, reason, "a mover could not");
+                self.making.remove(&step);
+                Event::MoverFailed { gpu, step, reason, out_of_memory }
+            }
+            FromMover::Measured { .. } | FromMover::Ready { .. } | FromMover::Unusable { .. } => {
+                if let Some(mover) = self.movers.get_mut(&gpu) {
+                    mover.note(&message);
+                }
+                return;
+            }
+        };
+        self.tell_scheduler(event);
+    }
+
+    fn tell_scheduler(&mut self, event: Event) {
+        let now = self.now();
+        debug!(?event, "event");
+        let effects = self.scheduler.handle(now, event, &PublishedPages(&self.clients));
+        for effect in effects {
+            self.carry_out(effect);
+        }
+        debug_assert_eq!(self.scheduler.check(), Ok(()));
+    }
+
+    fn carry_out(&mut self, effect: Effect) {
+        debug!(?effect, "effect");
+        match effect {
+            Effect::Shim(session, message) => self.send_to_shim(session, message),
+            Effect::Mover(gpu, message) => self.send_to_mover(gpu, &message),
+            Effect::Expel(session, reason) => self.expel(ClientId(session.0), &reason),
+            Effect::Queue { job, place, of } => self.tell_place(job, place, of),
+            Effect::Destroyed(pieces) => {
+                for piece in pieces {
+                    self.pieces.remove(&piece);
+                }
+            }
+            Effect::JobEnded(id, job) => self.job_ended(id, &job),
+        }
+    }
+
+    fn send_to_shim(&mut self, session: SessionId, message: ToShim) {
+        let placed = match &message {
+            ToShim::Leased { pieces, .. } | ToShim::Map { pieces, .. } => pieces.as_slice(),
+            _ => &[],
+        };
+        let fds: Vec<_> =
+            placed.iter().filter_map(|placed| self.pieces.get(&placed.piece).cloned()).collect();
+        if fds.len() != placed.len() {
+            warn!(%session, "a piece has no file descriptor");
+        }
+        if let Some(client) = self.clients.get(&ClientId(session.0)) {
+            client.outbox.send(&message, fds);
+        }
+    }
+
+    fn send_to_mover(&mut self, gpu: GpuUuid, message: &ToMover) {
+        if let ToMover::Make { step, pieces } = message {
+            self.making.insert(*step, pieces.iter().map(|(piece, _)| *piece).collect());
+        }
+        if let Some(mover) = self.movers.get(&gpu) {
+            mover.outbox.send(message, Vec::new());
+        }
+    }
+
+    fn tell_place(&mut self, job: JobId, place: u32, of: u32) {
+        let Some(id) = self.announcers.get(&job).copied() else { return };
+        let reason = match place {
+            0 => "it is running, or has not asked for a GPU yet".into(),
+            _ => format!("{place} of {of} jobs that wait for the GPU's memory"),
+        };
+        self.answer(id, ToCommand::Queue { place, of, reason });
+    }
+
+    fn job_ended(&mut self, id: JobId, job: &Job) {
+        self.tokens.retain(|_, (job, _)| *job != id);
+        let peaks = self.peaks.remove(&id).unwrap_or_default();
+        self.ended.push_back(EndedJob::new(id, job, peaks));
+        while self.ended.len() > KEPT_ENDED_JOBS {
+            self.ended.pop_front();
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! What `tidegate status` shows. The names are documented in docs/status.md and are stable.
+
+use super::Server;
+use crate::ledger::Owner;
+use crate::scheduler::{Gpu, Job, Phase, SavedRange, Stats, Tenant};
+use serde::{Deserialize, Serialize};
+use tidegate_ffi::units::{Class, GpuUuid, JobId};
+
+/// Everything.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Status {
+    /// Microseconds since the manager started; all times are on this clock.
+    pub now_micros: u64,
+    /// Whether the GPUs are software.
+    pub software_gpu: bool,
+    /// The GPUs.
+    pub gpus: Vec<GpuStatus>,
+    /// The jobs that live.
+    pub jobs: Vec<JobStatus>,
+    /// The last jobs that ended.
+    pub ended: Vec<EndedJob>,
+}
+
+/// One GPU.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct GpuStatus {
+    /// Its UUID.
+    pub uuid: String,
+    /// Its name.
+    pub name: String,
+    /// What the ledger may use.
+    pub gpu_memory_bytes: u64,
+    /// A unit.
+    pub unit_bytes: u64,
+    /// The offset between spans.
+    pub offset_bytes: u64,
+    /// Kept free.
+    pub headroom_bytes: u64,
+    /// Used by processes outside Tidegate, by the driver's word; absent until measured.
+    pub outsider_bytes: Option<u64>,
+    /// Free between the regions.
+    pub free_bytes: u64,
+    /// Scrubbed pieces, ready for the next lease.
+    pub spare_bytes: u64,
+    /// The persistent region.
+    pub persistent: RegionStatus,
+    /// The temporary region.
+    pub temporary: RegionStatus,
+    /// Who has what of the persistent region.
+    pub spans: Vec<SpanStatus>,
+    /// Where spilled bytes lie.
+    pub tiers: Vec<TierStatus>,
+}
+
+/// One region.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RegionStatus {
+    /// From the region's end of the GPU to its last unit in use.
+    pub extent_bytes: u64,
+    /// In pieces.
+    pub used_bytes: u64,
+}
+
+/// One extent of a span.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SpanStatus {
+    /// The job.
+    pub job: u64,
+    /// The first unit.
+    pub start_unit: u32,
+    /// One past the last.
+    pub end_unit: u32,
+}
+
+/// One tier's share.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct TierStatus {
+    /// `dram`, `cxl`, `disk`.
+    pub tier: String,
+    /// This GPU's share.
+    pub share_bytes: u64,
+    /// In use.
+    pub used_bytes: u64,
+}
+
+/// One living job.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct JobStatus {
+    /// queued, waiting, restoring, open, closing or leaving.
+    pub state: String,
+    /// Its place among those that wait; 0: it does not wait.
+    pub queue_place: u32,
+    /// The GPUs it is on.
+    pub gpus: Vec<String>,
+    /// Process ids.
+    pub pids: Vec<i32>,
+    /// Resident persistent bytes.
+    pub persistent_bytes: u64,
+    /// Resident temporary bytes.
+    pub temporary_bytes: u64,
+    /// Bytes in tiers now.
+    pub spilled_bytes: u64,
+    /// The rest, the same words as for an ended job.
+    #[serde(flatten)]
+    pub figures: EndedJob,
+}
+
+/// A job's figures over its life.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct EndedJob {
+    /// Its number.
+    pub job: u64,
+    /// Its name.
+    pub name: String,
+    /// Its user.
+    pub uid: u32,
+    /// Its priority class.
+    pub priority: i32,
+    /// Its weight.
+    pub weight: u32,
+    /// How often its gate was opened.
+    pub slices: u64,
+    /// How often its memory was taken.
+    pub switches: u64,
+    /// How many of these were at a boundary.
+    pub at_boundary: u64,
+    /// Mean cost of a switch, by part, in microseconds.
+    pub switch_micros: SwitchMicros,
+    /// Most persistent and temporary bytes alive, added.
+    pub footprint_bytes: u64,
+    /// Most temporary bytes alive at once.
+    pub peak_temporary_bytes: u64,
+    /// Live bytes in the pieces that were taken, summed over its switches.
+    pub live_temporary_bytes: u64,
+    /// Bytes saved, summed over its switches.
+    pub saved_bytes: u64,
+    /// Pieces taken with live bytes in them, summed over its switches.
+    pub saved_pieces: u64,
+    /// Bytes restored, summed.
+    pub restored_bytes: u64,
+    /// Persistent bytes saved because others needed the room, summed.
+    pub preempted_bytes: u64,
+    /// GPU time.
+    pub runtime_micros: u64,
+    /// From its first process to its first grant.
+    pub first_wait_micros: Option<u64>,
+    /// When its gate was open: from, to (absent: still).
+    pub grants: Vec<(u64, Option<u64>)>,
+}
+
+/// The parts of a switch.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct SwitchMicros {
+    /// From the gate's closing to the end of the last work.
+    pub drain: u64,
+    /// Unmapping.
+    pub unmap: u64,
+    /// Saving.
+    pub save: u64,
+    /// Making pieces and restoring.
+    pub restore: u64,
+    /// Mapping.
+    pub map: u64,
+}
+
+impl EndedJob {
+    pub(super) fn new(id: JobId, job: &Job, peaks: [u64; 2]) -> Self {
+        let stats: &Stats = &job.stats;
+        let micros = |time: std::time::Duration| time.as_micros() as u64;
+        let mean = |time| micros(time) / stats.switches.max(1);
+        Self {
+            job: id.0,
+            name: job.spec.name.clone(),
+            uid: job.uid,
+            priority: job.spec.priority,
+            weight: job.spec.weight,
+            slices: stats.slices,
+            switches: stats.switches,
+            at_boundary: stats.at_boundary,
+            switch_micros: SwitchMicros {
+                drain: mean(stats.drain),
+                unmap: mean(stats.unmap),
+                save: mean(stats.save),
+                restore: mean(stats.restore),
+                map: mean(stats.map),
+            },
+            footprint_bytes: peaks[0] + peaks[1],
+            peak_temporary_bytes: peaks[1],
+            live_temporary_bytes: stats.live_temporary_bytes,
+            saved_bytes: stats.saved_bytes,
+            saved_pieces: stats.saved_pieces,
+            restored_bytes: stats.restored_bytes,
+            preempted_bytes: stats.preempted_bytes,
+            runtime_micros: micros(job.runtime),
+            first_wait_micros: stats
+                .first_open
+                .zip(stats.arrived)
+                .map(|(open, arrived)| micros(open - arrived)),
+            grants: stats.grants.iter().map(|(from, to)| (micros(*from), to.map(micros))).collect(),
+        }
+    }
+}
+
+/// The whole state as JSON.
+pub(super) fn json(server: &Server) -> String {
+    serde_json::to_string(&status(server)).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
+}
+
+fn status(server: &Server) -> Status {
+    let scheduler = &server.scheduler;
+    Status {
+        now_micros: server.now().as_micros() as u64,
+        software_gpu: server.software_gpu.is_some(),
+        gpus: scheduler.gpus().iter().map(|(id, gpu)| gpu_status(server, *id, gpu)).collect(),
+        jobs: scheduler.jobs().iter().map(|(id, job)| job_status(server, *id, job)).collect(),
+        ended: server.ended.iter().cloned().collect(),
+    }
+}
+
+fn gpu_status(server: &Server, id: GpuUuid, gpu: &Gpu) -> GpuStatus {
+    let config = server.scheduler.config();
+    let bytes = |units: u32| u64::from(units) * config.unit_bytes;
+    let sum = |region: Class, spare: bool| -> u64 {
+        let of_region = gpu.ledger.pieces().filter(|(_, record)| record.region == region);
+        of_region
+            .filter(|(_, record)| (record.owner == Owner::Spare) == spare)
+            .map(|(_, r)| bytes(r.units))
+            .sum()
+    };
+    let tenants = server.scheduler.tenants();
+    let mover = server.movers.get(&id);
+    let pieces: u64 = gpu.ledger.pieces().map(|(_, record)| bytes(record.units)).sum();
+    let used_bytes = tenants.values().filter(|t| t.gpu == id).map(spilled).sum();
+    GpuStatus {
+        uuid: id.to_string(),
+        name: mover.map(|mover| mover.name.clone()).unwrap_or_default(),
+        gpu_memory_bytes: bytes(gpu.ledger.total()),
+        unit_bytes: config.unit_bytes,
+        offset_bytes: bytes(gpu.ledger.offset()),
+        headroom_bytes: bytes(gpu.ledger.reserved()),
+        outsider_bytes: mover.and_then(|mover| {
+            Some(mover.total_bytes.saturating_sub(mover.free_bytes?).saturating_sub(pieces))
+        }),
+        free_bytes: bytes(gpu.ledger.free()),
+        spare_bytes: sum(Class::Temporary, true),
+        persistent: RegionStatus {
+            extent_bytes: bytes(gpu.ledger.persistent_top()),
+            used_bytes: sum(Class::Persistent, false),
+        },
+        temporary: RegionStatus {
+            extent_bytes: bytes(gpu.ledger.temporary_units()),
+            used_bytes: sum(Class::Temporary, false),
+        },
+        spans: gpu
+            .ledger
+            .spans()
+            .map(|span| SpanStatus {
+                job: tenants.get(&span.tenant).map_or(0, |tenant| tenant.job.0),
+                start_unit: span.start,
+                end_unit: span.end,
+            })
+            .collect(),
+        tiers: vec![TierStatus { tier: "dram".into(), share_bytes: config.dram_bytes, used_bytes }],
+    }
+}
+
+fn spilled(tenant: &Tenant) -> u64 {
+    tenant.saved.iter().map(|range: &SavedRange| range.bytes).sum()
+}
+
+fn job_status(server: &Server, id: JobId, job: &Job) -> JobStatus {
+    let scheduler = &server.scheduler;
+    let tenants: Vec<&Tenant> = scheduler.tenants().values().filter(|tenant| tenant.job == id).collect();
+    let resident = |region: Class| -> u64 {
+        let units = |tenant: &&Tenant| -> u64 {
+            let ledger = &scheduler.gpus()[&tenant.gpu].ledger;
+            let records = tenant.pieces.keys().filter_map(|piece| ledger.piece(*piece));
+            records.filter(|record| record.region == region).map(|record| u64::from(record.units)).sum()
+        };
+        tenants.iter().map(units).sum::<u64>() * scheduler.config().unit_bytes
+    };
+    let clients =
+        || job.sessions.iter().filter_map(|session| server.clients.get(&super::ClientId(session.0)));
+    let mut peaks = server.peaks.get(&id).copied().unwrap_or_default();
+    for client in clients() {
+        for (peak, published) in peaks.iter_mut().zip(client.peak_bytes()) {
+            *peak = (*peak).max(published);
+        }
+    }
+    let queue = scheduler.queue();
+    JobStatus {
+        state: state(job, tenants.is_empty()).into(),
+        queue_place: queue.iter().position(|waiting| *waiting == id).map_or(0, |index| index as u32 + 1),
+        gpus: tenants.iter().map(|tenant| tenant.gpu.to_string()).collect(),
+        pids: clients().map(|client| client.pid).collect(),
+        persistent_bytes: resident(Class::Persistent),
+        temporary_bytes: resident(Class::Temporary),
+        spilled_bytes: tenants.iter().map(|tenant| spilled(tenant)).sum(),
+        figures: EndedJob::new(id, job, peaks),
+    }
+}
+
+fn state(job: &Job, unattached: bool) -> &'static str {
+    match job.phase {
+        _ if unattached => "queued",
+        Phase::Waiting => "waiting",
+        Phase::Restoring => "restoring",
+        Phase::Open => "open",
+        Phase::Closing => "closing",
+        Phase::Leaving => "leaving",
+    }
+}

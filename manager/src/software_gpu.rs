@@ -1,0 +1,176 @@
+//! Software GPUs: a directory that describes them, and a place for their driver (DESIGN §11).
+//!
+//! ```text
+//! node/gpus.toml              what GPUs there are
+//! node/lib/libcuda.so.1 …     the driver under the names that programs look for
+//! node/GPU-…/                 one directory per GPU, its memory
+//! ```
+
+use crate::artifacts;
+use anyhow::{Context, bail};
+use bytesize::ByteSize;
+use rustix::fs::{FlockOperation, flock};
+use serde::Serialize;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+use tempfile::TempDir;
+use tidegate_ffi::units::GpuUuid;
+
+/// The environment variable that names the node to the software driver.
+pub const NODE_VARIABLE: &str = "TIDEGATE_SOFTGPU";
+
+/// Software GPUs as the user asks for them: `2x256MiB[,link=10GB/s][,call=2us]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NodeSpec {
+    /// How many.
+    pub count: usize,
+    /// Memory of each, in bytes.
+    pub memory: u64,
+    /// Bandwidth between host and GPU in bytes per second; none: as fast as it goes.
+    pub link: Option<f64>,
+    /// What each submitted call costs.
+    pub call_cost: Option<Duration>,
+}
+
+impl FromStr for NodeSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = text.split(',');
+        let size = parts.next().unwrap_or_default();
+        let (count, memory) = size.split_once('x').ok_or("a number and a size are wanted, as in 2x256MiB")?;
+        let count =
+            count.parse().ok().filter(|count| (1..=64).contains(count)).ok_or("1 to 64 GPUs are possible")?;
+        let mut spec =
+            Self { count, memory: memory.parse::<ByteSize>()?.as_u64(), link: None, call_cost: None };
+        for part in parts {
+            spec.set(part)?;
+        }
+        Ok(spec)
+    }
+}
+
+impl NodeSpec {
+    fn set(&mut self, part: &str) -> Result<(), String> {
+        match part.split_once('=') {
+            Some(("link", rate)) => {
+                let rate =
+                    rate.strip_suffix("/s").ok_or("a link's bandwidth ends in /s, as in link=10GB/s")?;
+                self.link = Some(rate.parse::<ByteSize>()?.as_u64() as f64);
+            }
+            Some(("call", cost)) => {
+                self.call_cost = Some(humantime::parse_duration(cost).map_err(|error| error.to_string())?);
+            }
+            _ => return Err(format!("{part:?} is not known; link=RATE/s and call=TIME are")),
+        }
+        Ok(())
+    }
+}
+
+#[derive(Serialize)]
+struct GpusFile {
+    gpu: Vec<GpuEntry>,
+}
+
+#[derive(Serialize)]
+struct GpuEntry {
+    uuid: String,
+    memory: u64,
+    granularity: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    link: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    call_cost_ns: Option<u64>,
+}
+
+/// A directory of software GPUs; dropping it removes them.
+#[derive(Debug)]
+pub struct SoftwareNode {
+    directory: TempDir,
+    gpus: Vec<GpuUuid>,
+}
+
+impl SoftwareNode {
+    /// Makes the GPUs that `spec` asks for, with pieces in multiples of `unit` bytes.
+    pub fn create(spec: &NodeSpec, unit: u64) -> anyhow::Result<Self> {
+        let driver = artifacts::software_driver()?;
+        // Device memory belongs in memory, where the machine has a file system for that.
+        let place = Some(Path::new("/dev/shm")).filter(|place| place.is_dir());
+        let place = place.map_or_else(std::env::temp_dir, Path::to_owned);
+        let directory = tempfile::Builder::new().prefix("tidegate-softgpu-").tempdir_in(place)?;
+        let gpus: Vec<GpuUuid> = (0..spec.count).map(|_| new_uuid()).collect::<anyhow::Result<_>>()?;
+        let entries = gpus.iter().map(|uuid| GpuEntry {
+            uuid: uuid.to_string(),
+            memory: spec.memory,
+            granularity: unit,
+            link: spec.link,
+            call_cost_ns: spec.call_cost.map(|cost| cost.as_nanos() as u64),
+        });
+        let text = toml::to_string(&GpusFile { gpu: entries.collect() })?;
+        std::fs::write(directory.path().join("gpus.toml"), text)?;
+        link_driver(directory.path(), &driver)?;
+        for gpu in &gpus {
+            std::fs::create_dir(directory.path().join(gpu.to_string()))?;
+        }
+        Ok(Self { directory, gpus })
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The GPUs, in the order of their device numbers.
+    pub fn gpus(&self) -> &[GpuUuid] {
+        &self.gpus
+    }
+
+    /// The driver's path.
+    pub fn driver(&self) -> PathBuf {
+        self.path().join("lib/libcuda.so.1")
+    }
+
+    /// Takes a GPU for this manager.
+    pub fn lock(&self, gpu: GpuUuid) -> anyhow::Result<OwnedFd> {
+        let path = self.path().join(gpu.to_string());
+        let directory: OwnedFd =
+            File::open(&path).with_context(|| format!("opening {}", path.display()))?.into();
+        if flock(&directory, FlockOperation::NonBlockingLockExclusive).is_err() {
+            bail!("another manager shares {gpu} already");
+        }
+        Ok(directory)
+    }
+}
+
+fn link_driver(node: &Path, driver: &Path) -> anyhow::Result<()> {
+    let libraries = node.join("lib");
+    std::fs::create_dir(&libraries)?;
+    for name in ["libcuda.so.1", "libcuda.so"] {
+        std::os::unix::fs::symlink(driver, libraries.join(name))?;
+    }
+    Ok(())
+}
+
+fn new_uuid() -> anyhow::Result<GpuUuid> {
+    let mut bytes = [0; 16];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(GpuUuid(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn software_gpus_are_described_in_a_few_words() {
+        let spec: NodeSpec = "2x256MiB,link=10GB/s,call=2us".parse().unwrap();
+        assert_eq!((spec.count, spec.memory), (2, 256 << 20));
+        assert_eq!((spec.link, spec.call_cost), (Some(10e9), Some(Duration::from_micros(2))));
+        for wrong in ["256MiB", "0x1MiB", "1xlots", "1x1MiB,link=10GB", "1x1MiB,speed=3"] {
+            assert!(wrong.parse::<NodeSpec>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The GPUs' memory as it really is, whatever the ledger believes: pieces with contents, who has
+//! them mapped, and what lies in the tiers.
+//!
+//! A unit's content is one token. Programs write tokens, movers copy them: so a byte that comes
+//! back wrong, or to the wrong place, is seen (I1), and so is a piece that two can reach (I2).
+
+use std::collections::BTreeMap;
+use tidegate_ffi::units::{Class, GpuUuid, PieceId, SessionId, TenantId};
+use tidegate_ffi::wire::message::Move;
+
+/// What is in one unit.
+pub type Token = u64;
+/// The content of memory that was made or scrubbed.
+pub const CLEAN: Token = 0;
+/// The content of memory after poison.
+pub const POISON: Token = u64::MAX;
+
+/// A piece of GPU memory.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// One token for each unit.
+    pub units: Vec<Token>,
+    /// Who has it mapped.
+    pub mapped: Option<SessionId>,
+    /// The manager's handle of it is closed: nobody can be given it any more.
+    pub destroyed: bool,
+}
+
+/// The bytes of one slot that lie in a tier.
+#[derive(Clone, Copy, Debug)]
+struct Saved {
+    from: u64,
+    to: u64,
+    token: Token,
+}
+
+/// One GPU's memory.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    /// Units that there are.
+    pub capacity: u32,
+    /// What others than jobs use of it.
+    pub outsiders: u32,
+    unit_bytes: u64,
+    dram_bytes: u64,
+    pieces: BTreeMap<PieceId, Piece>,
+    saved: BTreeMap<(TenantId, Class, u64), Saved>,
+}
+
+/// The memory of all GPUs.
+pub type Memories = BTreeMap<GpuUuid, Memory>;
+
+/// Why an order could not be carried out.
+#[derive(Debug)]
+pub enum Fault {
+    /// The GPU is full.
+    NoGpuMemory,
+    /// The tier is full.
+    NoTierMemory,
+    /// The bytes are saved already: right only where a restore failed before.
+    SavedAlready(String),
+    /// The order makes no sense: the manager is wrong.
+    Wrong(String),
+}
+
+fn wrong<T>(what: impl Into<String>) -> Result<T, Fault> {
+    Err(Fault::Wrong(what.into()))
+}
+
+impl Memory {
+    /// All free.
+    pub fn new(capacity: u32, unit_bytes: u64, dram_bytes: u64) -> Self {
+        Self {
+            capacity,
+            outsiders: 0,
+            unit_bytes,
+            dram_bytes,
+            pieces: BTreeMap::new(),
+            saved: BTreeMap::new(),
+        }
+    }
+
+    /// Units of all pieces.
+    pub fn used(&self) -> u32 {
+        self.pieces.values().map(|piece| piece.units.len() as u32).sum()
+    }
+
+    /// How many pieces there are.
+    pub fn count(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Bytes in the tier.
+    pub fn saved_bytes(&self) -> u64 {
+        self.saved.values().map(|saved| saved.to - saved.from).sum()
+    }
+
+    /// A piece that must be there.
+    pub fn piece(&mut self, id: PieceId) -> Result<&mut Piece, String> {
+        self.pieces.get_mut(&id).ok_or_else(|| format!("{id} is not there"))
+    }
+
+    /// `Make`: all or none.
+    pub fn make(&mut self, wanted: &[(PieceId, u64)]) -> Result<u64, Fault> {
+        let units: u64 = wanted.iter().map(|(_, bytes)| bytes / self.unit_bytes).sum();
+        if u64::from(self.used() + self.outsiders) + units > u64::from(self.capacity) {
+            return Err(Fault::NoGpuMemory);
+        }
+        for &(id, bytes) in wanted {
+            if bytes == 0 || bytes % self.unit_bytes != 0 || self.pieces.contains_key(&id) {
+                return wrong(format!("{id} of {bytes} bytes cannot be made"));
+            }
+            let units = vec![CLEAN; (bytes / self.unit_bytes) as usize];
+            self.pieces.insert(id, Piece { units, mapped: None, destroyed: false });
+        }
+        Ok(units * self.unit_bytes)
+    }
+
+    /// `Save`: all or none.
+    pub fn save(&mut self, tenant: TenantId, moves: &[Move]) -> Result<u64, Fault> {
+        let bytes: u64 = moves.iter().map(|m| m.bytes).sum();
+        if self.saved_bytes() + bytes > self.dram_bytes {
+            return Err(Fault::NoTierMemory);
+        }
+        let mut parts = Vec::new();
+        for m in moves {
+            self.check_move(m)?;
+            for (index, slot, from, to) in self.parts(m) {
+                let token = self.pieces[&m.piece].units[index];
+                parts.push(((tenant, m.class, slot), Saved { from, to, token }));
+            }
+        }
+        if let Some((name, _)) = parts.iter().find(|(name, _)| self.saved.contains_key(name)) {
+            return Err(Fault::SavedAlready(format!("{name:?} is saved twice")));
+        }
+        self.saved.extend(parts);
+        Ok(bytes)
+    }
+
+    /// `Restore`: all or none.
+    pub fn restore(&mut self, tenant: TenantId, moves: &[Move], poison: &[PieceId]) -> Result<u64, Fault> {
+        for id in poison {
+            let piece = self.pieces.get_mut(id).ok_or(Fault::Wrong(format!("{id} is not there")))?;
+            piece.units.fill(POISON);
+        }
+        for m in moves {
+            self.check_move(m)?;
+            for (index, slot, from, to) in self.parts(m) {
+                let name = (tenant, m.class, slot);
+                match self.saved.remove(&name) {
+                    Some(saved) if (saved.from, saved.to) == (from, to) => {
+                        self.piece(m.piece).map_err(Fault::Wrong)?.units[index] = saved.token;
+                    }
+                    other => return wrong(format!("{name:?} {from}..{to} was saved as {other:?}")),
+                }
+            }
+        }
+        Ok(moves.iter().map(|m| m.bytes).sum())
+    }
+
+    /// `Scrub`: all or none.
+    pub fn scrub(&mut self, ids: &[PieceId]) -> Result<u64, Fault> {
+        self.check_unmapped(ids)?;
+        for id in ids {
+            self.piece(*id).map_err(Fault::Wrong)?.units.fill(CLEAN);
+        }
+        Ok(0)
+    }
+
+    /// `Destroy`: all or none.
+    pub fn destroy(&mut self, ids: &[PieceId]) -> Result<u64, Fault> {
+        self.check_unmapped(ids)?;
+        for id in ids {
+            self.pieces.remove(id);
+        }
+        Ok(0)
+    }
+
+    /// `Forget`.
+    pub fn forget(&mut self, tenant: TenantId) {
+        self.saved.retain(|(owner, _, _), _| *owner != tenant);
+    }
+
+    /// A process is dead: nothing is mapped there any more.
+    pub fn unmap_all(&mut self, session: SessionId) {
+        for piece in self.pieces.values_mut().filter(|piece| piece.mapped == Some(session)) {
+            piece.mapped = None;
+        }
+    }
+
+    /// Swaps the saved tokens of two slots of any one tenant: a mover that restores wrongly.
+    pub fn confuse(&mut self) -> bool {
+        let names: Vec<_> = self.saved.keys().copied().collect();
+        for pair in names.windows(2) {
+            let (one, other) = (self.saved[&pair[0]].token, self.saved[&pair[1]].token);
+            if pair[0].0 == pair[1].0 && one != other {
+                self.saved.get_mut(&pair[0]).unwrap().token = other;
+                self.saved.get_mut(&pair[1]).unwrap().token = one;
+                return true;
+            }
+        }
+        false
+    }
+
+    fn check_unmapped(&self, ids: &[PieceId]) -> Result<(), Fault> {
+        for id in ids {
+            match self.pieces.get(id) {
+                None => return wrong(format!("{id} is not there")),
+                Some(Piece { mapped: Some(session), .. }) => {
+                    return wrong(format!("{id} is still mapped by {session}"));
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn check_move(&self, m: &Move) -> Result<(), Fault> {
+        self.check_unmapped(&[m.piece])?;
+        let size = self.pieces[&m.piece].units.len() as u64 * self.unit_bytes;
+        if m.bytes == 0 || m.offset + m.bytes > size || m.offset % self.unit_bytes != m.at % self.unit_bytes {
+            return wrong(format!("{m:?} does not lie in its piece"));
+        }
+        Ok(())
+    }
+
+    /// The slots that a move touches: unit in the piece, slot, first and last byte in the slot.
+    fn parts(&self, m: &Move) -> Vec<(usize, u64, u64, u64)> {
+        let unit = self.unit_bytes;
+        let (mut at, end) = (m.at, m.at + m.bytes);
+        let mut parts = Vec::new();
+        while at < end {
+            let stop = end.min((at / unit + 1) * unit);
+            let index = (m.offset + at - m.at) / unit;
+            parts.push((index as usize, at / unit, at % unit, stop - at / unit * unit));
+            at = stop;
+        }
+        parts
+    }
+}

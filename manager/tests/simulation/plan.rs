@@ -1,0 +1,323 @@
+//! What happens in a schedule: the GPUs, the jobs and what goes wrong, all from one seed.
+
+use super::random::Random;
+use std::time::Duration;
+use tidegate_ffi::wire::message::{JobSpec, Need};
+use tidegate_manager::scheduler::Config;
+
+/// A unit of the model, in bytes.
+pub const UNIT: u64 = 4096;
+
+/// A moment or a span of virtual time, in microseconds.
+pub type Micros = u64;
+
+/// One schedule.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Units of each GPU.
+    pub gpus: Vec<u32>,
+    /// How the manager is told to share.
+    pub config: Config,
+    /// Who comes.
+    pub jobs: Vec<JobPlan>,
+    /// What goes wrong.
+    pub faults: Faults,
+    /// How long a message takes at most.
+    pub latency: Micros,
+    /// Nothing but turns is waited for: the bound on waiting is checked.
+    pub plain: bool,
+}
+
+/// How often in 1000 something fails.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    /// Orders of movers.
+    pub make: u64,
+    pub save: u64,
+    pub restore: u64,
+    pub scrub: u64,
+    /// Units of each GPU that others than jobs take without being counted.
+    pub outsiders: u32,
+    /// Driver calls in processes.
+    pub shim: u64,
+    /// Restores that bring back the wrong bytes (the test of the test).
+    pub confusion: u64,
+    /// Scrubs that leave everything as it was (the test of the test).
+    pub laziness: u64,
+}
+
+/// A job.
+#[derive(Clone, Debug)]
+pub struct JobPlan {
+    pub uid: u32,
+    pub spec: JobSpec,
+    pub arrives: Micros,
+    /// The announcer leaves this long after the arrival.
+    pub released: Micros,
+    pub sessions: Vec<SessionPlan>,
+    /// The ranks wait for each other at each boundary.
+    pub lockstep: bool,
+}
+
+/// A process.
+#[derive(Clone, Debug)]
+pub struct SessionPlan {
+    /// After the job's arrival.
+    pub starts: Micros,
+    /// Which GPUs it attaches.
+    pub gpus: Vec<usize>,
+    /// Units that stay, on each GPU.
+    pub persistent: u32,
+    /// Units needed inside an iteration, on each GPU.
+    pub temporary: u32,
+    /// Units by which the persistent memory grows at some time.
+    pub growth: u32,
+    /// About how long an iteration computes.
+    pub iteration: Micros,
+    pub iterations: u32,
+    /// Whether it tells boundaries.
+    pub boundaries: bool,
+    /// Percent of temporary allocations that live past the end of their iteration.
+    pub prefetch: u64,
+    /// Percent of iterations before which it submits nothing for a while.
+    pub idles: u64,
+    /// Percent of allocations with the wrong class.
+    pub mislabelled: u64,
+    /// Percent of computations that take longer than any drain.
+    pub hangs: u64,
+    /// It dies so long after it started, wherever it is.
+    pub dies: Option<Micros>,
+}
+
+fn millis(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+impl Plan {
+    /// A random schedule.
+    pub fn random(seed: u64) -> Self {
+        let random = &mut Random::new(seed);
+        let gpus = Self::random_gpus(random);
+        let smallest = *gpus.iter().min().unwrap_or(&32);
+        let mut config = Self::random_config(random, smallest);
+        let faults = if random.chance(35) { Faults::random(random, smallest) } else { Faults::default() };
+        let plain = faults.is_none() && random.chance(50);
+        let count = random.between(2, if gpus.len() > 2 { 7 } else { 5 });
+        let mut jobs: Vec<JobPlan> =
+            (0..count).map(|index| JobPlan::random(random, &gpus, &config, plain, index)).collect();
+        if random.chance(15) {
+            Self::limit_tier(random, &mut config, &mut jobs);
+        }
+        Self { gpus, config, jobs, faults, latency: random.between(1, 60), plain }
+    }
+
+    fn random_gpus(random: &mut Random) -> Vec<u32> {
+        let count = match random.between(0, 9) {
+            0..=4 => 1,
+            5..=6 => 2,
+            7..=8 => random.between(3, 4),
+            _ => random.between(5, 8),
+        };
+        (0..count).map(|_| random.units(24, 96)).collect()
+    }
+
+    fn random_config(random: &mut Random, smallest: u32) -> Config {
+        Config {
+            unit_bytes: UNIT,
+            piece_units: random.units(1, 5),
+            offset_units: if random.chance(50) { 0 } else { random.units(1, smallest / 12) },
+            headroom_units: random.units(0, 2),
+            slice: millis(random.between(1, 8)),
+            boundary_deadline: millis(random.between(1, 4)),
+            drain_limit: millis(random.between(2, 5)),
+            poison: random.chance(50),
+            dram_bytes: 1 << 40,
+        }
+    }
+
+    /// A tier that takes what is declared and no more (I6): every job declares.
+    fn limit_tier(random: &mut Random, config: &mut Config, jobs: &mut [JobPlan]) {
+        let mut most = 0;
+        for job in jobs.iter_mut() {
+            // One tenant for each GPU: what a job declares counts once there.
+            job.sessions.truncate(1);
+            job.sessions[0].gpus.truncate(1);
+            let session = &mut job.sessions[0];
+            session.mislabelled = 0;
+            let bytes = |units: u32| u64::from(units) * UNIT;
+            let need = Need {
+                persistent: bytes(session.persistent + session.growth),
+                temporary: bytes(session.temporary + session.temporary),
+            };
+            most = most.max(need.persistent + need.temporary);
+            job.spec.need = Some(need);
+        }
+        config.dram_bytes = most * random.between(1, 3);
+    }
+
+    /// Jobs on one GPU that are always busy, and of which no two fit together.
+    pub fn of_exclusive_jobs(seed: u64) -> Self {
+        let random = &mut Random::new(seed);
+        let units = random.units(40, 80);
+        let mut config = Self::random_config(random, units);
+        (config.slice, config.boundary_deadline) = (millis(4), millis(4));
+        let boundaries = random.chance(60);
+        let job = |index: u64, random: &mut Random| {
+            let session = SessionPlan {
+                persistent: random.units(1, 4),
+                temporary: units * 3 / 5,
+                iteration: random.between(500, 2_500),
+                iterations: u32::MAX,
+                boundaries,
+                ..SessionPlan::default()
+            };
+            let weight = random.between(1, 4) as u32;
+            let spec = JobSpec { name: format!("job-{index}"), weight, ..JobSpec::default() };
+            JobPlan { uid: 1, spec, arrives: 0, released: 0, sessions: vec![session], lockstep: false }
+        };
+        let jobs = (0..random.between(2, 4)).map(|index| job(index, random)).collect();
+        Self { gpus: vec![units], config, jobs, faults: Faults::default(), latency: 20, plain: true }
+    }
+
+    /// Sum of footprints over memory, of the GPU where it is greatest, in percent.
+    pub fn oversubscription(&self) -> u64 {
+        let footprint = |gpu: usize| -> u64 {
+            let sessions = self.jobs.iter().flat_map(|job| &job.sessions);
+            let there = sessions.filter(|session| session.gpus.contains(&gpu));
+            there.map(|s| u64::from(s.persistent + s.growth + s.temporary)).sum()
+        };
+        (0..self.gpus.len()).map(|gpu| footprint(gpu) * 100 / u64::from(self.gpus[gpu])).max().unwrap_or(0)
+    }
+}
+
+impl Faults {
+    fn random(random: &mut Random, smallest: u32) -> Self {
+        let mut rate = |percent| if random.chance(percent) { random.between(1, 60) } else { 0 };
+        let mut faults = Self {
+            make: rate(40),
+            save: rate(50),
+            restore: rate(25),
+            scrub: rate(40),
+            shim: rate(15) / 4,
+            ..Self::default()
+        };
+        if random.chance(20) {
+            faults.outsiders = random.units(1, smallest / 6);
+        }
+        faults
+    }
+
+    /// Nothing goes wrong.
+    pub fn is_none(&self) -> bool {
+        self.make + self.save + self.restore + self.scrub + self.shim + u64::from(self.outsiders) == 0
+    }
+}
+
+impl JobPlan {
+    fn random(random: &mut Random, gpus: &[u32], config: &Config, plain: bool, index: u64) -> Self {
+        let ranks = if random.chance(25) { random.between(2, 3) } else { 1 };
+        let late = random.chance(30);
+        let boundaries = random.chance(70);
+        let mut sessions: Vec<SessionPlan> = Vec::new();
+        for rank in 0..ranks {
+            let mut session = SessionPlan::random(random, gpus, config, ranks, boundaries);
+            session.starts = if late { random.between(0, 20_000) } else { rank };
+            if ranks > 1 && gpus.len() > 1 && random.chance(70) {
+                session.gpus = vec![(session.gpus[0] + rank as usize) % gpus.len()];
+                session.fit(gpus, config, ranks);
+            }
+            if plain {
+                (session.hangs, session.dies) = (0, None);
+            }
+            sessions.push(session);
+        }
+        let lockstep = ranks > 1 && !late && boundaries && random.chance(70);
+        if lockstep {
+            let iterations = sessions[0].iterations;
+            sessions.iter_mut().for_each(|session| session.iterations = iterations);
+        }
+        let spec = JobSpec {
+            name: format!("job-{index}"),
+            priority: if plain || random.chance(60) { 0 } else { random.between(0, 2) as i32 },
+            weight: random.between(1, 4) as u32,
+            resident: !plain && random.chance(4),
+            memory: None,
+            need: None,
+        };
+        let (arrives, released) = (random.between(0, 40_000), random.between(0, 2) * 5_000);
+        let mut job = Self { uid: random.units(0, 1), spec, arrives, released, sessions, lockstep };
+        job.declare(random);
+        job
+    }
+
+    fn declare(&mut self, random: &mut Random) {
+        let bytes = |units: u32| u64::from(units) * UNIT;
+        let session = &self.sessions[0];
+        if random.chance(40) {
+            let right = random.chance(70);
+            let persistent = bytes(session.persistent + session.growth);
+            let temporary = if right { bytes(session.temporary) } else { bytes(session.temporary / 3) };
+            self.spec.need = Some(Need { persistent, temporary });
+        }
+        if random.chance(10) {
+            let whole = bytes(session.persistent + session.growth + session.temporary);
+            self.spec.memory = Some(if random.chance(70) { whole * 2 } else { whole * 2 / 3 });
+        }
+    }
+}
+
+impl Default for SessionPlan {
+    /// On the first GPU, without memory, for ever.
+    fn default() -> Self {
+        Self {
+            starts: 0,
+            gpus: vec![0],
+            persistent: 0,
+            temporary: 0,
+            growth: 0,
+            iteration: 1_000,
+            iterations: u32::MAX,
+            boundaries: true,
+            prefetch: 0,
+            idles: 0,
+            mislabelled: 0,
+            hangs: 0,
+            dies: None,
+        }
+    }
+}
+
+impl SessionPlan {
+    fn random(random: &mut Random, gpus: &[u32], config: &Config, ranks: u64, boundaries: bool) -> Self {
+        let first = random.index(gpus.len());
+        let both = gpus.len() > 1 && random.chance(12);
+        let gpus_used = if both { vec![first, (first + 1) % gpus.len()] } else { vec![first] };
+        let size = gpus[first];
+        let mut session = Self {
+            starts: 0,
+            gpus: gpus_used,
+            persistent: random.units(1, size / 4),
+            temporary: random.units(1, size * 2 / 3),
+            growth: if random.chance(25) { random.units(1, 4) } else { 0 },
+            iteration: random.between(100, 3_000),
+            iterations: random.between(2, 12) as u32,
+            boundaries,
+            prefetch: random.between(0, 40),
+            idles: if random.chance(20) { random.between(5, 40) } else { 0 },
+            mislabelled: if random.chance(20) { random.between(5, 40) } else { 0 },
+            hangs: if random.chance(6) { random.between(5, 60) } else { 0 },
+            dies: random.chance(12).then(|| random.between(0, 60_000)),
+        };
+        session.fit(gpus, config, ranks);
+        session
+    }
+
+    /// Makes the process small enough that its job has room on an empty GPU.
+    fn fit(&mut self, gpus: &[u32], config: &Config, ranks: u64) {
+        let smallest = self.gpus.iter().map(|gpu| gpus[*gpu]).min().unwrap_or(24);
+        let room = (smallest - config.headroom_units) / ranks as u32 - config.offset_units.min(smallest / 8);
+        self.growth = self.growth.min(room / 8);
+        self.persistent = self.persistent.min(room / 3).max(1);
+        self.temporary = self.temporary.min(room - self.persistent - self.growth).max(1);
+    }
+}

@@ -1,0 +1,41 @@
+//! A seeded source of numbers (splitmix64): the same seed gives the same schedule everywhere.
+
+/// The generator.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// Starts from a seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xD1B5_4A32_D192_ED03)
+    }
+
+    /// The next number, all 64 bits of it.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// A number in `low ..= high`.
+    pub fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.bits() % (high.max(low) - low + 1)
+    }
+
+    /// The same for units.
+    pub fn units(&mut self, low: u32, high: u32) -> u32 {
+        self.between(u64::from(low), u64::from(high)) as u32
+    }
+
+    /// True in `percent` of 100 cases.
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.bits() % 100 < percent
+    }
+
+    /// An index below `count`.
+    pub fn index(&mut self, count: usize) -> usize {
+        (self.bits() % count.max(1) as u64) as usize
+    }
+}

@@ -1,0 +1,122 @@
+//! Watches the manager's orders from outside: who was told what, in which order (I5, I9).
+
+use super::plan::Plan;
+use std::collections::{BTreeMap, BTreeSet};
+use tidegate_ffi::units::{GpuUuid, JobId, SessionId};
+use tidegate_ffi::wire::message::{ToMover, ToShim};
+use tidegate_manager::scheduler::{Effect, Event, Scheduler};
+
+/// What a process's gate is, by the messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Grant {
+    Open,
+    Closing,
+    Closed,
+}
+
+/// The memory of what was said.
+#[derive(Default)]
+pub struct Watcher {
+    grants: BTreeMap<SessionId, (JobId, Grant)>,
+}
+
+impl Watcher {
+    /// A message on its way into the scheduler.
+    pub fn hear(&mut self, event: &Event, _scheduler: &Scheduler) -> Result<(), String> {
+        match event {
+            Event::SessionEnded { session } => {
+                self.grants.remove(session);
+            }
+            Event::Drained { session, .. } => self.set(*session, Grant::Closed),
+            Event::NotDrained { session, .. } => self.set(*session, Grant::Open),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, session: SessionId, grant: Grant) {
+        if let Some((_, known)) = self.grants.get_mut(&session) {
+            *known = grant;
+        }
+    }
+
+    fn of(&self, job: JobId) -> impl Iterator<Item = Grant> + '_ {
+        self.grants.values().filter(move |(of, _)| *of == job).map(|(_, grant)| *grant)
+    }
+
+    /// Each order comes at a time at which it may.
+    pub fn check_effects(
+        &mut self,
+        effects: &[Effect],
+        scheduler: &Scheduler,
+        _plan: &Plan,
+    ) -> Result<(), String> {
+        for effect in effects {
+            match effect {
+                Effect::Shim(session, message) => self.check_message(*session, message, scheduler)?,
+                Effect::Mover(gpu, ToMover::Save { tenant, .. } | ToMover::Restore { tenant, .. }) => {
+                    let Some(job) = scheduler.tenants().get(tenant).map(|tenant| tenant.job) else {
+                        continue;
+                    };
+                    if self.of(job).any(|grant| grant != Grant::Closed) {
+                        return Err(format!("{tenant} on {gpu} is moved while {job} is not all closed (I5)"));
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn check_message(
+        &mut self,
+        session: SessionId,
+        message: &ToShim,
+        scheduler: &Scheduler,
+    ) -> Result<(), String> {
+        let job = match (message, self.grants.get(&session)) {
+            (ToShim::Welcome { job, closed }, _) => {
+                let grant = if *closed { Grant::Closed } else { Grant::Open };
+                self.grants.insert(session, (*job, grant));
+                return Ok(());
+            }
+            (_, Some((job, _))) => *job,
+            (_, None) => return Ok(()),
+        };
+        match message {
+            ToShim::Close { .. } => {
+                self.set(session, Grant::Closing);
+                let gpus = gpus_of(scheduler, job);
+                let shared = scheduler.tenants().values().any(|t| t.job != job && gpus.contains(&t.gpu));
+                if !shared {
+                    return Err(format!("{job} is closed though it is alone on its GPUs (I9)"));
+                }
+                if scheduler.jobs().get(&job).is_some_and(|job| job.spec.resident) {
+                    return Err(format!("{job} is resident and is closed"));
+                }
+            }
+            ToShim::Open => self.set(session, Grant::Open),
+            ToShim::Unmap { .. } | ToShim::Map { .. } if self.of(job).any(|grant| grant != Grant::Closed) => {
+                return Err(format!("{session}: {message:?} while {job} is not all closed (I5)"));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The processes of a job are open together, or not at all.
+    pub fn check_grants(&self, scheduler: &Scheduler) -> Result<(), String> {
+        for job in scheduler.jobs().keys() {
+            let grants: Vec<Grant> = self.of(*job).collect();
+            let closing = grants.contains(&Grant::Closing);
+            if grants.contains(&Grant::Open) && grants.contains(&Grant::Closed) && !closing {
+                return Err(format!("{job} is open in part: {grants:?} (I5)"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn gpus_of(scheduler: &Scheduler, job: JobId) -> BTreeSet<GpuUuid> {
+    scheduler.tenants().values().filter(|tenant| tenant.job == job).map(|tenant| tenant.gpu).collect()
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0
+ *
+ * tidegate.h - tell Tidegate what your program knows about its GPU memory.
+ *
+ * All of this is optional: it makes switches cheaper, never more correct. Look the functions up
+ * with dlsym(RTLD_DEFAULT, "tidegate_boundary") and call what you find; a program that runs
+ * without Tidegate finds nothing. With the library loaded but no manager running, every function
+ * returns at once and does nothing.
+ *
+ *     int (*boundary)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "tidegate_boundary");
+ *     for (step = 0; step < steps; step++) {
+ *         train(step);
+ *         if (boundary) boundary();
+ *     }
+ */
+#ifndef TIDEGATE_H
+#define TIDEGATE_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Survives iterations: weights, optimizer state. */
+#define TIDEGATE_PERSISTENT 1
+/* Needed inside one iteration: activations, workspaces. */
+#define TIDEGATE_TEMPORARY 2
+
+/* Memory that the calling thread allocates from now on is of class `cls`, until the matching
+ * tidegate_scope_pop. Scopes nest; the innermost decides; without one, memory is temporary.
+ * Another value of `cls` repeats the class around it. */
+void tidegate_scope_push(int cls);
+void tidegate_scope_pop(void);
+
+/* Re-classes the allocation that `device_address` belongs to. Its address does not change.
+ * Unknown addresses and classes are ignored. */
+void tidegate_tag(uint64_t device_address, int cls);
+
+/* Says that an iteration ends here: few bytes are alive, a good moment to let another job run.
+ * Waits here when it is another job's turn; call it without holding locks that other threads
+ * need to finish the iteration's work. Returns 0. */
+int tidegate_boundary(void);
+
+/* Asks that the allocation stay on the GPU until it is freed. Today this is a strong hint: the
+ * allocation counts as persistent, and persistent memory stays resident as long as there is room
+ * for it. When the GPU's memory runs out it may still be moved while the job does not run, so do
+ * not yet hand it to devices that keep physical addresses (RDMA). */
+void tidegate_hold(uint64_t device_address);
+
+/* Says that the job's last iteration has ended: what it still does is not worth waiting for a
+ * boundary. */
+void tidegate_job_done(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,147 @@
+//! The real driver, and the calls that the shim makes of its own accord.
+//!
+//! Invariant: the driver is opened at the first need, never closed, and called by pointer, so
+//! none of our calls comes back through our own exports.
+
+use crate::symbols;
+use once_cell::race::OnceBox;
+use tidegate_ffi::cuda::sys::*;
+use tidegate_ffi::cuda::{Driver, DriverError};
+use tidegate_ffi::units::GpuUuid;
+
+static DRIVER: OnceBox<Driver> = OnceBox::new();
+
+/// The driver. Without one on this machine, every function of it answers `NOT_FOUND`.
+#[inline(always)]
+pub fn get() -> &'static Driver {
+    match DRIVER.get() {
+        Some(driver) => driver,
+        None => load(),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn load() -> &'static Driver {
+    DRIVER.get_or_init(|| {
+        // SAFETY: the name is a C string. Opening the driver is what any CUDA program does; a
+        // program that has opened it already gets the same library again.
+        let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        let resolve = |name: &std::ffi::CStr| match library.is_null() {
+            true => std::ptr::null_mut(),
+            false => symbols::real_dlsym(library, name),
+        };
+        // SAFETY: the real dlsym yields null or the library's function of that name (1); the
+        // library is never closed (2).
+        Box::new(unsafe { Driver::with(resolve) })
+    })
+}
+
+/// A context's handle: a name for the driver, nothing that we look into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Context(pub CUcontext);
+
+// SAFETY: the handle is only compared and passed to the driver, whose functions take it on any
+// thread.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+/// The calling thread's current context, if any.
+pub fn current_context() -> Option<Context> {
+    let mut context = std::ptr::null_mut();
+    // SAFETY: the result goes to our own variable.
+    unsafe { get().cuCtxGetCurrent(&mut context) }.ok()?;
+    (!context.is_null()).then_some(Context(context))
+}
+
+/// The device of the calling thread's current context.
+pub fn current_device() -> Result<CUdevice, DriverError> {
+    let mut device = 0;
+    // SAFETY: the result goes to our own variable.
+    unsafe { get().cuCtxGetDevice(&mut device) }?;
+    Ok(device)
+}
+
+/// A device's UUID.
+pub fn uuid(device: CUdevice) -> Result<GpuUuid, DriverError> {
+    let mut uuid = CUuuid_st { bytes: [0; 16] };
+    // SAFETY: the result goes to our own variable; the driver checks the device.
+    unsafe { get().cuDeviceGetUuid_v2(&mut uuid, device) }?;
+    Ok(GpuUuid(uuid.bytes.map(|byte| byte as u8)))
+}
+
+/// Waits until all work of the current context has ended.
+pub fn synchronize() -> Result<(), DriverError> {
+    // SAFETY: no arguments.
+    unsafe { get().cuCtxSynchronize() }
+}
+
+/// Says that this thread's calls must not disturb other threads' captures (FACTS §3).
+pub fn relax_captures_of_this_thread() {
+    let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    // A driver without captures has none to disturb.
+    // SAFETY: the mode is read from, and the old one written to, our own variable.
+    let _ = unsafe { get().cuThreadExchangeStreamCaptureMode(&mut mode) };
+}
+
+/// While it lives, a context is current on this thread.
+pub struct Current(());
+
+impl Current {
+    /// Makes `context`, which is alive for as long as the result, current.
+    pub fn make(context: Context) -> Result<Self, DriverError> {
+        // SAFETY: the driver checks the handle; a context kept by `Contexts` is alive.
+        unsafe { get().cuCtxPushCurrent_v2(context.0) }?;
+        Ok(Self(()))
+    }
+}
+
+impl Drop for Current {
+    fn drop(&mut self) {
+        let mut popped = std::ptr::null_mut();
+        // SAFETY: the result goes to our own variable; what is popped was pushed by `make`.
+        let ended = unsafe { get().cuCtxPopCurrent_v2(&mut popped) };
+        debug_assert!(ended.is_ok(), "popping our own context: {ended:?}");
+    }
+}
+
+/// An event behind all the work that a context has at one moment.
+pub struct Mark {
+    event: CUevent,
+}
+
+impl Mark {
+    /// Records an event behind everything submitted to `context`, which is current.
+    pub fn after_all_of(context: Context) -> Result<Self, DriverError> {
+        let mut event = std::ptr::null_mut();
+        let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+        // SAFETY: the result goes to our own variable.
+        unsafe { get().cuEventCreate(&mut event, flags) }?;
+        let mark = Self { event };
+        // SAFETY: both handles are alive.
+        unsafe { get().cuCtxRecordEvent(context.0, event) }?;
+        Ok(mark)
+    }
+
+    /// Whether that work has ended.
+    pub fn is_passed(&self) -> Result<bool, DriverError> {
+        // SAFETY: the event is ours and alive.
+        match unsafe { get().cuEventQuery(self.event) } {
+            Ok(()) => Ok(true),
+            Err(DriverError { code: CUresult::CUDA_ERROR_NOT_READY, .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        // SAFETY: the event is ours and used no more. A failure means that its context died
+        // first, and the event with it.
+        let _ = unsafe { get().cuEventDestroy_v2(self.event) };
+    }
+}
+
+// SAFETY: an event's handle may be used on any thread.
+unsafe impl Send for Mark {}

@@ -1,0 +1,140 @@
+//! The slow side of the gate: who closes it, who waits at a boundary, what is still arriving.
+//!
+//! Invariant: `openings` counts how often the gate has opened, so a thread that waits for an
+//! opening cannot sleep through it into the next closing.
+
+use parking_lot::{Condvar, Mutex};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+/// How a wait for a boundary ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BoundaryWait {
+    /// The program is at the boundary and waits there.
+    Reached,
+    /// The deadline came first.
+    Deadline,
+    /// The manager is gone; nobody wants the gate closed any more.
+    GivenUp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Open,
+    /// Until a boundary with at least this number.
+    Closing(u64),
+    AtBoundary,
+    Closed,
+}
+
+struct State {
+    phase: Phase,
+    openings: u64,
+    given_up: bool,
+}
+
+/// See the module.
+pub struct Closing {
+    state: Mutex<State>,
+    changed: Condvar,
+    arrivals: AtomicU32,
+}
+
+/// Pieces that came from the manager and are being mapped by the thread that asked for them.
+/// While it lives, the gate does not count as shut.
+///
+/// **Why the reader makes it.** The manager answers a `Lease` while the job is open, but its
+/// `Close` may follow at once. The thread that asked may not even have woken up when the gate
+/// thread shuts the gate, and it would map pieces that the live map does not tell of. So the
+/// reader, which sees `Leased` and `Close` in the manager's order, counts the arrival before it
+/// hands either of them on; the thread uncounts it once the pieces are mapped and known.
+pub struct Arrival {
+    closing: &'static Closing,
+}
+
+impl Drop for Arrival {
+    fn drop(&mut self) {
+        self.closing.arrivals.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl Closing {
+    pub const fn new() -> Self {
+        Self {
+            state: Mutex::new(State { phase: Phase::Open, openings: 0, given_up: false }),
+            changed: Condvar::new(),
+            arrivals: AtomicU32::new(0),
+        }
+    }
+
+    pub fn start_closed(&self) {
+        self.state.lock().phase = Phase::Closed;
+    }
+
+    pub fn wait_for_boundary(&self, target: u64, deadline: Instant) -> BoundaryWait {
+        let mut state = self.state.lock();
+        state.phase = Phase::Closing(target);
+        loop {
+            if state.given_up {
+                return BoundaryWait::GivenUp;
+            }
+            if state.phase == Phase::AtBoundary {
+                return BoundaryWait::Reached;
+            }
+            if self.changed.wait_until(&mut state, deadline).timed_out() {
+                let reached = state.phase == Phase::AtBoundary;
+                return if reached { BoundaryWait::Reached } else { BoundaryWait::Deadline };
+            }
+        }
+    }
+
+    pub fn set_closed(&self) {
+        self.state.lock().phase = Phase::Closed;
+    }
+
+    pub fn set_open(&self) {
+        let mut state = self.state.lock();
+        state.phase = Phase::Open;
+        state.openings += 1;
+        self.changed.notify_all();
+    }
+
+    pub fn give_up(&self) {
+        self.state.lock().given_up = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits for the next opening if the gate is closed or was waiting for boundary `count`.
+    pub fn boundary(&self, count: u64, announce: impl FnOnce()) {
+        let mut state = self.state.lock();
+        match state.phase {
+            Phase::Open => return,
+            Phase::Closing(target) if count < target => return,
+            Phase::Closing(_) => {
+                state.phase = Phase::AtBoundary;
+                self.changed.notify_all();
+            }
+            Phase::AtBoundary | Phase::Closed => {}
+        }
+        let openings = state.openings;
+        drop(state);
+        self.wait_for_opening_after(openings, announce);
+    }
+
+    fn wait_for_opening_after(&self, openings: u64, announce: impl FnOnce()) {
+        announce();
+        let mut state = self.state.lock();
+        while state.openings == openings {
+            self.changed.wait(&mut state);
+        }
+    }
+
+    pub fn arrival(&'static self) -> Arrival {
+        self.arrivals.fetch_add(1, Ordering::AcqRel);
+        Arrival { closing: self }
+    }
+
+    pub fn has_arrivals(&self) -> bool {
+        self.arrivals.load(Ordering::Acquire) > 0
+    }
+}

@@ -1,0 +1,252 @@
+//! The gate: the check in front of every call that submits work (DESIGN §5).
+//!
+//! ```text
+//!             Close           boundary | deadline        nobody inside
+//!   open ────────────► closing ────────────────► closed ───────────────► drain, report
+//!    ▲                    │ gave up                 │
+//!    └────────────────────┴─────── Open ────────────┘
+//! ```
+//! Invariant: after [`Gate::shut`] returned true and until [`Gate::open`], no thread of the
+//! process is inside a submitting call, and none maps memory.
+//!
+//! **Why the open path needs no fence.** A thread writes its nesting, then reads the word; the
+//! closer writes the word, then reads the nestings. One of the two must see the other's write,
+//! which plain loads and stores do not promise. `membarrier(2)` does: it makes every running
+//! thread of the process execute a full barrier between the closer's write and its reads, so a
+//! thread either had its nesting visible by then, or reads the word afterwards and finds it
+//! closed. Where seccomp forbids the system call the word is [`OPEN_FENCED`] instead of
+//! [`OPEN`]: threads then take the slow path and fence for themselves.
+
+mod closing;
+mod record;
+mod slot;
+
+pub use closing::{Arrival, BoundaryWait};
+pub use record::Record;
+
+use closing::Closing;
+use rustix::thread::futex;
+use rustix::thread::{MembarrierCommand, membarrier};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence, fence};
+use std::time::{Duration, Instant};
+
+/// Nothing is gated: before `cuInit`, without a manager, in a forked child.
+const INERT: u32 = 0;
+/// Open; closers use `membarrier`.
+const OPEN: u32 = 1;
+/// Open; `membarrier` is forbidden and threads fence for themselves.
+const OPEN_FENCED: u32 = 2;
+/// Closed.
+const CLOSED: u32 = 3;
+
+/// The longest pause between two looks at whether everybody has left.
+const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+
+/// The process's gate.
+pub static GATE: Gate = Gate::new();
+
+/// A gate; there is one for each process.
+pub struct Gate {
+    word: Word,
+    /// The value of the word when open: [`OPEN`] or [`OPEN_FENCED`].
+    open_word: AtomicU32,
+    /// Somebody was told that threads wait at this closing.
+    announced: AtomicBool,
+    closing: Closing,
+}
+
+/// The word has a cache line of its own, which is written only at a switch.
+#[repr(align(64))]
+struct Word(AtomicU32);
+
+/// Leave to submit (or to change what is mapped). While it lives, the gate cannot shut.
+pub struct Pass {
+    record: Option<&'static Record>,
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        if let Some(record) = self.record {
+            record.step_back();
+        }
+    }
+}
+
+/// Lets a submitting call through: waits while the gate is closed, then calls.
+#[inline(always)]
+pub fn submit<R>(call: impl FnOnce() -> R) -> R {
+    let record = GATE.admit();
+    let result = call();
+    if let Some(record) = record {
+        record.leave();
+    }
+    result
+}
+
+impl Gate {
+    const fn new() -> Self {
+        Self {
+            word: Word(AtomicU32::new(INERT)),
+            open_word: AtomicU32::new(OPEN),
+            announced: AtomicBool::new(false),
+            closing: Closing::new(),
+        }
+    }
+
+    /// Starts gating. The process has a manager from now on.
+    pub fn start(&self, closed: bool) {
+        let registered = membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
+        self.open_word.store(if registered { OPEN } else { OPEN_FENCED }, Ordering::Relaxed);
+        if closed {
+            self.closing.start_closed();
+            self.word.0.store(CLOSED, Ordering::SeqCst);
+        } else {
+            self.open();
+        }
+    }
+
+    /// Nothing is gated any more: in a forked child, where no lock may be touched.
+    pub fn disable(&self) {
+        self.word.0.store(INERT, Ordering::SeqCst);
+    }
+
+    /// Waits while the gate is closed. While the pass lives it cannot shut.
+    pub fn pass(&self) -> Pass {
+        Pass { record: self.admit() }
+    }
+
+    /// `None`: nothing is gated. Else the thread's record, entered.
+    #[inline(always)]
+    fn admit(&self) -> Option<&'static Record> {
+        let Some(record) = Record::of_thread() else { return self.admit_slowly() };
+        record.enter();
+        compiler_fence(Ordering::SeqCst);
+        if self.word.0.load(Ordering::Acquire) == OPEN {
+            return Some(record);
+        }
+        record.step_back();
+        self.admit_slowly()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn admit_slowly(&self) -> Option<&'static Record> {
+        if self.word.0.load(Ordering::Relaxed) == INERT {
+            return None;
+        }
+        let record = Record::of_thread_or_new();
+        loop {
+            record.enter();
+            fence(Ordering::SeqCst);
+            let word = self.word.0.load(Ordering::SeqCst);
+            // A thread that is inside already must not wait: the closer waits for it.
+            if word != CLOSED || record.nesting() > 1 {
+                return Some(record);
+            }
+            record.step_back();
+            self.wait_at_closed();
+        }
+    }
+
+    fn wait_at_closed(&self) {
+        self.announce();
+        // Interrupted, or the word has changed: the caller looks again either way.
+        let _ = futex::wait(&self.word.0, futex::Flags::PRIVATE, CLOSED, None);
+    }
+
+    /// Says once for each closing that somebody waits.
+    fn announce(&self) {
+        if !self.announced.swap(true, Ordering::Relaxed) {
+            crate::process::say_that_a_thread_waits();
+        }
+    }
+
+    /// Whether work can be submitted, as far as anybody can know who is not inside.
+    pub fn is_open(&self) -> bool {
+        matches!(self.word.0.load(Ordering::Relaxed), OPEN | OPEN_FENCED)
+    }
+
+    /// Closing: waits for the boundary number `target` (0: the next) or until `deadline`.
+    pub fn wait_for_boundary(&self, target: u64, deadline: Instant) -> BoundaryWait {
+        self.announced.store(false, Ordering::Relaxed);
+        self.closing.wait_for_boundary(target, deadline)
+    }
+
+    /// Shuts the gate and waits until nobody is inside. False when that took longer than
+    /// `until`: the gate is still shut and the caller reopens it.
+    #[must_use]
+    pub fn shut(&self, until: Instant) -> bool {
+        self.word.0.store(CLOSED, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if self.open_word.load(Ordering::Relaxed) == OPEN {
+            // Cannot fail: the process is registered.
+            let _ = membarrier(MembarrierCommand::PrivateExpedited);
+        }
+        self.closing.set_closed();
+        self.wait_until_empty(until)
+    }
+
+    /// Waits until nobody is inside and nothing is being mapped; false when that took too long.
+    #[must_use]
+    pub fn wait_until_empty(&self, until: Instant) -> bool {
+        let mut pause = Pause::default();
+        while Record::is_anybody_inside() || self.closing.has_arrivals() {
+            if !pause.before(until) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Opens the gate and wakes all who wait.
+    pub fn open(&self) {
+        self.word.0.store(self.open_word.load(Ordering::Relaxed), Ordering::SeqCst);
+        self.closing.set_open();
+        let everybody = i32::MAX as u32;
+        let _ = futex::wake(&self.word.0, futex::Flags::PRIVATE, everybody);
+    }
+
+    /// The program is at its boundary number `count`. Waits here while the gate is closed, and
+    /// when a closing is waiting for this boundary.
+    pub fn boundary(&self, count: u64) {
+        if self.word.0.load(Ordering::Relaxed) != INERT {
+            self.closing.boundary(count, || self.announce());
+        }
+    }
+
+    /// Ends a wait for a boundary: the manager is gone.
+    pub fn give_up_closing(&self) {
+        self.closing.give_up();
+    }
+
+    /// Notes that pieces have arrived which a thread is going to map.
+    pub fn arrival(&'static self) -> Arrival {
+        self.closing.arrival()
+    }
+}
+
+/// Waits in growing steps: first by yielding, then up to [`LONGEST_PAUSE`].
+#[derive(Default)]
+pub struct Pause {
+    rounds: u32,
+}
+
+impl Pause {
+    /// Waits a little; false when `until` has passed.
+    pub fn before(&mut self, until: Instant) -> bool {
+        if Instant::now() >= until {
+            return false;
+        }
+        self.rounds += 1;
+        if self.rounds <= 32 {
+            std::thread::yield_now();
+        } else {
+            let grown = Duration::from_micros(50 * u64::from(self.rounds - 32));
+            std::thread::sleep(grown.min(LONGEST_PAUSE));
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+//! One record for each thread that submits work: is it inside a submitting call, and how many
+//! has it made.
+//!
+//! Invariant: only its own thread writes a record; everybody may read it. Records are never
+//! freed: a thread that ends leaves its record to the next one, so the sum of all submission
+//! counts never falls.
+
+use super::slot;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+
+/// The low bits of the word: how deeply the thread is nested in submitting calls.
+const NESTING: u64 = 0xffff;
+/// What one finished submission adds to the word.
+const SUBMISSION: u64 = NESTING + 1;
+
+/// A thread's record, alone on its cache line.
+#[repr(align(64))]
+pub struct Record {
+    /// Nesting in the low 16 bits, submissions above.
+    word: AtomicU64,
+    /// A living thread has it.
+    taken: AtomicBool,
+    /// The record that was registered before.
+    next: AtomicPtr<Record>,
+}
+
+/// The record registered last; each points to the one before it.
+static RECORDS: AtomicPtr<Record> = AtomicPtr::new(ptr::null_mut());
+
+thread_local! {
+    /// Gives the record back when the thread ends.
+    static LEASE: Lease = const { Lease };
+}
+
+struct Lease;
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(record) = slot::get() {
+            slot::set(None);
+            record.taken.store(false, Ordering::Release);
+        }
+    }
+}
+
+impl Record {
+    const fn new() -> Self {
+        Self { word: AtomicU64::new(0), taken: AtomicBool::new(true), next: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// The thread's record, if it has one already.
+    #[inline(always)]
+    pub fn of_thread() -> Option<&'static Record> {
+        slot::get()
+    }
+
+    /// The thread's record; its first call gets it one.
+    pub fn of_thread_or_new() -> &'static Record {
+        Self::of_thread().unwrap_or_else(|| {
+            let record = Self::abandoned().unwrap_or_else(Self::register);
+            slot::set(Some(record));
+            // Arms the destructor. A thread in its last destructors cannot be armed any more:
+            // its record is never reused, which costs a cache line and nothing else.
+            let _ = LEASE.try_with(|_| ());
+            record
+        })
+    }
+
+    fn abandoned() -> Option<&'static Record> {
+        Self::all().find(|record| {
+            record.taken.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        })
+    }
+
+    fn register() -> &'static Record {
+        let record: &'static Record = Box::leak(Box::new(Record::new()));
+        let mut last = RECORDS.load(Ordering::Relaxed);
+        loop {
+            record.next.store(last, Ordering::Relaxed);
+            let new = ptr::from_ref(record).cast_mut();
+            match RECORDS.compare_exchange_weak(last, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return record,
+                Err(newer) => last = newer,
+            }
+        }
+    }
+
+    fn all() -> impl Iterator<Item = &'static Record> {
+        std::iter::successors(Self::at(&RECORDS), |record| Self::at(&record.next))
+    }
+
+    fn at(place: &AtomicPtr<Record>) -> Option<&'static Record> {
+        // SAFETY: null, or a record that `register` leaked (never freed, never moved) and
+        // published with Release; all its fields are atomics.
+        unsafe { place.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// The thread goes into a submitting call. A plain load and store: only this thread writes,
+    /// and a signal handler that interrupts it leaves the nesting as it found it.
+    #[inline(always)]
+    pub fn enter(&self) {
+        self.word.store(self.word.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// The call has returned: it counts as one submission.
+    #[inline(always)]
+    pub fn leave(&self) {
+        self.word.store(self.word.load(Ordering::Relaxed) + (SUBMISSION - 1), Ordering::Release);
+    }
+
+    /// The thread steps out without having submitted anything.
+    pub fn step_back(&self) {
+        self.word.store(self.word.load(Ordering::Relaxed) - 1, Ordering::Release);
+    }
+
+    /// Whether the thread is inside a submitting call.
+    pub fn is_inside(&self) -> bool {
+        self.word.load(Ordering::Acquire) & NESTING != 0
+    }
+
+    /// How deeply the thread is nested.
+    pub fn nesting(&self) -> u64 {
+        self.word.load(Ordering::Relaxed) & NESTING
+    }
+
+    /// Whether any thread is inside a submitting call.
+    pub fn is_anybody_inside() -> bool {
+        Self::all().any(Record::is_inside)
+    }
+
+    /// All submissions of the process so far.
+    pub fn submissions() -> u64 {
+        Self::all().map(|record| record.word.load(Ordering::Relaxed) / SUBMISSION).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ended_thread_leaves_its_record_and_its_count() {
+        let submit = || {
+            let record = Record::of_thread_or_new();
+            record.enter();
+            assert!(record.is_inside());
+            record.leave();
+            ptr::from_ref(record) as usize
+        };
+        let before = Record::submissions();
+        let records: Vec<usize> = (0..8).map(|_| std::thread::spawn(submit).join().unwrap()).collect();
+        assert!(Record::submissions() >= before + 8);
+        let reused = records.iter().skip(1).filter(|record| records[..1].contains(record)).count();
+        assert!(reused > 0, "each of 8 threads in turn made a new record");
+    }
+}

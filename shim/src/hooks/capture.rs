@@ -1,0 +1,47 @@
+//! Stream capture: while one is under way the gate does not close, because draining would
+//! disturb it, and what it records is not submitted yet.
+
+use super::abi::Real;
+use crate::gate::GATE;
+use crate::process::Process;
+use crate::status::Answer;
+use tidegate_ffi::cuda::sys::*;
+
+/// `cuStreamBeginCapture_v2`.
+pub fn begin(
+    process: &'static Process,
+    real: Real<'_>,
+    stream: CUstream,
+    _mode: CUstreamCaptureMode,
+) -> Answer {
+    begin_any(process, real, stream)
+}
+
+/// `cuStreamBeginCaptureToGraph`.
+pub fn begin_to_graph(
+    process: &'static Process,
+    real: Real<'_>,
+    stream: CUstream,
+    _graph: CUgraph,
+    _dependencies: *const CUgraphNode,
+    _data: *const CUgraphEdgeData,
+    _count: usize,
+    _mode: CUstreamCaptureMode,
+) -> Answer {
+    begin_any(process, real, stream)
+}
+
+/// Begins inside the gate: a closing sees the capture, or the capture waits for the opening.
+fn begin_any(process: &'static Process, real: Real<'_>, stream: CUstream) -> Answer {
+    let _pass = GATE.pass();
+    real()?;
+    process.captures.begun(stream.addr());
+    Ok(())
+}
+
+/// `cuStreamEndCapture`: also a capture that failed has ended.
+pub fn end(process: &'static Process, real: Real<'_>, stream: CUstream, _graph: *mut CUgraph) -> Answer {
+    let ended = real();
+    process.captures.ended(stream.addr());
+    ended
+}

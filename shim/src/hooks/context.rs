@@ -1,0 +1,112 @@
+//! Contexts: a GPU is attached before its first one; what was allocated in one dies with it.
+
+use super::abi::{Out, Real};
+use crate::driver::Context;
+use crate::process::Process;
+use crate::status::Answer;
+use std::ffi::{c_int, c_uint};
+use tidegate_ffi::cuda::sys::*;
+
+/// `cuDevicePrimaryCtxRetain`.
+pub fn retain_primary(
+    process: &'static Process,
+    real: Real<'_>,
+    context: Out<'_, CUcontext>,
+    device: CUdevice,
+) -> Answer {
+    let context = made(process, real, context, device)?;
+    process.contexts.retained(context, device);
+    Ok(())
+}
+
+/// `cuCtxCreate_v2`.
+pub fn create_v2(
+    process: &'static Process,
+    real: Real<'_>,
+    context: Out<'_, CUcontext>,
+    _flags: c_uint,
+    device: CUdevice,
+) -> Answer {
+    create(process, real, context, device)
+}
+
+/// `cuCtxCreate_v3`.
+pub fn create_v3(
+    process: &'static Process,
+    real: Real<'_>,
+    context: Out<'_, CUcontext>,
+    _affinity: *mut CUexecAffinityParam,
+    _count: c_int,
+    _flags: c_uint,
+    device: CUdevice,
+) -> Answer {
+    create(process, real, context, device)
+}
+
+/// `cuCtxCreate_v4`.
+pub fn create_v4(
+    process: &'static Process,
+    real: Real<'_>,
+    context: Out<'_, CUcontext>,
+    _parameters: *mut CUctxCreateParams,
+    _flags: c_uint,
+    device: CUdevice,
+) -> Answer {
+    create(process, real, context, device)
+}
+
+fn create(
+    process: &'static Process,
+    real: Real<'_>,
+    context: Out<'_, CUcontext>,
+    device: CUdevice,
+) -> Answer {
+    let context = made(process, real, context, device)?;
+    process.contexts.created(context, device);
+    Ok(())
+}
+
+/// Lets the driver make a context once the manager has made room for it.
+fn made(
+    process: &'static Process,
+    real: Real<'_>,
+    context: Out<'_, CUcontext>,
+    device: CUdevice,
+) -> Result<Context, crate::status::Status> {
+    let context = context.preset(std::ptr::null_mut());
+    process.attach(device)?;
+    real()?;
+    Ok(Context(context.get()))
+}
+
+/// `cuCtxDestroy_v2`.
+pub fn destroy(process: &'static Process, real: Real<'_>, context: CUcontext) -> Answer {
+    let context = Context(context);
+    process.contexts.forget(context);
+    real()?;
+    free_all_of(process, context);
+    Ok(())
+}
+
+/// `cuDevicePrimaryCtxRelease_v2`: the last release ends the context.
+pub fn release_primary(process: &'static Process, real: Real<'_>, device: CUdevice) -> Answer {
+    let ended = process.contexts.release_primary(device);
+    real()?;
+    if let Some(context) = ended {
+        free_all_of(process, context);
+    }
+    Ok(())
+}
+
+/// `cuDevicePrimaryCtxReset_v2`: the context is emptied, but those who retain it keep it.
+pub fn reset_primary(process: &'static Process, real: Real<'_>, device: CUdevice) -> Answer {
+    real()?;
+    if let Some(context) = process.contexts.primary(device) {
+        free_all_of(process, context);
+    }
+    Ok(())
+}
+
+fn free_all_of(process: &Process, context: Context) {
+    process.tenants.all().iter().for_each(|tenant| tenant.free_all_of(process, context));
+}

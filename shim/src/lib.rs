@@ -1,0 +1,52 @@
+//! `libtidegate.so`: makes an unmodified CUDA program share its GPU (R4).
+//!
+//! The library is preloaded. It owns addresses and a gate, and decides nothing: the manager says
+//! what memory there is and who may submit work.
+//!
+//! # The life of a call
+//! ```text
+//!  program   cuInit ─────► init ──────► the driver, then the manager: Hello, Welcome   (process)
+//!            cuCtxCreate ► context ───► Attach: waits until there is room              (process)
+//!            cuMemAlloc ─► memory ────► classify, arena; perhaps Lease and map   (tenant, link)
+//!            cuLaunch… ──► gate ──────► open: the driver. Closed: wait                   (gate)
+//!            cuMemFree ──► memory ────► after the work before it                       (tenant)
+//!
+//!  manager   Close ──────► reader ────► gate thread: boundary, shut, drain, live map   (orders)
+//!            Unmap, Map ─► reader ────► gate thread: pieces away, pieces back         (mapping)
+//!            Open ───────► reader ────► gate thread: everybody goes on                   (gate)
+//! ```
+//! How calls get here: by our exports (linked programs), by our `dlsym` ([`symbols`]) and by the
+//! answers of `cuGetProcAddress` ([`proc_address`]). Which functions there are, and of which
+//! kind, says the one table in `tidegate_ffi::cuda::functions`; [`hooks`] makes the exports of it.
+//!
+//! # Invariants
+//! - The program never notices us but by waiting: no panic, exit or output of ours reaches it.
+//! - Nothing happens before `cuInit`; without a manager, and in a forked child of a process that
+//!   uses CUDA, every call goes straight to the driver.
+//! - No lock is held across a call of the driver, or while waiting for the manager.
+//! - An allocation's address never changes (I3); what is not resident is not mapped (I2).
+
+#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
+compile_error!("Tidegate runs on 64-bit Linux");
+
+mod arena;
+mod capi;
+mod classify;
+mod contexts;
+mod drain;
+mod driver;
+mod extents;
+mod gate;
+mod hooks;
+mod link;
+mod liveness;
+mod log;
+mod mapping;
+mod orders;
+mod proc_address;
+mod process;
+mod settings;
+mod status;
+mod symbols;
+mod tenant;
+mod threads;

@@ -1,0 +1,172 @@
+//! Puts pieces behind addresses and takes them away: the only part that touches mappings.
+//!
+//! Invariants: a piece is one mapping, from a whole number of slots to the end of its last; its
+//! handle is released as soon as it is mapped, so after `unmap` nothing of the process can reach
+//! the piece. A map that fails leaves nothing of it mapped.
+
+use crate::driver;
+use std::os::fd::{AsRawFd, OwnedFd};
+use tidegate_ffi::cuda::DriverError;
+use tidegate_ffi::cuda::sys::*;
+use tidegate_ffi::units::Class;
+use tidegate_ffi::wire::message::Placed;
+
+/// The address ranges that a tenant has reserved, one for each class, and what is mapped there.
+#[derive(Debug)]
+pub struct Ranges {
+    device: CUdevice,
+    unit: u64,
+    bytes: u64,
+    /// First addresses, by class.
+    starts: [CUdeviceptr; 2],
+}
+
+/// Part of a range, in addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Window {
+    start: CUdeviceptr,
+    bytes: usize,
+}
+
+impl Ranges {
+    /// Reserves both ranges, each of `bytes` in slots of `unit`.
+    pub fn reserve(device: CUdevice, unit: u64, bytes: u64) -> Result<Self, DriverError> {
+        let persistent = reserve(bytes)?;
+        let temporary = reserve(bytes).inspect_err(|_| free(persistent, bytes))?;
+        Ok(Self { device, unit, bytes, starts: [persistent, temporary] })
+    }
+
+    /// The address of an offset in a class's range.
+    pub fn address(&self, class: Class, offset: u64) -> CUdeviceptr {
+        self.starts[class.index()] + offset
+    }
+
+    /// Which class's range an address is in, and its offset there.
+    pub fn find(&self, address: CUdeviceptr) -> Option<(Class, u64)> {
+        Class::ALL.into_iter().find_map(|class| {
+            let offset = address.checked_sub(self.starts[class.index()])?;
+            (offset < self.bytes).then_some((class, offset))
+        })
+    }
+
+    /// Maps pieces, whose slots are free, and makes them accessible to the device.
+    pub fn map(&self, pieces: &[Placed], handles: Vec<OwnedFd>) -> Result<(), DriverError> {
+        for (count, (piece, handle)) in pieces.iter().zip(handles).enumerate() {
+            import(handle)
+                .and_then(|imported| imported.map_at(self.window(piece)))
+                .inspect_err(|_| self.unmap_all(&pieces[..count]))?;
+        }
+        self.allow(pieces).inspect_err(|_| self.unmap_all(pieces))
+    }
+
+    /// Takes a piece away. Nothing of the process can reach it afterwards.
+    pub fn unmap(&self, piece: &Placed) -> Result<(), DriverError> {
+        let window = self.window(piece);
+        // SAFETY: exactly one mapping of ours; no work that could use it is under way (the job
+        // is drained, or nothing in the piece is allocated and every free waited for the work
+        // before it).
+        unsafe { driver::get().cuMemUnmap(window.start, window.bytes) }
+    }
+
+    fn unmap_all(&self, pieces: &[Placed]) {
+        for piece in pieces {
+            // Part of undoing a failed map: the failure that is reported is the first.
+            let _ = self.unmap(piece);
+        }
+    }
+
+    fn window(&self, piece: &Placed) -> Window {
+        let start = self.address(piece.class, u64::from(piece.slot.0) * self.unit);
+        Window { start, bytes: (u64::from(piece.units.0) * self.unit) as usize }
+    }
+
+    /// Makes pieces accessible, with one call for each run of neighbours.
+    fn allow(&self, pieces: &[Placed]) -> Result<(), DriverError> {
+        let access = CUmemAccessDesc {
+            location: CUmemLocation {
+                type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+                id: self.device,
+            },
+            flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        for run in joined(pieces.iter().map(|piece| self.window(piece)).collect()) {
+            // SAFETY: all of the run is mapped by us; the description is read during the call.
+            unsafe { driver::get().cuMemSetAccess(run.start, run.bytes, &access, 1) }?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Ranges {
+    fn drop(&mut self) {
+        self.starts.iter().for_each(|&start| free(start, self.bytes));
+    }
+}
+
+/// Windows in address order, neighbours made one.
+fn joined(mut windows: Vec<Window>) -> Vec<Window> {
+    windows.sort_by_key(|window| window.start);
+    let mut joined: Vec<Window> = Vec::new();
+    for window in windows {
+        match joined.last_mut() {
+            Some(last) if last.start + last.bytes as u64 == window.start => last.bytes += window.bytes,
+            _ => joined.push(window),
+        }
+    }
+    joined
+}
+
+fn reserve(bytes: u64) -> Result<CUdeviceptr, DriverError> {
+    let mut start = 0;
+    // SAFETY: the result goes to our own variable.
+    unsafe { driver::get().cuMemAddressReserve(&mut start, bytes as usize, 0, 0, 0) }?;
+    Ok(start)
+}
+
+fn free(start: CUdeviceptr, bytes: u64) {
+    // SAFETY: a range that we reserved, of that size, with nothing mapped in it. A failure
+    // leaves addresses reserved, which harms nobody.
+    let _ = unsafe { driver::get().cuMemAddressFree(start, bytes as usize) };
+}
+
+/// An imported handle; released when dropped.
+struct Imported(CUmemGenericAllocationHandle);
+
+/// Imports a piece; its file descriptor is closed.
+fn import(handle: OwnedFd) -> Result<Imported, DriverError> {
+    let mut imported = 0;
+    let descriptor = std::ptr::without_provenance_mut(handle.as_raw_fd() as usize);
+    let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    // SAFETY: the result goes to our own variable; for this kind the driver takes the
+    // descriptor's number, which stays open through the call.
+    unsafe { driver::get().cuMemImportFromShareableHandle(&mut imported, descriptor, kind) }?;
+    Ok(Imported(imported))
+}
+
+impl Imported {
+    /// Maps the piece; the mapping keeps it alive, the handle is released.
+    fn map_at(self, window: Window) -> Result<(), DriverError> {
+        // SAFETY: the window lies in a range that we reserved, and nothing is mapped there.
+        unsafe { driver::get().cuMemMap(window.start, window.bytes, 0, self.0, 0) }
+    }
+}
+
+impl Drop for Imported {
+    fn drop(&mut self) {
+        // SAFETY: our own handle, used no more.
+        let released = unsafe { driver::get().cuMemRelease(self.0) };
+        debug_assert!(released.is_ok(), "releasing our own handle: {released:?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_are_made_accessible_in_one_call() {
+        let window = |start, bytes| Window { start, bytes };
+        let runs = joined(vec![window(40, 10), window(10, 20), window(30, 10), window(60, 1)]);
+        assert_eq!(runs, [window(10, 40), window(60, 1)]);
+    }
+}

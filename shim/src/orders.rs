@@ -1,0 +1,298 @@
+//! Carries out the manager's orders, in the order in which they came: the gate thread.
+//!
+//! Invariant: `Drained` is said only when nobody is inside the gate, nothing is being mapped and
+//! all work has ended; from then until `Open` the live bytes of the process do not change.
+
+use crate::drain::Probe;
+use crate::driver::{Current, relax_captures_of_this_thread};
+use crate::gate::{BoundaryWait, GATE, Pause, Record};
+use crate::link::{Gone, Order};
+use crate::log::{info, warning};
+use crate::process::Process;
+use crate::tenant::Tenant;
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+use tidegate_ffi::units::{Step, TenantId};
+use tidegate_ffi::wire::live;
+use tidegate_ffi::wire::message::{Drained, FromShim, ToShim};
+
+/// How often a watched process looks whether it submits anything.
+const TICK: Duration = Duration::from_millis(20);
+/// Ticks without a submission after which it may count as idle.
+const QUIET_TICKS: u32 = 2;
+/// Longer waits than this are as good as for ever, and safe to add to a moment.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// The gate thread's whole life.
+pub fn carry_out(process: &'static Process, orders: &Receiver<Order>) {
+    relax_captures_of_this_thread();
+    let mut watch = Watch::default();
+    loop {
+        match watch.next(orders) {
+            Some(Order::Gone) => return,
+            Some(Order::Message(message, handles)) => {
+                watch.let_go();
+                let order = AssertUnwindSafe(|| obey(process, message, handles, &mut watch));
+                if catch_unwind(order).is_err() {
+                    warning!("an order of the manager failed in a way that was not foreseen");
+                }
+            }
+            None => watch.tick(process),
+        }
+    }
+}
+
+fn obey(process: &'static Process, message: ToShim, handles: Vec<OwnedFd>, watch: &mut Watch) {
+    let answered = match message {
+        ToShim::Close { step, boundary, deadline_ms, drain_ms } => {
+            close(process, Closing { step, boundary, deadline: ms(deadline_ms), drain: ms(drain_ms) })
+        }
+        ToShim::Unmap { step, tenant, pieces } => {
+            let outcome = while_closed(process, tenant, |tenant| {
+                tenant.unmap(process, &pieces).map_err(|error| error.to_string())
+            });
+            process.link.send(done_or_failed(step, outcome))
+        }
+        ToShim::Map { step, tenant, pieces } => {
+            let outcome = while_closed(process, tenant, |tenant| {
+                tenant.map(process, pieces, handles).map_err(|error| error.to_string())
+            });
+            process.link.send(done_or_failed(step, outcome))
+        }
+        ToShim::Open => {
+            open(process);
+            Ok(())
+        }
+        ToShim::Recall { tenant } => {
+            recall(process, tenant);
+            Ok(())
+        }
+        ToShim::Watch { on } => {
+            watch.set(on);
+            Ok(())
+        }
+        // Answers go through the reader to whoever asked.
+        ToShim::Welcome { .. }
+        | ToShim::Refused { .. }
+        | ToShim::Attached { .. }
+        | ToShim::Leased { .. }
+        | ToShim::LeaseRefused { .. } => Ok(()),
+    };
+    // The reader notices the end of the connection too, and says what there is to say.
+    let _: Result<(), Gone> = answered;
+}
+
+fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds).min(LONGEST)
+}
+
+/// A `Close`.
+struct Closing {
+    step: Step,
+    boundary: u64,
+    deadline: Duration,
+    drain: Duration,
+}
+
+fn close(process: &'static Process, closing: Closing) -> Result<(), Gone> {
+    process.publish_gate(1);
+    let waited = GATE.wait_for_boundary(closing.boundary, Instant::now() + closing.deadline);
+    if waited == BoundaryWait::GivenUp {
+        open(process);
+        return Ok(());
+    }
+    let started = Instant::now();
+    match drain_and_report(process, &closing, waited, started) {
+        Ok((drained, maps)) => {
+            process.count_switch();
+            process.publish_gate(2);
+            let maps: Vec<_> = maps.iter().map(AsFd::as_fd).collect();
+            let with = |outstanding| FromShim::Drained(Drained { outstanding, ..drained });
+            process.link.send_drained(with, &maps)
+        }
+        Err(reason) => {
+            info!("not drained: {reason}");
+            open(process);
+            process.link.hand_on();
+            process.link.send(FromShim::NotDrained { step: closing.step, reason })
+        }
+    }
+}
+
+fn drain_and_report(
+    process: &'static Process,
+    closing: &Closing,
+    waited: BoundaryWait,
+    started: Instant,
+) -> Result<(Drained, Vec<OwnedFd>), String> {
+    let until = started + closing.drain;
+    drain(process, until)?;
+    let took = started.elapsed();
+    process.link.hold();
+    // What had been handed on before is mapped, and known, when the last arrival is gone.
+    if !GATE.wait_until_empty(until) {
+        return Err("pieces that came were not mapped in time".into());
+    }
+    report(process, closing, waited, took)
+}
+
+/// Shuts the gate and waits until all work has ended.
+fn drain(process: &'static Process, until: Instant) -> Result<(), String> {
+    loop {
+        wait_for_captures(process, until)?;
+        if !GATE.shut(until) {
+            return Err("a thread did not come out of a driver call in time".into());
+        }
+        // A capture that began before the gate was shut.
+        if !process.captures.any() {
+            break;
+        }
+        GATE.open();
+    }
+    let probe = Probe::start(process).map_err(|error| error.to_string())?;
+    probe.wait(until).map_err(|error| error.to_string())
+}
+
+fn wait_for_captures(process: &Process, until: Instant) -> Result<(), String> {
+    let mut pause = Pause::default();
+    while process.captures.any() {
+        if !pause.before(until) {
+            return Err("a stream is capturing".into());
+        }
+    }
+    Ok(())
+}
+
+/// What is said at the end of a closing, with the live maps; the open questions are filled in
+/// when it is sent.
+fn report(
+    process: &Process,
+    closing: &Closing,
+    waited: BoundaryWait,
+    took: Duration,
+) -> Result<(Drained, Vec<OwnedFd>), String> {
+    let (tenants, now) = (process.tenants.all(), process.now());
+    let maps = tenants.iter().map(|tenant| live::write(&tenant.live_ranges(now)));
+    let maps = maps.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
+    for tenant in &tenants {
+        let unmapped = with_context_of(process, tenant, Tenant::unmap_arriving);
+        unmapped.map_err(|error| error.to_string())?;
+    }
+    let drained = Drained {
+        step: closing.step,
+        at_boundary: waited == BoundaryWait::Reached,
+        drain_micros: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+        tenants: tenants.iter().map(|tenant| tenant.id).collect(),
+        outstanding: Vec::new(),
+        boundaries: now.boundaries,
+    };
+    Ok((drained, maps))
+}
+
+fn open(process: &Process) {
+    process.tenants.all().into_iter().for_each(Tenant::reopen);
+    process.publish_gate(0);
+    GATE.open();
+}
+
+/// Changes a tenant's mappings, with a context of its GPU current.
+fn while_closed(
+    process: &Process,
+    tenant: TenantId,
+    change: impl FnOnce(&Tenant) -> Result<(), String>,
+) -> Result<(), String> {
+    if GATE.is_open() {
+        return Err("the gate is open".into());
+    }
+    let tenant = find(process, tenant).ok_or_else(|| format!("{tenant} is not of this process"))?;
+    with_context_of(process, tenant, change)
+}
+
+fn with_context_of<T>(process: &Process, tenant: &Tenant, work: impl FnOnce(&Tenant) -> T) -> T {
+    let used = process.contexts.keep_one_of(tenant.device);
+    let current = used.as_ref().and_then(|used| Current::make(used.context).ok());
+    let result = work(tenant);
+    drop(current);
+    result
+}
+
+fn find(process: &Process, id: TenantId) -> Option<&'static Tenant> {
+    process.tenants.all().into_iter().find(|tenant| tenant.id == id)
+}
+
+fn done_or_failed(step: Step, outcome: Result<(), String>) -> FromShim {
+    match outcome {
+        Ok(()) => FromShim::Done { step },
+        Err(reason) => FromShim::Failed { step, reason },
+    }
+}
+
+fn recall(process: &Process, tenant: TenantId) {
+    let Some(known) = find(process, tenant) else {
+        return process.link.give_back(tenant, Vec::new());
+    };
+    let outcome = with_context_of(process, known, |tenant| tenant.give_back_idle(process));
+    if let Err(error) = outcome {
+        info!("memory that nobody uses could not be given back: {error}");
+    }
+}
+
+/// Notices that a process submits nothing while others wait.
+#[derive(Default)]
+struct Watch {
+    on: bool,
+    submissions: u64,
+    quiet_ticks: u32,
+    probe: Option<Probe>,
+    said: bool,
+}
+
+impl Watch {
+    fn set(&mut self, on: bool) {
+        *self = Self { on, submissions: Record::submissions(), ..Self::default() };
+    }
+
+    /// Uses no context any more: an order may take long, and the program must be able to destroy
+    /// its contexts meanwhile.
+    fn let_go(&mut self) {
+        self.probe = None;
+    }
+
+    /// The next order; `None` at a tick.
+    fn next(&self, orders: &Receiver<Order>) -> Option<Order> {
+        if !self.on {
+            return Some(orders.recv().unwrap_or(Order::Gone));
+        }
+        match orders.recv_timeout(TICK) {
+            Ok(order) => Some(order),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => Some(Order::Gone),
+        }
+    }
+
+    fn tick(&mut self, process: &'static Process) {
+        let submissions = Record::submissions();
+        if submissions != self.submissions || Record::is_anybody_inside() || !GATE.is_open() {
+            *self = Self { on: true, submissions, ..Self::default() };
+            return;
+        }
+        self.quiet_ticks = self.quiet_ticks.saturating_add(1);
+        if !self.said && self.quiet_ticks >= QUIET_TICKS && self.has_drained(process) {
+            self.said = process.link.send(FromShim::Idle).is_ok();
+            self.probe = None;
+        }
+    }
+
+    /// Whether the work submitted so far has ended; starts to look at the first call.
+    fn has_drained(&mut self, process: &'static Process) -> bool {
+        if process.captures.any() {
+            return false;
+        }
+        if self.probe.is_none() {
+            self.probe = Probe::start(process).ok();
+        }
+        self.probe.as_ref().is_some_and(|probe| probe.is_passed().unwrap_or(false))
+    }
+}

@@ -1,0 +1,468 @@
+//! A tenant: this process's memory on one GPU.
+//!
+//! ```text
+//! allocate:  pass the gate → arena finds a place ─ backed ──────────────────────► live
+//!                                               └ claims → Lease → map → settle ─┘
+//! ```
+//! Invariants: an allocation is alive only where every slot of it is mapped, and it becomes so
+//! while the gate cannot shut; a closing therefore finds every live byte in a piece the manager
+//! knows. The lock of the books is never held during a driver call or a wait.
+
+use crate::arena::{Arena, Claim, Place};
+use crate::driver::{Context, Current, synchronize};
+use crate::gate::{Arrival, GATE};
+use crate::link::{Gone, Reply};
+use crate::liveness::{Allocation, Liveness, Moment};
+use crate::log::{Level, Once, info, say};
+use crate::mapping::Ranges;
+use crate::process::Process;
+use crate::status::Status;
+use once_cell::race::OnceBox;
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use tidegate_ffi::cuda::DriverError;
+use tidegate_ffi::cuda::sys::{CUdevice, CUdeviceptr};
+use tidegate_ffi::units::{Class, PieceId, Step, TenantId, Units};
+use tidegate_ffi::wire::live::LiveRange;
+use tidegate_ffi::wire::message::{FromShim, Layout, LeaseRequest, Placed};
+use tidegate_ffi::wire::page::TenantRow;
+
+/// Pieces leased ahead, at most.
+const PIECES_AHEAD: u64 = 64;
+/// The part of what is leased already that is leased ahead: one in so many.
+const AHEAD_PART: u32 = 4;
+
+/// See the module.
+pub struct Tenant {
+    /// Its name.
+    pub id: TenantId,
+    /// The GPU, as this process numbers it.
+    pub device: CUdevice,
+    /// How its memory is laid out.
+    pub layout: Layout,
+    /// Where its figures are published.
+    row: usize,
+    ranges: OnceBox<Ranges>,
+    books: Mutex<Books>,
+}
+
+/// What is where.
+struct Books {
+    classes: [ClassBooks; 2],
+    pieces: BTreeMap<PieceId, Placed>,
+    /// Pieces that are mapped for leases whose last answer has not come. Nothing is placed in
+    /// them yet, so they can be taken away again if a closing comes first.
+    arriving: BTreeMap<Step, Vec<Placed>>,
+}
+
+struct ClassBooks {
+    arena: Arena,
+    live: Liveness<Context>,
+}
+
+/// Why memory could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum Shortage {
+    /// The class's address range is full.
+    #[error("the address range is full")]
+    Range,
+    /// The manager said no.
+    #[error("{0}")]
+    Refused(String),
+    /// The manager is gone.
+    #[error(transparent)]
+    Gone(#[from] Gone),
+    /// A driver call failed.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// The manager sent pieces that do not fit the question.
+    #[error("the manager sent pieces for other slots than were asked for")]
+    Misplaced,
+}
+
+/// An allocation that an address belongs to.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    /// Its first address.
+    pub start: CUdeviceptr,
+    /// Its length, as asked for.
+    pub bytes: u64,
+    /// The context it was made in.
+    pub owner: Context,
+}
+
+impl Tenant {
+    /// A tenant without memory.
+    pub fn new(id: TenantId, device: CUdevice, layout: Layout, row: usize) -> Self {
+        let books = || ClassBooks {
+            arena: Arena::new(layout.unit_bytes, layout.range_bytes),
+            live: Liveness::default(),
+        };
+        let books = Books { classes: [books(), books()], pieces: BTreeMap::new(), arriving: BTreeMap::new() };
+        Self { id, device, layout, row, ranges: OnceBox::new(), books: Mutex::new(books) }
+    }
+
+    /// The address ranges, reserved at the first allocation, when a context is current.
+    fn ranges(&self) -> Result<&Ranges, DriverError> {
+        let Layout { unit_bytes, range_bytes, .. } = self.layout;
+        self.ranges.get_or_try_init(|| Ranges::reserve(self.device, unit_bytes, range_bytes).map(Box::new))
+    }
+
+    /// Allocates `bytes` (at least 1) in the context `owner`. Waits while the gate is closed and
+    /// while the manager finds room.
+    pub fn allocate(
+        &self,
+        process: &Process,
+        class: Class,
+        bytes: u64,
+        owner: Context,
+    ) -> Result<CUdeviceptr, Status> {
+        let ranges = self.ranges()?;
+        let start = self.find_room(process, class, bytes, owner).map_err(|shortage| {
+            explain(bytes, class, &shortage);
+            Status::OUT_OF_MEMORY
+        })?;
+        Ok(ranges.address(class, start))
+    }
+
+    fn find_room(
+        &self,
+        process: &Process,
+        class: Class,
+        bytes: u64,
+        owner: Context,
+    ) -> Result<u64, Shortage> {
+        loop {
+            let place = {
+                let _pass = GATE.pass();
+                let ahead = self.most_ahead(class);
+                let place = self.books().start(class, bytes, ahead);
+                let place = place.ok_or(Shortage::Range)?;
+                if place.claims.is_empty() {
+                    self.publish_birth(process, class, place.start, bytes, owner);
+                    return Ok(place.start);
+                }
+                place
+            };
+            match self.lease_all(process, class, &place) {
+                Ok(arrival) => {
+                    let settled = self.books().classes[class.index()].arena.settle(&place);
+                    if settled {
+                        self.publish_birth(process, class, place.start, bytes, owner);
+                        drop(arrival);
+                        return Ok(place.start);
+                    }
+                }
+                Err(shortage) => {
+                    self.books().classes[class.index()].arena.abandon(&place);
+                    return Err(shortage);
+                }
+            }
+        }
+    }
+
+    /// The most units to ask for beyond the need: only temporary memory comes and goes.
+    fn most_ahead(&self, class: Class) -> Units {
+        let units = PIECES_AHEAD * self.layout.piece_bytes / self.layout.unit_bytes.max(1);
+        match class {
+            Class::Persistent => Units(0),
+            Class::Temporary => Units(u32::try_from(units).unwrap_or(u32::MAX)),
+        }
+    }
+
+    /// Gets pieces for all claims of a place. While the last arrival lives, the gate cannot shut.
+    fn lease_all(&self, process: &Process, class: Class, place: &Place) -> Result<Option<Arrival>, Shortage> {
+        let mut last = None;
+        for claim in &place.claims {
+            // Not two at a time: the gate may have to shut before the next answer.
+            drop(last.take());
+            last = Some(self.lease(process, class, *claim)?);
+        }
+        Ok(last)
+    }
+
+    fn lease(&self, process: &Process, class: Class, claim: Claim) -> Result<Arrival, Shortage> {
+        let Claim { first, units, ahead } = claim;
+        let replies = process.link.request(|step| {
+            FromShim::Lease(LeaseRequest { step, tenant: self.id, class, first, units, ahead })
+        })?;
+        let mut outcome = Ok(());
+        loop {
+            match replies.next()? {
+                Reply::Leased { pieces, handles, more, arrival } => {
+                    if outcome.is_ok() {
+                        outcome = self.take_in(replies.step(), class, claim, &pieces, handles);
+                    }
+                    if outcome.is_err() {
+                        process.link.give_back(self.id, pieces.iter().map(|piece| piece.piece).collect());
+                    }
+                    if !more {
+                        self.books().enter_arrived(replies.step());
+                        self.publish_mapped(process);
+                        return outcome.map(|()| arrival);
+                    }
+                }
+                Reply::Refused(reason) => return Err(Shortage::Refused(reason)),
+                Reply::Attached { .. } => return Err(Shortage::Misplaced),
+            }
+        }
+    }
+
+    /// Maps pieces that came for a claim. They are usable when the last of their lease is here.
+    fn take_in(
+        &self,
+        step: Step,
+        class: Class,
+        claim: Claim,
+        pieces: &[Placed],
+        handles: Vec<OwnedFd>,
+    ) -> Result<(), Shortage> {
+        let fits = pieces.iter().all(|piece| piece.class == class && claim.covers(piece));
+        if !fits || pieces.is_empty() || pieces.len() != handles.len() {
+            return Err(Shortage::Misplaced);
+        }
+        self.ranges()?.map(pieces, handles)?;
+        self.books().arriving.entry(step).or_default().extend_from_slice(pieces);
+        Ok(())
+    }
+
+    /// Takes away the pieces of leases whose last answer has not come: these leases will be
+    /// answered anew.
+    pub fn unmap_arriving(&self) -> Result<(), DriverError> {
+        let arriving = std::mem::take(&mut self.books().arriving);
+        for placed in arriving.values().flatten() {
+            self.ranges()?.unmap(placed)?;
+        }
+        Ok(())
+    }
+
+    fn publish_birth(&self, process: &Process, class: Class, start: u64, bytes: u64, owner: Context) {
+        let persistent = class == Class::Persistent;
+        let allocation = Allocation { bytes, owner, persistent, born: process.now() };
+        let mut books = self.books();
+        let live = &mut books.classes[class.index()].live;
+        live.insert(start, allocation);
+        self.row(process).publish_live(class, live.live_bytes());
+    }
+
+    /// Frees the allocation that starts at `address`, when all work submitted before has ended.
+    pub fn free(&self, process: &Process, address: CUdeviceptr) -> Result<(), Status> {
+        let (class, start) = self.find_range(address).ok_or(Status::INVALID_VALUE)?;
+        let dead = self.bury(process, class, start).ok_or(Status::INVALID_VALUE)?;
+        let ended = wait_for_work_in(process, dead.owner);
+        self.books().classes[class.index()].arena.free(start);
+        ended.map_err(Status::from)
+    }
+
+    /// Frees everything that was made in a context that is no more.
+    pub fn free_all_of(&self, process: &Process, owner: Context) {
+        for class in Class::ALL {
+            let starts = self.books().classes[class.index()].live.owned_by(owner);
+            for start in starts {
+                if self.bury(process, class, start).is_some() {
+                    self.books().classes[class.index()].arena.free(start);
+                }
+            }
+        }
+    }
+
+    /// The bytes are dead; their place is not free yet.
+    fn bury(&self, process: &Process, class: Class, start: u64) -> Option<Allocation<Context>> {
+        let mut books = self.books();
+        let live = &mut books.classes[class.index()].live;
+        let dead = live.remove(start)?;
+        self.row(process).publish_live(class, live.live_bytes());
+        Some(dead)
+    }
+
+    /// Whether an address lies in one of the tenant's ranges.
+    pub fn has(&self, address: CUdeviceptr) -> bool {
+        self.find_range(address).is_some()
+    }
+
+    /// The live allocation that an address belongs to.
+    pub fn find(&self, address: CUdeviceptr) -> Option<Found> {
+        let (class, at) = self.find_range(address)?;
+        let (start, allocation) = self.books().classes[class.index()].live.containing(at)?;
+        let start = address - (at - start);
+        Some(Found { start, bytes: allocation.bytes, owner: allocation.owner })
+    }
+
+    /// Re-classes the allocation that an address belongs to.
+    pub fn tag(&self, address: CUdeviceptr, class: Class, now: Moment) -> bool {
+        let Some((birth, at)) = self.find_range(address) else { return false };
+        self.books().classes[birth.index()].live.tag(at, class, now)
+    }
+
+    /// All live bytes.
+    pub fn live_bytes(&self) -> u64 {
+        self.books().classes.iter().map(|class| class.live.live_bytes()).sum()
+    }
+
+    /// The live ranges of both classes, as the manager is told them at a closing.
+    pub fn live_ranges(&self, now: Moment) -> Vec<LiveRange> {
+        let (books, mut ranges) = (self.books(), Vec::new());
+        for class in Class::ALL {
+            let live = &books.classes[class.index()].live;
+            live.append_ranges(class, self.layout.unit_bytes, now, &mut ranges);
+        }
+        ranges
+    }
+
+    /// Takes pieces away while the job is stopped. Those that are not here are no error: the
+    /// manager may repeat an order that failed half-way.
+    pub fn unmap(&self, process: &Process, pieces: &[PieceId]) -> Result<(), DriverError> {
+        for piece in pieces {
+            let placed = self.books().pieces.get(piece).copied();
+            if let Some(placed) = placed {
+                self.ranges()?.unmap(&placed)?;
+                self.books().leave(&placed);
+            }
+        }
+        self.publish_mapped(process);
+        Ok(())
+    }
+
+    /// Puts pieces back, or new ones. Those that are here already are no error, as above.
+    pub fn map(&self, process: &Process, pieces: Vec<Placed>, handles: Vec<OwnedFd>) -> Result<(), Shortage> {
+        let fits =
+            pieces.iter().all(|p| self.books().classes[p.class.index()].arena.contains(p.slot, p.units));
+        if !fits || pieces.len() != handles.len() {
+            return Err(Shortage::Misplaced);
+        }
+        let (missing, handles): (Vec<Placed>, Vec<OwnedFd>) = {
+            let books = self.books();
+            let absent = |(piece, _): &(Placed, OwnedFd)| !books.pieces.contains_key(&piece.piece);
+            pieces.into_iter().zip(handles).filter(absent).unzip()
+        };
+        self.ranges()?.map(&missing, handles)?;
+        self.books().enter(&missing);
+        self.publish_mapped(process);
+        Ok(())
+    }
+
+    /// The job is about to run again.
+    pub fn reopen(&self) {
+        self.books().classes.iter_mut().for_each(|class| class.arena.reopen());
+    }
+
+    /// Gives back the pieces that no allocation touches. Their slots are free for other pieces
+    /// only when the manager has been told: a lease for them must not come before that.
+    pub fn give_back_idle(&self, process: &Process) -> Result<(), DriverError> {
+        let idle = self.books().start_leaving();
+        let mut outcome = Ok(());
+        let (gone, kept): (Vec<Placed>, Vec<Placed>) = idle.into_iter().partition(|placed| {
+            if outcome.is_ok() {
+                outcome = self.ranges().and_then(|ranges| ranges.unmap(placed));
+            }
+            outcome.is_ok()
+        });
+        info!("{}: gave back {} idle pieces and kept {}", self.id, gone.len(), kept.len());
+        process.link.give_back(self.id, gone.iter().map(|placed| placed.piece).collect());
+        self.books().end_leaving(&gone, &kept);
+        self.publish_mapped(process);
+        outcome
+    }
+
+    fn find_range(&self, address: CUdeviceptr) -> Option<(Class, u64)> {
+        self.ranges.get()?.find(address)
+    }
+
+    fn publish_mapped(&self, process: &Process) {
+        let books = self.books();
+        for class in Class::ALL {
+            let units = u64::from(books.classes[class.index()].arena.backed().0);
+            let bytes = units * self.layout.unit_bytes;
+            self.row(process).mapped_bytes[class.index()].store(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Shows the tenant on the page.
+    pub fn publish_name(&self, process: &Process) {
+        self.row(process).tenant.store(self.id.0, Ordering::Relaxed);
+    }
+
+    fn row<'a>(&self, process: &'a Process) -> &'a TenantRow {
+        &process.page.tenants[self.row]
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock()
+    }
+}
+
+impl Books {
+    fn start(&mut self, class: Class, bytes: u64, most_ahead: Units) -> Option<Place> {
+        let arena = &mut self.classes[class.index()].arena;
+        let ahead = Units(arena.backed().0 / AHEAD_PART).min(most_ahead);
+        arena.place(bytes, ahead)
+    }
+
+    fn enter(&mut self, pieces: &[Placed]) {
+        for piece in pieces {
+            self.pieces.insert(piece.piece, *piece);
+            self.classes[piece.class.index()].arena.back(piece.slot, piece.units);
+        }
+    }
+
+    fn enter_arrived(&mut self, step: Step) {
+        let arrived = self.arriving.remove(&step).unwrap_or_default();
+        self.enter(&arrived);
+    }
+
+    fn leave(&mut self, placed: &Placed) {
+        self.pieces.remove(&placed.piece);
+        self.classes[placed.class.index()].arena.send_away(placed.slot, placed.units);
+    }
+
+    fn end_leaving(&mut self, gone: &[Placed], kept: &[Placed]) {
+        for placed in gone {
+            self.classes[placed.class.index()].arena.left(placed.slot, placed.units);
+            self.pieces.remove(&placed.piece);
+        }
+        for placed in kept {
+            self.classes[placed.class.index()].arena.back(placed.slot, placed.units);
+        }
+    }
+
+    /// Takes all pieces that no place touches out of use.
+    fn start_leaving(&mut self) -> Vec<Placed> {
+        let Self { classes, pieces, .. } = self;
+        let mut leaves =
+            |piece: &&Placed| classes[piece.class.index()].arena.start_leaving(piece.slot, piece.units);
+        pieces.values().filter(|piece| leaves(piece)).copied().collect()
+    }
+}
+
+impl Claim {
+    /// Whether a piece lies in the slots that were asked for.
+    fn covers(&self, piece: &Placed) -> bool {
+        let end = |first: u32, units: u32| u64::from(first) + u64::from(units);
+        let claimed = end(self.first.0, self.units.0) + u64::from(self.ahead.0);
+        piece.slot >= self.first && piece.units.0 > 0 && end(piece.slot.0, piece.units.0) <= claimed
+    }
+}
+
+/// Waits for the work of a context, which need not be the current one.
+fn wait_for_work_in(process: &Process, context: Context) -> Result<(), DriverError> {
+    if crate::driver::current_context() == Some(context) {
+        return synchronize();
+    }
+    // Destroyed meanwhile: its work has ended with it.
+    let Some(used) = process.contexts.keep(context) else { return Ok(()) };
+    let _current = Current::make(used.context)?;
+    synchronize()
+}
+
+fn explain(bytes: u64, class: Class, shortage: &Shortage) {
+    static GONE: Once = Once::new();
+    match shortage {
+        Shortage::Gone(_) => GONE.say(
+            Level::Warn,
+            format_args!("the manager is gone: what is allocated goes on, new memory cannot be had"),
+        ),
+        shortage => say(Level::Info, format_args!("no room for {bytes} bytes of {class} memory: {shortage}")),
+    }
+}

@@ -1,0 +1,41 @@
+//! The shim's own threads.
+//!
+//! Invariant: they take none of the program's signals, hold nothing that must be joined, and a
+//! panic in one of them reaches neither the program nor its output.
+
+use std::io;
+use std::mem::MaybeUninit;
+
+/// Enough for driver calls, and only address space until it is used.
+const STACK_BYTES: usize = 512 << 10;
+
+/// Starts a thread that nobody joins.
+pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let _blocked = Blocked::all_signals();
+    std::thread::Builder::new().name(name.into()).stack_size(STACK_BYTES).spawn(body).map(drop)
+}
+
+/// The calling thread takes no signals; a thread that it starts inherits that.
+struct Blocked {
+    before: libc::sigset_t,
+}
+
+impl Blocked {
+    fn all_signals() -> Self {
+        let mut all = MaybeUninit::uninit();
+        // SAFETY: the result goes to our own variable.
+        unsafe { libc::sigfillset(all.as_mut_ptr()) };
+        let mut before = MaybeUninit::zeroed();
+        // SAFETY: sigfillset has initialised the set; the old one goes to our own variable.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
+        // SAFETY: written by the call, and zero bytes are a valid (empty) set besides.
+        Self { before: unsafe { before.assume_init() } }
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        // SAFETY: the thread's own earlier mask; the old one is not asked for.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
+    }
+}

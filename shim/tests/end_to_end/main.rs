@@ -1,0 +1,18 @@
+//! The built library, preloaded into a real process on the software GPU, with a manager whose
+//! every word the test chooses.
+//!
+//! ```text
+//! test ──► stage: a process of its own, plays the manager on a node of its own
+//!            └──► guest: a process with libtidegate.so preloaded, does as it is told
+//! ```
+
+#[macro_use]
+mod stage;
+mod guest;
+mod manager;
+
+mod alone;
+mod memory;
+mod routes;
+mod storm;
+mod switches;

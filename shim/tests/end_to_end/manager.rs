@@ -1,0 +1,270 @@
+//! The manager's part, played by the test: it makes pieces on the same software GPU.
+
+use crate::guest::{Guest, Line};
+use crate::stage::{MEMORY, UNIT};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use tempfile::TempDir;
+use tidegate_ffi::cuda::Driver;
+use tidegate_ffi::cuda::sys::*;
+use tidegate_ffi::units::*;
+use tidegate_ffi::wire::live::{self, LiveRange};
+use tidegate_ffi::wire::message::*;
+use tidegate_ffi::wire::page::Page;
+use tidegate_ffi::wire::{Connection, Mapped};
+
+/// The one tenant.
+pub const TENANT: TenantId = TenantId(7);
+/// What the job is told as the GPU's memory.
+pub const QUOTA: u64 = 8 << 20;
+
+/// A manager with one guest.
+pub struct Manager {
+    driver: Driver,
+    context: CUcontext,
+    listener: UnixListener,
+    connection: Option<Connection>,
+    /// What the guest publishes.
+    pub page: Option<Mapped<Page>>,
+    pieces: BTreeMap<PieceId, (CUdeviceptr, CUmemGenericAllocationHandle, u64)>,
+    /// Leases that were asked while the manager waited for something else.
+    pub asked: Vec<LeaseRequest>,
+    next: u64,
+    directory: TempDir,
+}
+
+/// Runs a driver call of the manager, which has to succeed.
+macro_rules! call {
+    ($driver:expr, $name:ident($($argument:expr),*)) => {
+        // SAFETY: the results go to our own variables, the handles are alive.
+        unsafe { $driver.$name($($argument),*) }.unwrap()
+    };
+}
+
+impl Manager {
+    /// A manager that listens, on the promise's GPU.
+    pub fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let driver = Driver::open(c"libcuda.so.1").unwrap();
+        let mut context = std::ptr::null_mut();
+        call!(driver, cuInit(0));
+        call!(driver, cuDevicePrimaryCtxRetain(&mut context, 0));
+        call!(driver, cuCtxSetCurrent(context));
+        let listener = UnixListener::bind(directory.path().join("manager")).unwrap();
+        let pieces = BTreeMap::new();
+        Self {
+            driver,
+            context,
+            listener,
+            connection: None,
+            page: None,
+            pieces,
+            asked: Vec::new(),
+            next: 1,
+            directory,
+        }
+    }
+
+    /// Starts the guest.
+    pub fn guest(&self, environment: &[(&str, &str)]) -> Guest {
+        Guest::start(self.directory.path(), environment)
+    }
+
+    /// Starts a guest and brings it to its first allocation.
+    pub fn guest_with_context(&mut self) -> (Guest, Line) {
+        let guest = self.guest(&[]);
+        let mut line = guest.line();
+        line.tell("init");
+        self.welcome(false);
+        assert_eq!(line.hear(), "ok");
+        line.tell("context");
+        self.attach();
+        assert_eq!(line.hear(), "ok");
+        (guest, line)
+    }
+
+    /// Accepts the guest.
+    pub fn welcome(&mut self, closed: bool) -> JobClaim {
+        self.connection = Some(Connection::from(self.listener.accept().unwrap().0));
+        let (hello, mut fds) = self.receive();
+        let FromShim::Hello(claim) = hello else { panic!("{hello:?}") };
+        self.page = Some(Page::open(fds.remove(0).as_fd()).unwrap());
+        self.send(ToShim::Welcome { job: JobId(1), closed }, &[]);
+        claim
+    }
+
+    /// Attaches the guest to the GPU.
+    pub fn attach(&mut self) {
+        let FromShim::Attach { step, .. } = self.hear() else { panic!("no Attach") };
+        let layout =
+            Layout { unit_bytes: UNIT, piece_bytes: 4 * UNIT, total_bytes: QUOTA, range_bytes: 4 * MEMORY };
+        self.send(ToShim::Attached { step, tenant: TENANT, layout }, &[]);
+    }
+
+    /// Ends the connection.
+    pub fn die(&mut self) {
+        self.connection = None;
+    }
+
+    pub fn send(&self, message: ToShim, fds: &[OwnedFd]) {
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        self.connection.as_ref().unwrap().send(&message, &fds).unwrap();
+    }
+
+    pub fn receive(&self) -> (FromShim, Vec<OwnedFd>) {
+        let (message, fds) = self.connection.as_ref().unwrap().receive().unwrap();
+        let ToManager::Shim(message) = message else { panic!("{message:?}") };
+        (message, fds)
+    }
+
+    pub fn hear(&self) -> FromShim {
+        self.receive().0
+    }
+
+    /// The guest asks for pieces.
+    pub fn hear_lease(&self) -> LeaseRequest {
+        let message = self.hear();
+        let FromShim::Lease(lease) = message else { panic!("{message:?}") };
+        lease
+    }
+
+    /// Makes a piece and says where it goes.
+    pub fn make(&mut self, class: Class, slot: u32, units: u32) -> Placed {
+        let (mut handle, mut address, bytes) = (0, 0, u64::from(units) * UNIT);
+        let mut properties: CUmemAllocationProp = unsafe_zeroed();
+        properties.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+        properties.requestedHandleTypes = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        let device = CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: 0 };
+        properties.location = device;
+        let access = CUmemAccessDesc {
+            location: device,
+            flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        call!(self.driver, cuMemCreate(&mut handle, bytes as usize, &properties, 0));
+        call!(self.driver, cuMemAddressReserve(&mut address, bytes as usize, 0, 0, 0));
+        call!(self.driver, cuMemMap(address, bytes as usize, 0, handle, 0));
+        call!(self.driver, cuMemSetAccess(address, bytes as usize, &access, 1));
+        let piece = PieceId(self.next);
+        self.next += 1;
+        self.pieces.insert(piece, (address, handle, bytes));
+        Placed { piece, class, slot: SlotIndex(slot), units: Units(units) }
+    }
+
+    /// Releases a piece.
+    pub fn destroy(&mut self, piece: PieceId) {
+        let (address, handle, bytes) = self.pieces.remove(&piece).unwrap();
+        call!(self.driver, cuMemUnmap(address, bytes as usize));
+        call!(self.driver, cuMemRelease(handle));
+        call!(self.driver, cuMemAddressFree(address, bytes as usize));
+    }
+
+    /// A handle of a piece, to be sent.
+    pub fn export(&self, piece: PieceId) -> OwnedFd {
+        let mut number = -1i32;
+        let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        let (_, handle, _) = self.pieces[&piece];
+        call!(self.driver, cuMemExportToShareableHandle((&raw mut number).cast(), handle, kind, 0));
+        // SAFETY: the driver made it for us.
+        unsafe { OwnedFd::from_raw_fd(number) }
+    }
+
+    /// Gives what was asked for, in one piece, and nothing ahead.
+    pub fn grant(&mut self, lease: &LeaseRequest) -> Placed {
+        let piece = self.make(lease.class, lease.first.0, lease.units.0);
+        self.give(lease, vec![piece], false);
+        piece
+    }
+
+    /// Answers a lease with these pieces.
+    pub fn give(&self, lease: &LeaseRequest, pieces: Vec<Placed>, more: bool) {
+        let handles: Vec<OwnedFd> = pieces.iter().map(|piece| self.export(piece.piece)).collect();
+        self.send(ToShim::Leased { step: lease.step, pieces, more }, &handles);
+    }
+
+    /// Closes the gate and hears `Drained` with the tenant's live map.
+    pub fn close(&self, boundary: u64, deadline_ms: u64) -> (Drained, Vec<LiveRange>) {
+        self.ask_to_close(boundary, deadline_ms);
+        self.hear_drained()
+    }
+
+    pub fn ask_to_close(&self, boundary: u64, deadline_ms: u64) {
+        self.send(ToShim::Close { step: Step(99), boundary, deadline_ms, drain_ms: 10_000 }, &[]);
+    }
+
+    /// Threads that wait may say so before.
+    pub fn hear_drained(&self) -> (Drained, Vec<LiveRange>) {
+        loop {
+            match self.hear_or_drained() {
+                Ok(drained) => return drained,
+                Err(FromShim::Waiting) => {}
+                Err(message) => panic!("{message:?}"),
+            }
+        }
+    }
+
+    /// `Drained` with the tenant's live map, or another message.
+    pub fn hear_or_drained(&self) -> Result<(Drained, Vec<LiveRange>), FromShim> {
+        match self.receive() {
+            (FromShim::Drained(drained), mut fds) => {
+                assert_eq!((drained.step, &drained.tenants[..]), (Step(99), &[TENANT][..]));
+                Ok((drained, live::read(fds.remove(0)).unwrap()))
+            }
+            (message, _) => Err(message),
+        }
+    }
+
+    pub fn connection(&self) -> &Connection {
+        self.connection.as_ref().unwrap()
+    }
+
+    /// Takes pieces away.
+    pub fn unmap(&mut self, pieces: &[Placed]) {
+        let pieces = pieces.iter().map(|piece| piece.piece).collect();
+        self.send(ToShim::Unmap { step: Step(100), tenant: TENANT, pieces }, &[]);
+        assert_eq!(self.hear_answer(), FromShim::Done { step: Step(100) });
+    }
+
+    /// Puts pieces back.
+    pub fn map(&mut self, pieces: &[Placed]) {
+        let handles: Vec<OwnedFd> = pieces.iter().map(|piece| self.export(piece.piece)).collect();
+        self.send(ToShim::Map { step: Step(101), tenant: TENANT, pieces: pieces.to_vec() }, &handles);
+        assert_eq!(self.hear_answer(), FromShim::Done { step: Step(101) });
+    }
+
+    /// The next message that is not `Waiting`. Leases asked meanwhile are kept in `asked`.
+    pub fn hear_answer(&mut self) -> FromShim {
+        loop {
+            match self.hear() {
+                FromShim::Waiting => {}
+                FromShim::Lease(lease) => self.asked.push(lease),
+                message => return message,
+            }
+        }
+    }
+
+    pub fn open(&self) {
+        self.send(ToShim::Open, &[]);
+    }
+
+    /// Bytes of a piece.
+    pub fn load(&self, piece: PieceId) -> Vec<u8> {
+        let (address, _, bytes) = self.pieces[&piece];
+        let mut copy = vec![0u8; bytes as usize];
+        call!(self.driver, cuCtxSetCurrent(self.context));
+        call!(self.driver, cuMemcpyDtoH_v2(copy.as_mut_ptr().cast(), address, copy.len()));
+        copy
+    }
+
+    /// Overwrites a piece.
+    pub fn store(&self, piece: PieceId, bytes: &[u8]) {
+        let (address, _, _) = self.pieces[&piece];
+        call!(self.driver, cuCtxSetCurrent(self.context));
+        call!(self.driver, cuMemcpyHtoD_v2(address, bytes.as_ptr().cast(), bytes.len()));
+    }
+}
+
+fn unsafe_zeroed() -> CUmemAllocationProp {
+    // SAFETY: plain numbers, pointers and enums that have a zero variant.
+    unsafe { std::mem::zeroed() }
+}

@@ -1,0 +1,148 @@
+//! Memory as a program sees it.
+
+use crate::manager::{Manager, TENANT};
+use crate::stage::UNIT;
+use std::sync::atomic::Ordering;
+use tidegate_ffi::units::Class;
+use tidegate_ffi::wire::message::{FromShim, ToShim};
+
+promise! {
+    fn backed_memory_is_given_out_again_without_a_message() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        line.tell("allocate 1000");
+        let lease = manager.hear_lease();
+        manager.grant(&lease);
+        let first = line.hear();
+        assert_eq!(line.ask(&format!("free {first}")), "ok");
+        assert_eq!(line.ask("allocate 2000"), first);
+        let second = line.ask("allocate 2000");
+        assert_eq!(second.parse::<u64>().unwrap(), first.parse::<u64>().unwrap() + 2048);
+        let row = &manager.page.as_ref().unwrap().tenants[0];
+        assert_eq!(row.tenant.load(Ordering::Relaxed), TENANT.0);
+        assert_eq!(row.live_bytes[Class::Temporary.index()].load(Ordering::Relaxed), 4000);
+        assert_eq!(row.mapped_bytes[Class::Temporary.index()].load(Ordering::Relaxed), UNIT);
+        guest.end();
+    }
+}
+
+promise! {
+    fn a_program_is_told_of_its_own_allocations_and_quota() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        line.tell("allocate 5000");
+        let lease = manager.hear_lease();
+        manager.grant(&lease);
+        let address: u64 = line.hear().parse().unwrap();
+        assert_eq!(line.ask("info"), format!("{} {}", (8 << 20) - 5000, 8 << 20));
+        assert_eq!(line.ask(&format!("range {}", address + 4999)), format!("{address} 5000"));
+        assert_eq!(line.ask(&format!("range {}", address + 5000)), "CUDA_ERROR_NOT_FOUND");
+        for (attribute, value) in [(2, 2), (3, address + 9), (9, 0), (11, address), (12, 5000)] {
+            assert_eq!(line.ask(&format!("attribute {attribute} {}", address + 9)), value.to_string());
+        }
+        guest.end();
+    }
+}
+
+promise! {
+    fn wrong_frees_and_sizes_are_refused_as_the_driver_does() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        assert_eq!(line.ask("allocate 0"), "CUDA_ERROR_INVALID_VALUE");
+        line.tell("allocate 5000");
+        let lease = manager.hear_lease();
+        manager.grant(&lease);
+        let address: u64 = line.hear().parse().unwrap();
+        assert_eq!(line.ask(&format!("free {}", address + 512)), "CUDA_ERROR_INVALID_VALUE");
+        assert_eq!(line.ask(&format!("free {address}")), "ok");
+        assert_eq!(line.ask(&format!("free {address}")), "CUDA_ERROR_INVALID_VALUE");
+        assert_eq!(line.ask("managed"), "CUDA_ERROR_NOT_SUPPORTED");
+        guest.end();
+    }
+}
+
+promise! {
+    fn a_refused_lease_is_out_of_memory_and_can_be_tried_again() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        line.tell("allocate 5000");
+        let lease = manager.hear_lease();
+        manager.send(ToShim::LeaseRefused { step: lease.step, reason: "full".into() }, &[]);
+        assert_eq!(line.hear(), "CUDA_ERROR_OUT_OF_MEMORY");
+        line.tell("allocate 5000");
+        let again = manager.hear_lease();
+        assert_eq!((again.first, again.units), (lease.first, lease.units));
+        manager.grant(&again);
+        assert_ne!(line.hear(), "");
+        assert!(guest.end().is_empty(), "it said something");
+    }
+}
+
+promise! {
+    fn only_pieces_without_a_live_byte_are_given_back() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        let mut allocate = |line: &mut crate::guest::Line| {
+            line.tell(&format!("allocate {UNIT}"));
+            let lease = manager.hear_lease();
+            (manager.grant(&lease).piece, line.hear())
+        };
+        let (kept, _) = allocate(&mut line);
+        let (idle, address) = allocate(&mut line);
+        assert_eq!(line.ask(&format!("free {address}")), "ok");
+        manager.send(ToShim::Recall { tenant: TENANT }, &[]);
+        assert_eq!(manager.hear(), FromShim::Return { tenant: TENANT, pieces: vec![idle] });
+        manager.send(ToShim::Recall { tenant: TENANT }, &[]);
+        assert_eq!(manager.hear(), FromShim::Return { tenant: TENANT, pieces: vec![] });
+        line.tell(&format!("allocate {UNIT}"));
+        let lease = manager.hear_lease();
+        let fresh = manager.grant(&lease);
+        let again = line.hear();
+        assert_eq!(again, address, "addresses are used again");
+        assert_eq!(line.ask(&format!("fill {again} {UNIT} 5")), "ok");
+        let first_bytes = [kept, idle, fresh.piece].map(|piece| manager.load(piece)[0]);
+        assert_eq!(first_bytes, [0, 0, 5]);
+        guest.end();
+    }
+}
+
+promise! {
+    fn what_was_allocated_in_a_context_ends_with_it() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        line.tell("allocate 5000");
+        let lease = manager.hear_lease();
+        manager.grant(&lease);
+        line.hear();
+        assert_eq!(line.ask("release"), "ok");
+        assert_eq!(manager.close(0, 0).1, []);
+        manager.open();
+        guest.end();
+    }
+}
+
+promise! {
+    fn several_threads_allocate_at_once() {
+        let mut manager = Manager::start();
+        let (guest, _first) = manager.guest_with_context();
+        let mut lines: Vec<_> = (0..8).map(|_| guest.line()).collect();
+        for line in &mut lines {
+            assert_eq!(line.ask("context"), "ok");
+            line.tell("allocate 70000");
+        }
+        let leases: Vec<_> = (0..8).map(|_| manager.hear_lease()).collect();
+        for lease in leases.iter().rev() {
+            manager.grant(lease);
+        }
+        let mut addresses: Vec<u64> = lines.iter_mut().map(|line| line.hear().parse().unwrap()).collect();
+        for (value, (line, address)) in lines.iter_mut().zip(&addresses).enumerate() {
+            assert_eq!(line.ask(&format!("fill {address} 70000 {value}")), "ok");
+        }
+        for (value, (line, address)) in lines.iter_mut().zip(&addresses).enumerate() {
+            assert_eq!(line.ask(&format!("read {address} 70000")), format!("{value} {value}"));
+        }
+        addresses.sort();
+        assert!(addresses.windows(2).all(|pair| pair[1] - pair[0] >= 70000));
+        guest.end();
+    }
+}

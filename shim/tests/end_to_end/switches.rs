@@ -1,0 +1,226 @@
+//! What a program notices of being stopped and going on: nothing but the time.
+
+use crate::manager::{Manager, TENANT};
+use crate::stage::UNIT;
+use std::time::Duration;
+use tidegate_ffi::units::{Class, Step};
+use tidegate_ffi::wire::message::{FromShim, ToShim};
+
+promise! {
+    fn a_resumed_program_finds_every_live_byte_at_its_address() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        line.tell("allocate 100000");
+        let lease = manager.hear_lease();
+        let old = manager.grant(&lease);
+        let address = line.hear();
+        assert_eq!(line.ask(&format!("fill {address} 100000 42")), "ok");
+
+        let (drained, live) = manager.close(0, 0);
+        assert!(!drained.at_boundary);
+        assert_eq!(live.iter().map(|r| (r.class, r.start, r.bytes)).collect::<Vec<_>>(), [(Class::Temporary, 0, 100_000)]);
+        manager.unmap(&[old]);
+        let saved = manager.load(old.piece);
+        manager.store(old.piece, &vec![0xff; saved.len()]);
+        let new = manager.make(old.class, old.slot.0, old.units.0);
+        manager.store(new.piece, &saved);
+
+        line.tell(&format!("read {address} 100000"));
+        assert!(line.is_silent(), "a copy went through a closed gate");
+        manager.map(&[new]);
+        manager.open();
+        assert_eq!(line.hear(), "42 42");
+        assert_eq!(line.ask(&format!("fill {address} 100000 43")), "ok");
+        assert_eq!(manager.load(new.piece)[99_999], 43);
+        assert_eq!(manager.load(old.piece)[0], 0xff, "the old piece was still reachable");
+        guest.end();
+    }
+}
+
+promise! {
+    fn many_switches_keep_addresses_and_bytes() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        line.tell("allocate 300000");
+        let lease = manager.hear_lease();
+        let mut piece = manager.grant(&lease);
+        let address = line.hear();
+        for round in 0..100 {
+            assert_eq!(line.ask(&format!("fill {address} 300000 {round}")), "ok");
+            manager.close(0, 0);
+            manager.unmap(&[piece]);
+            let saved = manager.load(piece.piece);
+            // The GPU would be full before the end if the program kept any of them.
+            manager.destroy(piece.piece);
+            piece = manager.make(piece.class, piece.slot.0, piece.units.0);
+            manager.store(piece.piece, &saved);
+            manager.map(&[piece]);
+            manager.open();
+            assert_eq!(line.ask(&format!("read {address} 300000")), format!("{round} {round}"));
+            assert_eq!(line.ask(&format!("range {address}")), format!("{address} 300000"));
+        }
+        guest.end();
+    }
+}
+
+promise! {
+    fn a_program_stops_at_the_boundary_it_is_asked_for_and_no_other() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        assert_eq!(line.ask("boundary"), "ok");
+        manager.ask_to_close(3, 20_000);
+        std::thread::sleep(Duration::from_millis(30));
+        assert_eq!(line.ask("boundary"), "ok");
+        line.tell("boundary");
+        let (drained, _) = manager.hear_drained();
+        assert!(drained.at_boundary);
+        assert_eq!(drained.boundaries, 3);
+        assert!(line.is_silent());
+        manager.open();
+        assert_eq!(line.hear(), "ok");
+        guest.end();
+    }
+}
+
+promise! {
+    fn an_allocation_on_the_way_to_the_boundary_is_served() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        manager.ask_to_close(0, 20_000);
+        line.tell("allocate 5000");
+        let lease = manager.hear_lease();
+        manager.grant(&lease);
+        assert_ne!(line.hear(), "");
+        line.tell("boundary");
+        let (_, live) = manager.hear_drained();
+        assert_eq!(live.len(), 1);
+        manager.open();
+        assert_eq!(line.hear(), "ok");
+        guest.end();
+    }
+}
+
+promise! {
+    fn a_lease_that_crosses_the_closing_is_void_and_answered_anew() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        line.tell(&format!("allocate {}", 4 * UNIT));
+        let lease = manager.hear_lease();
+        let part = manager.make(lease.class, lease.first.0, 1);
+        manager.give(&lease, vec![part], true);
+        std::thread::sleep(Duration::from_millis(50));
+        let (drained, live) = manager.close(0, 0);
+        assert_eq!(drained.outstanding, [lease.step]);
+        assert_eq!(live, []);
+        let void = manager.make(lease.class, lease.first.0, 4);
+        manager.give(&lease, vec![void], false);
+        assert!(line.is_silent(), "a void answer was taken");
+        manager.open();
+        manager.grant(&lease);
+        let address = line.hear();
+        assert_eq!(line.ask(&format!("fill {address} {} 9", 4 * UNIT)), "ok");
+        assert_eq!((manager.load(part.piece)[0], manager.load(void.piece)[0]), (0, 0));
+        guest.end();
+    }
+}
+
+promise! {
+    fn an_allocation_while_closed_waits_and_is_in_the_next_map() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        line.tell("allocate 1000");
+        let lease = manager.hear_lease();
+        let piece = manager.grant(&lease);
+        let first = line.hear();
+        manager.close(0, 0);
+        line.tell("allocate 1000");
+        assert_eq!(manager.hear(), FromShim::Waiting);
+        assert!(line.is_silent(), "memory of a piece that may go was given out");
+        manager.unmap(&[piece]);
+        manager.map(&[piece]);
+        manager.open();
+        assert_ne!(line.hear(), first);
+        assert_eq!(manager.close(0, 0).1.iter().map(|r| (r.start, r.bytes)).collect::<Vec<_>>(), [(0, 1000), (1024, 1000)]);
+        manager.open();
+        guest.end();
+    }
+}
+
+promise! {
+    fn what_survives_two_switches_or_is_said_to_be_persistent_is_long_lived() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        assert_eq!(line.ask("push 1"), "ok");
+        line.tell("allocate 1000");
+        let lease = manager.hear_lease();
+        assert_eq!(lease.class, Class::Persistent);
+        manager.grant(&lease);
+        line.hear();
+        assert_eq!(line.ask("pop"), "ok");
+        line.tell("allocate 1000");
+        let lease = manager.hear_lease();
+        assert_eq!(lease.class, Class::Temporary);
+        manager.grant(&lease);
+        line.hear();
+        let long_lived = || {
+            let (_, live) = manager.close(0, 0);
+            manager.open();
+            live.iter().map(|range| range.long_lived).collect::<Vec<_>>()
+        };
+        assert_eq!(long_lived(), [true, false]);
+        assert_eq!(long_lived(), [true, false]);
+        assert_eq!(long_lived(), [true, true]);
+        guest.end();
+    }
+}
+
+promise! {
+    fn the_gate_does_not_close_during_a_capture() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        let stream = line.ask("capture");
+        manager.send(ToShim::Close { step: Step(98), boundary: 0, deadline_ms: 0, drain_ms: 50 }, &[]);
+        assert!(matches!(manager.hear(), FromShim::NotDrained { step: Step(98), .. }));
+        manager.ask_to_close(0, 0);
+        assert_eq!(line.ask(&format!("end-capture {stream}")), "ok");
+        manager.hear_drained();
+        line.tell("capture");
+        assert!(line.is_silent(), "a capture began behind a closed gate");
+        manager.open();
+        assert_ne!(line.hear(), "");
+        guest.end();
+    }
+}
+
+promise! {
+    fn a_watched_program_says_once_that_it_is_idle() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        manager.send(ToShim::Watch { on: true }, &[]);
+        assert_eq!(manager.hear(), FromShim::Idle);
+        line.tell("allocate 1000");
+        let lease = manager.hear_lease();
+        manager.grant(&lease);
+        let address = line.hear();
+        assert_eq!(line.ask(&format!("fill {address} 1000 1")), "ok");
+        assert_eq!(manager.hear(), FromShim::Idle);
+        guest.end();
+    }
+}
+
+promise! {
+    fn orders_that_make_no_sense_are_refused_and_harm_nobody() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        manager.send(ToShim::Unmap { step: Step(5), tenant: TENANT, pieces: vec![] }, &[]);
+        assert!(matches!(manager.hear(), FromShim::Failed { step: Step(5), .. }));
+        manager.close(0, 0);
+        let wild = manager.make(Class::Temporary, u32::MAX - 1, 1);
+        let handle = manager.export(wild.piece);
+        manager.send(ToShim::Map { step: Step(6), tenant: TENANT, pieces: vec![wild] }, &[handle]);
+        assert!(matches!(manager.hear(), FromShim::Failed { step: Step(6), .. }));
+        manager.open();
+        assert_eq!(line.ask("info"), "8388608 8388608");
+        guest.end();
+    }
+}

@@ -1,0 +1,364 @@
+//! Copies, between any two of host and device memory, of one, two or three dimensions.
+//!
+//! What a copy may touch is looked up when it runs, in its stream. A range that is not accessible
+//! then faults the context. Pageable host memory is read at the call and written before the call
+//! returns, as CUDA does; pinned memory when the copy runs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cudarc::driver::sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUcontext, CUmemorytype, CUresult, CUstream};
+
+use crate::abi::{Answer, Host, HostMut, In, Mirror};
+use crate::context::{self, Context};
+use crate::model::{Link, Timeline};
+use crate::node::Gpu;
+use crate::space::{self, Side, Space, Touch};
+use crate::stream::{self, Stream};
+use crate::work::Op;
+
+const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
+
+/// One copy.
+#[derive(Clone)]
+pub struct Transfer {
+    from: End,
+    to: End,
+    /// Bytes of a row.
+    width: usize,
+    /// Rows of a slice.
+    height: usize,
+    /// Slices.
+    depth: usize,
+    /// The source's bytes as they were at the call.
+    staged: Option<Arc<[u8]>>,
+}
+
+/// One end of a copy.
+#[derive(Clone, Copy)]
+struct End {
+    start: usize,
+    /// Bytes from row to row.
+    pitch: usize,
+    /// Bytes from slice to slice.
+    slice: usize,
+    side: Side,
+}
+
+impl Transfer {
+    fn line(to: (usize, Side), from: (usize, Side), bytes: usize) -> Transfer {
+        let end = |(start, side)| End { start, pitch: bytes, slice: bytes, side };
+        Transfer { from: end(from), to: end(to), width: bytes, height: 1, depth: 1, staged: None }
+    }
+
+    /// Carries it out; a range that may not be touched faults the context.
+    pub fn run(&self, context: &Context, clock: &mut Timeline) {
+        let Ok(gpu) = context.gpu() else { return };
+        clock.begin(gpu.config.call_cost());
+        let Some(link) = self.check(context.device, gpu) else { return context.fault() };
+        let arrival = link.and_then(|link| link.book(self.bytes()));
+        self.copy_rows();
+        clock.finish(Duration::ZERO, arrival);
+    }
+
+    /// Whether both ends may be touched, and the link that is crossed.
+    fn check<'gpu>(&self, device: usize, gpu: &'gpu Gpu) -> Option<Option<&'gpu Link>> {
+        let space = space::look();
+        let reads = self.staged.is_some() || space.allows(device, self.touch(&self.from, false));
+        if !reads || !space.allows(device, self.touch(&self.to, true)) {
+            return None;
+        }
+        let from_device = self.staged.is_none() && on_device(&space, &self.from);
+        match (from_device, on_device(&space, &self.to)) {
+            (false, true) => Some(Some(&gpu.inward)),
+            (true, false) => Some(Some(&gpu.outward)),
+            _ => Some(None),
+        }
+    }
+
+    fn touch(&self, end: &End, write: bool) -> Touch {
+        Touch { start: end.start, bytes: self.reach(end), side: end.side, write }
+    }
+
+    /// Bytes from the first to the last that an end touches.
+    fn reach(&self, end: &End) -> usize {
+        if self.bytes() == 0 {
+            return 0;
+        }
+        (self.depth - 1) * end.slice + (self.height - 1) * end.pitch + self.width
+    }
+
+    fn bytes(&self) -> usize {
+        self.width * self.height * self.depth
+    }
+
+    fn copy_rows(&self) {
+        let source = self.staged.as_ref().map_or(self.from.start, |bytes| bytes.as_ptr() as usize);
+        for slice in 0..self.depth {
+            for row in 0..self.height {
+                let from = source + slice * self.from.slice + row * self.from.pitch;
+                let to = self.to.start + slice * self.to.slice + row * self.to.pitch;
+                copy_bytes(to, from, self.width);
+            }
+        }
+    }
+
+    /// Submits it; returns when CUDA would: at once, or when pageable memory has been written.
+    fn start(mut self, stream: &Arc<Stream>) -> Answer {
+        let captured = stream.capture().is_some();
+        if !captured && self.pageable(&self.to) {
+            return self.start_and_wait(stream);
+        }
+        if !captured && self.pageable(&self.from) {
+            self.stage();
+        }
+        stream.submit(Op::Transfer(self))
+    }
+
+    fn start_and_wait(self, stream: &Arc<Stream>) -> Answer {
+        if self.bytes() == 0 {
+            return Ok(());
+        }
+        stream.run_to_end(Op::Transfer(self))
+    }
+
+    fn pageable(&self, end: &End) -> bool {
+        let (space, bytes) = (space::look(), self.reach(end));
+        end.side == Side::Anywhere
+            && !space.touches_device(end.start, end.start + bytes)
+            && !space.is_pinned(end.start, bytes)
+    }
+
+    fn stage(&mut self) {
+        let mut bytes = vec![0; self.reach(&self.from)];
+        copy_bytes(bytes.as_mut_ptr() as usize, self.from.start, bytes.len());
+        self.staged = Some(bytes.into());
+    }
+}
+
+fn on_device(space: &Space, end: &End) -> bool {
+    space.touches_device(end.start, end.start + 1)
+}
+
+/// As `memmove`.
+fn copy_bytes(to: usize, from: usize, bytes: usize) {
+    // SAFETY: device ranges were found mapped and accessible; host ranges are the program's word,
+    // as with the driver. Both may be used by others at the same time only in racing programs, whose
+    // bytes are then undefined on hardware too.
+    unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+}
+
+fn device(at: u64) -> (usize, Side) {
+    (at as usize, Side::Device)
+}
+
+fn anywhere(at: usize) -> (usize, Side) {
+    (at, Side::Anywhere)
+}
+
+/// The default stream's turn, and the caller waits.
+fn now(to: (usize, Side), from: (usize, Side), bytes: usize) -> Answer {
+    Transfer::line(to, from, bytes).start_and_wait(&context::current()?.legacy())
+}
+
+fn later(to: (usize, Side), from: (usize, Side), bytes: usize, stream: CUstream) -> Answer {
+    let stream = stream::resolve(stream)?;
+    if bytes == 0 { Ok(()) } else { Transfer::line(to, from, bytes).start(&stream) }
+}
+
+/// `cuMemcpyHtoD_v2`
+pub fn to_device(to: u64, from: Host, bytes: usize) -> Answer {
+    now(device(to), anywhere(from.0), bytes)
+}
+
+/// `cuMemcpyHtoDAsync_v2`
+pub fn to_device_async(to: u64, from: Host, bytes: usize, stream: CUstream) -> Answer {
+    later(device(to), anywhere(from.0), bytes, stream)
+}
+
+/// `cuMemcpyDtoH_v2`
+pub fn to_host(to: HostMut, from: u64, bytes: usize) -> Answer {
+    now(anywhere(to.0), device(from), bytes)
+}
+
+/// `cuMemcpyDtoHAsync_v2`
+pub fn to_host_async(to: HostMut, from: u64, bytes: usize, stream: CUstream) -> Answer {
+    later(anywhere(to.0), device(from), bytes, stream)
+}
+
+/// `cuMemcpyDtoD_v2`
+pub fn within(to: u64, from: u64, bytes: usize) -> Answer {
+    now(device(to), device(from), bytes)
+}
+
+/// `cuMemcpyDtoDAsync_v2`
+pub fn within_async(to: u64, from: u64, bytes: usize, stream: CUstream) -> Answer {
+    later(device(to), device(from), bytes, stream)
+}
+
+/// `cuMemcpy`
+pub fn any(to: u64, from: u64, bytes: usize) -> Answer {
+    now(anywhere(to as usize), anywhere(from as usize), bytes)
+}
+
+/// `cuMemcpyAsync`
+pub fn any_async(to: u64, from: u64, bytes: usize, stream: CUstream) -> Answer {
+    later(anywhere(to as usize), anywhere(from as usize), bytes, stream)
+}
+
+/// `cuMemcpyPeer`
+pub fn peer(to: u64, to_in: CUcontext, from: u64, from_in: CUcontext, bytes: usize) -> Answer {
+    context::named(to_in)?;
+    context::named(from_in)?;
+    within(to, from, bytes)
+}
+
+/// `cuMemcpyPeerAsync`
+pub fn peer_async(
+    to: u64,
+    to_in: CUcontext,
+    from: u64,
+    from_in: CUcontext,
+    bytes: usize,
+    stream: CUstream,
+) -> Answer {
+    context::named(to_in)?;
+    context::named(from_in)?;
+    within_async(to, from, bytes, stream)
+}
+
+/// One end in `CUDA_MEMCPY2D`, its enum a number.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawEnd2d {
+    x: usize,
+    y: usize,
+    kind: u32,
+    host: usize,
+    device: u64,
+    array: usize,
+    pitch: usize,
+}
+
+/// `CUDA_MEMCPY2D` with numbers for its enums.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Raw2d {
+    from: RawEnd2d,
+    to: RawEnd2d,
+    width: usize,
+    height: usize,
+}
+
+impl Mirror for Raw2d {
+    type Of = CUDA_MEMCPY2D;
+}
+
+/// One end in `CUDA_MEMCPY3D`, its enum a number.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawEnd3d {
+    x: usize,
+    y: usize,
+    z: usize,
+    level: usize,
+    kind: u32,
+    host: usize,
+    device: u64,
+    array: usize,
+    reserved: usize,
+    pitch: usize,
+    height: usize,
+}
+
+/// `CUDA_MEMCPY3D` with numbers for its enums.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Raw3d {
+    from: RawEnd3d,
+    to: RawEnd3d,
+    width: usize,
+    height: usize,
+    depth: usize,
+}
+
+impl Mirror for Raw3d {
+    type Of = CUDA_MEMCPY3D;
+}
+
+/// The base address of an end, by its memory type; arrays are not supported.
+fn base(kind: u32, host: usize, device: u64) -> Answer<(usize, Side)> {
+    const HOST: u32 = CUmemorytype::CU_MEMORYTYPE_HOST as u32;
+    const DEVICE: u32 = CUmemorytype::CU_MEMORYTYPE_DEVICE as u32;
+    const UNIFIED: u32 = CUmemorytype::CU_MEMORYTYPE_UNIFIED as u32;
+    match kind {
+        HOST => Ok((host, Side::Anywhere)),
+        DEVICE => Ok((device as usize, Side::Device)),
+        UNIFIED => Ok((device as usize, Side::Anywhere)),
+        _ => Err(CUresult::CUDA_ERROR_NOT_SUPPORTED),
+    }
+}
+
+impl RawEnd2d {
+    fn end(&self, width: usize) -> Answer<End> {
+        let (start, side) = base(self.kind, self.host, self.device)?;
+        let pitch = if self.pitch == 0 { width } else { self.pitch };
+        if pitch < self.x + width {
+            return Err(INVALID);
+        }
+        Ok(End { start: start + self.y * pitch + self.x, pitch, slice: 0, side })
+    }
+}
+
+impl RawEnd3d {
+    fn end(&self, width: usize, height: usize) -> Answer<End> {
+        let flat = RawEnd2d {
+            x: self.x,
+            y: self.y,
+            kind: self.kind,
+            host: self.host,
+            device: self.device,
+            array: self.array,
+            pitch: self.pitch,
+        };
+        let end = flat.end(width)?;
+        let slice = end.pitch * self.height.max(height);
+        Ok(End { start: end.start + self.z * slice, slice, ..end })
+    }
+}
+
+impl Raw2d {
+    fn transfer(&self) -> Answer<Transfer> {
+        let (from, to) = (self.from.end(self.width)?, self.to.end(self.width)?);
+        let (width, height) = (self.width, self.height);
+        Ok(Transfer { from, to, width, height, depth: 1, staged: None })
+    }
+}
+
+impl Raw3d {
+    fn transfer(&self) -> Answer<Transfer> {
+        let (width, height, depth) = (self.width, self.height, self.depth);
+        let (from, to) = (self.from.end(width, height)?, self.to.end(width, height)?);
+        Ok(Transfer { from, to, width, height, depth, staged: None })
+    }
+}
+
+/// `cuMemcpy2D_v2` and `cuMemcpy2DUnaligned_v2`
+pub fn plane(copy: In<Raw2d>) -> Answer {
+    copy.get().transfer()?.start_and_wait(&context::current()?.legacy())
+}
+
+/// `cuMemcpy2DAsync_v2`
+pub fn plane_async(copy: In<Raw2d>, stream: CUstream) -> Answer {
+    copy.get().transfer()?.start(&stream::resolve(stream)?)
+}
+
+/// `cuMemcpy3D_v2`
+pub fn volume(copy: In<Raw3d>) -> Answer {
+    copy.get().transfer()?.start_and_wait(&context::current()?.legacy())
+}
+
+/// `cuMemcpy3DAsync_v2`
+pub fn volume_async(copy: In<Raw3d>, stream: CUstream) -> Answer {
+    copy.get().transfer()?.start(&stream::resolve(stream)?)
+}

@@ -1,0 +1,203 @@
+//! Events: a mark in a stream that others query, wait for and measure between.
+//!
+//! Recording makes a new [`Record`], so a wait refers to the recording it saw, whatever is recorded
+//! into the event later.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use cudarc::driver::sys::{CUcontext, CUevent, CUresult, CUstream};
+use parking_lot::Mutex;
+
+use crate::abi::{Answer, Out};
+use crate::context::{self, Context};
+use crate::graph::Capture;
+use crate::registry::Registry;
+use crate::stream::{self, Stream};
+use crate::work::Op;
+
+const INVALID_HANDLE: CUresult = CUresult::CUDA_ERROR_INVALID_HANDLE;
+const DISABLE_TIMING: u32 = 2;
+
+/// An event.
+struct Event {
+    handle: usize,
+    context: Arc<Context>,
+    flags: u32,
+    last: Mutex<Last>,
+}
+
+/// What was last recorded into an event.
+#[derive(Clone)]
+enum Last {
+    Never,
+    Recorded(Arc<Record>),
+    /// On a capturing stream: a node of that graph.
+    Captured(Arc<Capture>),
+}
+
+/// One recording: complete when all its streams have come to it.
+pub struct Record {
+    context: Arc<Context>,
+    missing: AtomicUsize,
+    at: OnceLock<Instant>,
+}
+
+static EVENTS: Registry<Event> = Registry::new();
+
+impl Record {
+    /// A recording that `streams` streams have to come to.
+    fn new(context: Arc<Context>, streams: usize) -> Arc<Record> {
+        Arc::new(Record { context, missing: AtomicUsize::new(streams), at: OnceLock::new() })
+    }
+
+    /// A stream came here.
+    pub fn arrive(&self) {
+        if self.missing.fetch_sub(1, Ordering::SeqCst) == 1 {
+            let _ = self.at.set(Instant::now());
+            self.context.monitor.announce();
+        }
+    }
+
+    /// Whether all have come.
+    pub fn is_complete(&self) -> bool {
+        self.at.get().is_some()
+    }
+
+    /// Returns when it is complete, or never will be, or `waiter` has a fault.
+    pub fn wait(&self, waiter: &Context) {
+        self.context
+            .monitor
+            .wait_until(|| self.is_complete() || self.context.is_faulted() || waiter.is_faulted());
+    }
+}
+
+/// `cuEventCreate`
+pub fn create(out: Out<CUevent>, flags: u32) -> Answer {
+    let context = context::current()?;
+    if flags > 7 || flags & 6 == 4 {
+        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    let last = Mutex::new(Last::Never);
+    let event = EVENTS.add(|handle| Event { handle, context, flags, last });
+    out.set(event.handle as CUevent);
+    Ok(())
+}
+
+/// `cuEventDestroy_v2`
+pub fn destroy(event: CUevent) -> Answer {
+    EVENTS.remove(event as usize).map(drop).ok_or(INVALID_HANDLE)
+}
+
+/// `cuEventRecord`
+pub fn record(event: CUevent, stream: CUstream) -> Answer {
+    let (event, stream) = (find(event)?, stream::resolve(stream)?);
+    if event.context.handle != stream.context.handle {
+        return Err(INVALID_HANDLE);
+    }
+    if let Some(capture) = stream.capture() {
+        *event.last.lock() = Last::Captured(capture);
+        return Ok(());
+    }
+    let record = Record::new(stream.context.clone(), 1);
+    stream.submit(Op::Record(record.clone()))?;
+    *event.last.lock() = Last::Recorded(record);
+    Ok(())
+}
+
+/// `cuEventRecordWithFlags`
+pub fn record_with_flags(event: CUevent, stream: CUstream, _flags: u32) -> Answer {
+    record(event, stream)
+}
+
+/// `cuCtxRecordEvent`: all the work of a context submitted until now.
+pub fn record_context(context: CUcontext, event: CUevent) -> Answer {
+    let (context, event) = (context::named(context)?, find(event)?);
+    let busy = context.pending_streams();
+    let record = Record::new(context.clone(), busy.len() + 1);
+    for stream in busy {
+        stream.push_alone(Op::Record(record.clone()))?;
+    }
+    record.arrive();
+    *event.last.lock() = Last::Recorded(record);
+    Ok(())
+}
+
+/// `cuCtxWaitEvent`: all the work of a context submitted from now on.
+pub fn await_in_context(context: CUcontext, event: CUevent) -> Answer {
+    let (context, event) = (context::named(context)?, find(event)?);
+    match event.last() {
+        Last::Never => Ok(()),
+        Last::Recorded(record) if record.is_complete() => Ok(()),
+        Last::Recorded(record) => context.await_everywhere(record),
+        Last::Captured(_) => Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED),
+    }
+}
+
+/// Makes what is submitted to a stream from now on wait for an event.
+pub fn await_on(stream: &Arc<Stream>, event: CUevent) -> Answer {
+    match (find(event)?.last(), stream.capture()) {
+        (Last::Never, _) => Ok(()),
+        (Last::Captured(capture), _) => capture.join(stream),
+        (Last::Recorded(_), Some(_)) => Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_ISOLATION),
+        (Last::Recorded(record), None) if record.is_complete() => Ok(()),
+        (Last::Recorded(record), None) => stream.submit(Op::Await(record)),
+    }
+}
+
+/// `cuEventQuery`
+pub fn query(event: CUevent) -> Answer {
+    let event = find(event)?;
+    event.context.check()?;
+    match event.last() {
+        Last::Never => Ok(()),
+        Last::Recorded(record) if record.is_complete() => Ok(()),
+        Last::Recorded(record) => {
+            record.context.check()?;
+            Err(CUresult::CUDA_ERROR_NOT_READY)
+        }
+        Last::Captured(_) => Err(CUresult::CUDA_ERROR_CAPTURED_EVENT),
+    }
+}
+
+/// `cuEventSynchronize`
+pub fn synchronize(event: CUevent) -> Answer {
+    let event = find(event)?;
+    match event.last() {
+        Last::Never => event.context.check(),
+        Last::Captured(_) => Err(CUresult::CUDA_ERROR_CAPTURED_EVENT),
+        Last::Recorded(record) => {
+            record.wait(&event.context);
+            record.context.check()
+        }
+    }
+}
+
+/// `cuEventElapsedTime`: milliseconds.
+pub fn elapsed(out: Out<f32>, start: CUevent, end: CUevent) -> Answer {
+    let (start, end) = (find(start)?.time()?, find(end)?.time()?);
+    let later = end.saturating_duration_since(start).as_secs_f64();
+    let earlier = start.saturating_duration_since(end).as_secs_f64();
+    out.set(((later - earlier) * 1e3) as f32);
+    Ok(())
+}
+
+impl Event {
+    fn last(&self) -> Last {
+        self.last.lock().clone()
+    }
+
+    fn time(&self) -> Answer<Instant> {
+        match self.last() {
+            _ if self.flags & DISABLE_TIMING != 0 => Err(INVALID_HANDLE),
+            Last::Recorded(record) => record.at.get().copied().ok_or(CUresult::CUDA_ERROR_NOT_READY),
+            Last::Captured(_) => Err(CUresult::CUDA_ERROR_CAPTURED_EVENT),
+            Last::Never => Err(INVALID_HANDLE),
+        }
+    }
+}
+
+fn find(event: CUevent) -> Answer<Arc<Event>> {
+    EVENTS.get(event as usize).ok_or(INVALID_HANDLE)
+}

@@ -1,0 +1,245 @@
+//! The one table of exported functions: what each takes and which function does it.
+
+#![allow(non_snake_case, reason = "the driver's names")]
+
+use std::ffi::{c_char, c_void};
+
+use cudarc::driver::sys::*;
+
+use crate::abi::*;
+use crate::{
+    context, copy, device, error, event, graph, host, launch, memory, memset, module, node, pointer,
+    proc_address, stream, vmm,
+};
+
+driver! {
+    // Initialisation, errors, versions.
+    early fn cuInit(flags: u32) => node::init;
+    early fn cuDriverGetVersion(out: Out<i32>) => device::version;
+    early fn cuGetErrorName(error: Enum<CUresult>, out: Out<*const c_char>) => error::name;
+    early fn cuGetErrorString(error: Enum<CUresult>, out: Out<*const c_char>) => error::text;
+    early fn cuGetProcAddress_v2(name: Text, out: Out<*mut c_void>, version: i32, flags: u64, status: Maybe<CUdriverProcAddressQueryResult>) => proc_address::get;
+    old_early fn cuGetProcAddress(name: Text, out: Out<*mut c_void>, version: i32, flags: u64) => proc_address::get_v1;
+
+    // Devices.
+    now fn cuDeviceGetCount(out: Out<i32>) => device::count;
+    now fn cuDeviceGet(out: Out<i32>, ordinal: i32) => device::get;
+    now fn cuDeviceGetName(out: OutText, length: i32, device: i32) => device::name;
+    now fn cuDeviceGetUuid_v2(out: Out<CUuuid>, device: i32) => device::uuid;
+    old fn cuDeviceGetUuid(out: Out<CUuuid>, device: i32) => device::uuid;
+    now fn cuDeviceTotalMem_v2(out: Out<usize>, device: i32) => device::total_memory;
+    now fn cuDeviceComputeCapability(major: Out<i32>, minor: Out<i32>, device: i32) => device::capability;
+    now fn cuDeviceGetAttribute(out: Out<i32>, attribute: Enum<CUdevice_attribute>, device: i32) => device::attribute;
+    now fn cuDeviceGetPCIBusId(out: OutText, length: i32, device: i32) => device::pci_bus_id;
+    now fn cuDeviceGetByPCIBusId(out: Out<i32>, id: Text) => device::by_pci_bus_id;
+    now fn cuDeviceCanAccessPeer(out: Out<i32>, device: i32, peer: i32) => device::can_access_peer;
+    now fn cuDeviceGetP2PAttribute(out: Out<i32>, attribute: Enum<CUdevice_P2PAttribute>, from: i32, to: i32) => device::peer_attribute;
+
+    // Contexts.
+    now fn cuDevicePrimaryCtxRetain(out: Out<CUcontext>, device: i32) => context::primary_retain;
+    now fn cuDevicePrimaryCtxRelease_v2(device: i32) => context::primary_release;
+    now fn cuDevicePrimaryCtxReset_v2(device: i32) => context::primary_reset;
+    now fn cuDevicePrimaryCtxGetState(device: i32, flags: Out<u32>, active: Out<i32>) => context::primary_state;
+    now fn cuDevicePrimaryCtxSetFlags_v2(device: i32, flags: u32) => context::primary_set_flags;
+    old fn cuCtxCreate_v2(out: Out<CUcontext>, flags: u32, device: i32) => context::create;
+    old fn cuCtxCreate_v3(out: Out<CUcontext>, affinity: Ignored<*mut CUexecAffinityParam>, count: i32, flags: u32, device: i32) => context::create_v3;
+    now fn cuCtxCreate_v4(out: Out<CUcontext>, parameters: Maybe<CUctxCreateParams>, flags: u32, device: i32) => context::create_v4;
+    now fn cuCtxDestroy_v2(context: CUcontext) => context::destroy;
+    now fn cuCtxPushCurrent_v2(context: CUcontext) => context::push_current;
+    now fn cuCtxPopCurrent_v2(out: Maybe<CUcontext>) => context::pop_current;
+    now fn cuCtxSetCurrent(context: CUcontext) => context::set_current;
+    now fn cuCtxGetCurrent(out: Out<CUcontext>) => context::get_current;
+    now fn cuCtxGetDevice(out: Out<i32>) => context::get_device;
+    now fn cuCtxGetDevice_v2(out: Out<i32>, context: CUcontext) => context::get_device_of;
+    now fn cuCtxGetFlags(out: Out<u32>) => context::get_flags;
+    now fn cuCtxSetFlags(flags: u32) => context::set_flags;
+    now fn cuCtxGetApiVersion(context: CUcontext, out: Out<u32>) => context::api_version;
+    now fn cuCtxGetId(context: CUcontext, out: Out<u64>) => context::get_id;
+    now fn cuCtxGetLimit(out: Out<usize>, limit: Enum<CUlimit>) => context::get_limit;
+    now fn cuCtxSetLimit(limit: Enum<CUlimit>, value: usize) => context::set_limit;
+    now fn cuCtxGetCacheConfig(out: Out<CUfunc_cache>) => context::get_cache_config;
+    now fn cuCtxSetCacheConfig(config: Enum<CUfunc_cache>) => context::set_cache_config;
+    now fn cuCtxGetStreamPriorityRange(least: Maybe<i32>, greatest: Maybe<i32>) => context::stream_priorities;
+    now fn cuCtxSynchronize() => context::synchronize_current;
+    now fn cuCtxSynchronize_v2(context: CUcontext) => context::synchronize_named;
+    now fn cuCtxEnablePeerAccess(peer: CUcontext, flags: u32) => context::enable_peer;
+    now fn cuCtxDisablePeerAccess(peer: CUcontext) => context::disable_peer;
+    now fn cuCtxRecordEvent(context: CUcontext, event: CUevent) => event::record_context;
+    now fn cuCtxWaitEvent(context: CUcontext, event: CUevent) => event::await_in_context;
+
+    now fn cuProfilerStart() => context::no_profiler;
+    now fn cuProfilerStop() => context::no_profiler;
+
+    // Modules, libraries, functions.
+    now fn cuModuleLoad(out: Out<CUmodule>, path: Text) => module::load;
+    now fn cuModuleLoadData(out: Out<CUmodule>, image: Host) => module::load_data;
+    now fn cuModuleLoadFatBinary(out: Out<CUmodule>, image: Host) => module::load_data;
+    now fn cuModuleLoadDataEx(out: Out<CUmodule>, image: Host, count: u32, options: Ignored<*mut CUjit_option>, values: Ignored<*mut *mut c_void>) => module::load_data_with;
+    now fn cuModuleUnload(module: CUmodule) => module::unload;
+    now fn cuModuleGetFunction(out: Out<CUfunction>, module: CUmodule, name: Text) => module::function;
+    now fn cuModuleGetGlobal_v2(address: Maybe<u64>, bytes: Maybe<usize>, module: CUmodule, name: Text) => module::global;
+    now fn cuModuleGetLoadingMode(out: Out<CUmoduleLoadingMode>) => module::loading_mode;
+    now fn cuLibraryLoadData(out: Out<CUlibrary>, image: Host, options: Ignored<*mut CUjit_option>, values: Ignored<*mut *mut c_void>, count: u32, library_options: Ignored<*mut CUlibraryOption>, library_values: Ignored<*mut *mut c_void>, library_count: u32) => module::load_library;
+    now fn cuLibraryLoadFromFile(out: Out<CUlibrary>, path: Text, options: Ignored<*mut CUjit_option>, values: Ignored<*mut *mut c_void>, count: u32, library_options: Ignored<*mut CUlibraryOption>, library_values: Ignored<*mut *mut c_void>, library_count: u32) => module::load_library_file;
+    now fn cuLibraryUnload(library: CUlibrary) => module::unload_library;
+    now fn cuLibraryGetKernel(out: Out<CUkernel>, library: CUlibrary, name: Text) => module::library_kernel;
+    now fn cuLibraryGetModule(out: Out<CUmodule>, library: CUlibrary) => module::library_module;
+    now fn cuLibraryGetGlobal(address: Maybe<u64>, bytes: Maybe<usize>, library: CUlibrary, name: Text) => module::library_global;
+    now fn cuKernelGetFunction(out: Out<CUfunction>, kernel: CUkernel) => module::kernel_function;
+    now fn cuKernelGetLibrary(out: Out<CUlibrary>, kernel: CUkernel) => module::kernel_library;
+    now fn cuKernelGetName(out: Out<*const c_char>, kernel: CUkernel) => module::kernel_name;
+    now fn cuKernelGetAttribute(out: Out<i32>, attribute: Enum<CUfunction_attribute>, kernel: CUkernel, device: i32) => module::kernel_attribute;
+    now fn cuKernelSetAttribute(attribute: Enum<CUfunction_attribute>, value: i32, kernel: CUkernel, device: i32) => module::set_kernel_attribute;
+    now fn cuKernelSetCacheConfig(kernel: CUkernel, config: Enum<CUfunc_cache>, device: i32) => module::set_kernel_cache;
+    now fn cuKernelGetParamInfo(kernel: CUkernel, index: usize, offset: Out<usize>, size: Maybe<usize>) => module::kernel_parameter;
+    now fn cuFuncGetAttribute(out: Out<i32>, attribute: Enum<CUfunction_attribute>, function: CUfunction) => module::function_attribute;
+    now fn cuFuncSetAttribute(function: CUfunction, attribute: Enum<CUfunction_attribute>, value: i32) => module::set_function_attribute;
+    now fn cuFuncSetCacheConfig(function: CUfunction, config: Enum<CUfunc_cache>) => module::set_function_cache;
+    now fn cuFuncGetName(out: Out<*const c_char>, function: CUfunction) => module::function_name;
+    now fn cuFuncGetModule(out: Out<CUmodule>, function: CUfunction) => module::function_module;
+    now fn cuFuncGetParamInfo(function: CUfunction, index: usize, offset: Out<usize>, size: Maybe<usize>) => module::function_parameter;
+    now fn cuFuncIsLoaded(out: Out<CUfunctionLoadingState>, function: CUfunction) => module::function_is_loaded;
+    now fn cuFuncLoad(function: CUfunction) => module::load_function;
+
+    // Launches and occupancy.
+    now fn cuLaunchKernel(function: CUfunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: CUstream, each: Parameters, buffer: Parameters) => launch::launch;
+    now fn cuLaunchKernelEx(config: In<CUlaunchConfig>, function: CUfunction, each: Parameters, buffer: Parameters) => launch::launch_with;
+    now fn cuLaunchCooperativeKernel(function: CUfunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: CUstream, each: Parameters) => launch::launch_cooperative;
+    now fn cuLaunchHostFunc(stream: CUstream, function: CUhostFn, data: HostMut) => stream::call;
+    now fn cuOccupancyMaxActiveBlocksPerMultiprocessor(out: Out<i32>, function: CUfunction, block: i32, shared: usize) => launch::active_blocks;
+    now fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(out: Out<i32>, function: CUfunction, block: i32, shared: usize, flags: u32) => launch::active_blocks_with;
+    now fn cuOccupancyMaxPotentialBlockSize(grid: Out<i32>, block: Out<i32>, function: CUfunction, shared_of: CUoccupancyB2DSize, shared: usize, limit: i32) => launch::best_block;
+    now fn cuOccupancyMaxPotentialBlockSizeWithFlags(grid: Out<i32>, block: Out<i32>, function: CUfunction, shared_of: CUoccupancyB2DSize, shared: usize, limit: i32, flags: u32) => launch::best_block_with;
+    now fn cuOccupancyAvailableDynamicSMemPerBlock(out: Out<usize>, function: CUfunction, blocks: i32, block: i32) => launch::available_shared;
+
+    // Streams.
+    now fn cuStreamCreate(out: Out<CUstream>, flags: u32) => stream::create;
+    now fn cuStreamCreateWithPriority(out: Out<CUstream>, flags: u32, priority: i32) => stream::create_with_priority;
+    now fn cuStreamDestroy_v2(stream: CUstream) => stream::destroy;
+    now fn cuStreamSynchronize(stream: CUstream) => stream::synchronize;
+    now fn cuStreamQuery(stream: CUstream) => stream::query;
+    now fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) => stream::wait_event;
+    now fn cuStreamAddCallback(stream: CUstream, function: CUstreamCallback, data: HostMut, flags: u32) => stream::add_callback;
+    now fn cuStreamGetPriority(stream: CUstream, out: Out<i32>) => stream::priority;
+    now fn cuStreamGetFlags(stream: CUstream, out: Out<u32>) => stream::flags;
+    now fn cuStreamGetId(stream: CUstream, out: Out<u64>) => stream::id;
+    now fn cuStreamGetCtx(stream: CUstream, out: Out<CUcontext>) => stream::context;
+    now fn cuStreamGetDevice(stream: CUstream, out: Out<i32>) => stream::device;
+
+    // Events.
+    now fn cuEventCreate(out: Out<CUevent>, flags: u32) => event::create;
+    now fn cuEventDestroy_v2(event: CUevent) => event::destroy;
+    now fn cuEventRecord(event: CUevent, stream: CUstream) => event::record;
+    now fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u32) => event::record_with_flags;
+    now fn cuEventQuery(event: CUevent) => event::query;
+    now fn cuEventSynchronize(event: CUevent) => event::synchronize;
+    old fn cuEventElapsedTime(out: Out<f32>, start: CUevent, end: CUevent) => event::elapsed;
+    now fn cuEventElapsedTime_v2(out: Out<f32>, start: CUevent, end: CUevent) => event::elapsed;
+
+    // Memory by cuMemAlloc and host memory.
+    now fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) => memory::info;
+    now fn cuMemAlloc_v2(out: Out<u64>, bytes: usize) => memory::alloc;
+    now fn cuMemAllocPitch_v2(out: Out<u64>, pitch: Out<usize>, width: usize, height: usize, element: u32) => memory::alloc_pitch;
+    now fn cuMemFree_v2(address: u64) => memory::free;
+    now fn cuMemGetAddressRange_v2(base: Maybe<u64>, size: Maybe<usize>, at: u64) => memory::address_range;
+    now fn cuMemHostAlloc(out: Out<*mut c_void>, bytes: usize, flags: u32) => host::alloc;
+    now fn cuMemAllocHost_v2(out: Out<*mut c_void>, bytes: usize) => host::alloc_plain;
+    now fn cuMemFreeHost(at: HostMut) => host::free;
+    now fn cuMemHostRegister_v2(at: HostMut, bytes: usize, flags: u32) => host::register;
+    now fn cuMemHostUnregister(at: HostMut) => host::unregister;
+    now fn cuMemHostGetDevicePointer_v2(out: Out<u64>, at: HostMut, flags: u32) => host::device_pointer;
+    now fn cuMemHostGetFlags(out: Out<u32>, at: HostMut) => host::flags;
+    now fn cuPointerGetAttribute(out: OutAny, attribute: Enum<CUpointer_attribute>, at: u64) => pointer::attribute;
+    now fn cuPointerGetAttributes(count: u32, list: InMut<pointer::RawAttribute>, out: OutAnys, at: u64) => pointer::attributes;
+
+    // Virtual memory management.
+    now fn cuMemCreate(out: Out<u64>, size: usize, properties: In<vmm::RawProperties>, flags: u64) => vmm::create;
+    now fn cuMemRelease(handle: u64) => vmm::release;
+    now fn cuMemRetainAllocationHandle(out: Out<u64>, address: HostMut) => vmm::retain;
+    now fn cuMemExportToShareableHandle(out: OutAny, handle: u64, kind: Enum<CUmemAllocationHandleType>, flags: u64) => vmm::export;
+    now fn cuMemImportFromShareableHandle(out: Out<u64>, os_handle: HostMut, kind: Enum<CUmemAllocationHandleType>) => vmm::import;
+    now fn cuMemGetAllocationGranularity(out: Out<usize>, properties: In<vmm::RawProperties>, option: Enum<CUmemAllocationGranularity_flags>) => vmm::allocation_granularity;
+    now fn cuMemGetAllocationPropertiesFromHandle(out: Out<CUmemAllocationProp>, handle: u64) => vmm::properties;
+    now fn cuMemAddressReserve(out: Out<u64>, size: usize, alignment: usize, hint: u64, flags: u64) => vmm::reserve;
+    now fn cuMemAddressFree(start: u64, size: usize) => vmm::unreserve;
+    now fn cuMemMap(start: u64, size: usize, offset: usize, handle: u64, flags: u64) => vmm::map;
+    now fn cuMemUnmap(start: u64, size: usize) => vmm::unmap;
+    now fn cuMemSetAccess(start: u64, size: usize, rights: In<vmm::RawAccess>, count: usize) => vmm::set_access;
+    now fn cuMemGetAccess(out: Out<u64>, location: In<vmm::RawLocation>, address: u64) => vmm::get_access;
+
+    // Copies.
+    now fn cuMemcpy(to: u64, from: u64, bytes: usize) => copy::any;
+    now fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: CUstream) => copy::any_async;
+    now fn cuMemcpyHtoD_v2(to: u64, from: Host, bytes: usize) => copy::to_device;
+    now fn cuMemcpyHtoDAsync_v2(to: u64, from: Host, bytes: usize, stream: CUstream) => copy::to_device_async;
+    now fn cuMemcpyDtoH_v2(to: HostMut, from: u64, bytes: usize) => copy::to_host;
+    now fn cuMemcpyDtoHAsync_v2(to: HostMut, from: u64, bytes: usize, stream: CUstream) => copy::to_host_async;
+    now fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) => copy::within;
+    now fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: CUstream) => copy::within_async;
+    now fn cuMemcpyPeer(to: u64, to_in: CUcontext, from: u64, from_in: CUcontext, bytes: usize) => copy::peer;
+    now fn cuMemcpyPeerAsync(to: u64, to_in: CUcontext, from: u64, from_in: CUcontext, bytes: usize, stream: CUstream) => copy::peer_async;
+    now fn cuMemcpy2D_v2(copy: In<copy::Raw2d>) => copy::plane;
+    now fn cuMemcpy2DUnaligned_v2(copy: In<copy::Raw2d>) => copy::plane;
+    now fn cuMemcpy2DAsync_v2(copy: In<copy::Raw2d>, stream: CUstream) => copy::plane_async;
+    now fn cuMemcpy3D_v2(copy: In<copy::Raw3d>) => copy::volume;
+    now fn cuMemcpy3DAsync_v2(copy: In<copy::Raw3d>, stream: CUstream) => copy::volume_async;
+
+    // Memsets.
+    now fn cuMemsetD8_v2(at: u64, value: u8, count: usize) => memset::d8;
+    now fn cuMemsetD16_v2(at: u64, value: u16, count: usize) => memset::d16;
+    now fn cuMemsetD32_v2(at: u64, value: u32, count: usize) => memset::d32;
+    now fn cuMemsetD8Async(at: u64, value: u8, count: usize, stream: CUstream) => memset::d8_async;
+    now fn cuMemsetD16Async(at: u64, value: u16, count: usize, stream: CUstream) => memset::d16_async;
+    now fn cuMemsetD32Async(at: u64, value: u32, count: usize, stream: CUstream) => memset::d32_async;
+    now fn cuMemsetD2D8_v2(at: u64, pitch: usize, value: u8, width: usize, height: usize) => memset::d2d8;
+    now fn cuMemsetD2D16_v2(at: u64, pitch: usize, value: u16, width: usize, height: usize) => memset::d2d16;
+    now fn cuMemsetD2D32_v2(at: u64, pitch: usize, value: u32, width: usize, height: usize) => memset::d2d32;
+    now fn cuMemsetD2D8Async(at: u64, pitch: usize, value: u8, width: usize, height: usize, stream: CUstream) => memset::d2d8_async;
+    now fn cuMemsetD2D16Async(at: u64, pitch: usize, value: u16, width: usize, height: usize, stream: CUstream) => memset::d2d16_async;
+    now fn cuMemsetD2D32Async(at: u64, pitch: usize, value: u32, width: usize, height: usize, stream: CUstream) => memset::d2d32_async;
+
+    // Graphs.
+    now fn cuStreamBeginCapture_v2(stream: CUstream, mode: Enum<CUstreamCaptureMode>) => graph::begin_capture;
+    now fn cuStreamEndCapture(stream: CUstream, out: Out<CUgraph>) => graph::end_capture;
+    now fn cuStreamIsCapturing(stream: CUstream, out: Out<CUstreamCaptureStatus>) => graph::is_capturing;
+    old fn cuStreamGetCaptureInfo_v2(stream: CUstream, out: Out<CUstreamCaptureStatus>, id: Maybe<u64>, graph: Maybe<CUgraph>, nodes: Maybe<*const CUgraphNode>, count: Maybe<usize>) => graph::capture_info_v2;
+    now fn cuStreamGetCaptureInfo_v3(stream: CUstream, out: Out<CUstreamCaptureStatus>, id: Maybe<u64>, graph: Maybe<CUgraph>, nodes: Maybe<*const CUgraphNode>, edges: Maybe<*const CUgraphEdgeData>, count: Maybe<usize>) => graph::capture_info_v3;
+    now fn cuThreadExchangeStreamCaptureMode(mode: Out<CUstreamCaptureMode>) => graph::exchange_mode;
+    now fn cuGraphInstantiateWithFlags(out: Out<CUgraphExec>, graph: CUgraph, flags: u64) => graph::instantiate;
+    now fn cuGraphInstantiateWithParams(out: Out<CUgraphExec>, graph: CUgraph, parameters: Out<CUDA_GRAPH_INSTANTIATE_PARAMS>) => graph::instantiate_with;
+    now fn cuGraphLaunch(graph: CUgraphExec, stream: CUstream) => graph::launch;
+    now fn cuGraphUpload(graph: CUgraphExec, stream: CUstream) => graph::upload;
+    now fn cuGraphDestroy(graph: CUgraph) => graph::destroy;
+    now fn cuGraphExecDestroy(graph: CUgraphExec) => graph::destroy_executable;
+}
+
+refused! {
+    cuGetExportTable
+    cuMemAllocAsync cuMemFreeAsync cuMemAllocFromPoolAsync cuMemAllocManaged
+    cuMemPoolCreate cuMemPoolDestroy cuMemPoolTrimTo cuMemPoolSetAttribute cuMemPoolGetAttribute
+    cuMemPoolSetAccess cuMemPoolGetAccess cuMemPoolExportToShareableHandle
+    cuMemPoolImportFromShareableHandle cuMemPoolExportPointer cuMemPoolImportPointer
+    cuDeviceGetDefaultMemPool cuDeviceGetMemPool cuDeviceSetMemPool
+    cuMemPrefetchAsync cuMemPrefetchAsync_v2 cuMemAdvise cuMemAdvise_v2 cuMemRangeGetAttribute
+    cuMemRangeGetAttributes cuStreamAttachMemAsync
+    cuMemGetHandleForAddressRange cuMemcpyBatchAsync_v2 cuMemcpy3DBatchAsync_v2
+    cuMemcpy3DPeer cuMemcpy3DPeerAsync cuMemMapArrayAsync
+    cuIpcGetMemHandle cuIpcOpenMemHandle_v2 cuIpcCloseMemHandle cuIpcGetEventHandle cuIpcOpenEventHandle
+    cuArrayCreate_v2 cuArray3DCreate_v2 cuArrayDestroy cuArrayGetDescriptor_v2 cuMipmappedArrayCreate
+    cuTexObjectCreate cuTexObjectDestroy cuSurfObjectCreate cuSurfObjectDestroy
+    cuMemcpyDtoA_v2 cuMemcpyAtoD_v2 cuMemcpyHtoA_v2 cuMemcpyAtoH_v2 cuMemcpyAtoA_v2
+    cuImportExternalMemory cuDestroyExternalMemory cuExternalMemoryGetMappedBuffer
+    cuImportExternalSemaphore cuGraphicsMapResources cuGraphicsUnmapResources
+    cuStreamWaitValue32_v2 cuStreamWaitValue64_v2 cuStreamWriteValue32_v2 cuStreamWriteValue64_v2
+    cuStreamBatchMemOp_v2 cuStreamGetAttribute cuStreamSetAttribute
+    cuStreamBeginCaptureToGraph cuStreamUpdateCaptureDependencies_v2
+    cuGraphCreate cuGraphClone cuGraphGetNodes cuGraphAddKernelNode_v2 cuGraphAddMemcpyNode
+    cuGraphAddMemsetNode cuGraphExecUpdate_v2 cuGraphDebugDotPrint
+    cuPointerSetAttribute cuLinkCreate_v2 cuLinkAddData_v2 cuLinkAddFile_v2 cuLinkComplete cuLinkDestroy
+    cuMulticastCreate cuGreenCtxCreate cuCtxGetExecAffinity cuDeviceGetExecAffinitySupport
+}
+
+/// The address of an exported function, by its exact name.
+pub fn address(name: &str) -> Option<*const c_void> {
+    implemented(name).or_else(|| refusal(name))
+}

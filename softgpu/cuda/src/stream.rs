@@ -1,0 +1,383 @@
+//! Streams: in-order queues, each with a worker thread that starts with its first operation.
+//!
+//! The legacy default stream of a context waits for what was submitted to the context's blocking
+//! streams before, and they for it: such a wait is itself an operation ([`Op::After`]) that names
+//! only operations submitted earlier, so waits never form a circle.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use cudarc::driver::sys::{CUcontext, CUhostFn, CUresult, CUstream, CUstreamCallback};
+use parking_lot::{Condvar, Mutex};
+
+use crate::abi::{Answer, HostMut, Out};
+use crate::context::{self, Context};
+use crate::crash;
+use crate::event;
+use crate::graph::Capture;
+use crate::model::{self, Timeline};
+use crate::registry::Registry;
+use crate::work::{Callback, Function, Op};
+
+const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
+const NON_BLOCKING: u32 = 1;
+const LEGACY: usize = 1;
+const PER_THREAD: usize = 2;
+
+/// Least and greatest priority.
+pub const PRIORITIES: (i32, i32) = (0, -5);
+
+/// A stream.
+pub struct Stream {
+    pub handle: usize,
+    pub context: Arc<Context>,
+    role: Role,
+    priority: i32,
+    queue: Mutex<Queue>,
+    wake: Condvar,
+    submitted: AtomicU64,
+    completed: AtomicU64,
+    capturing: AtomicBool,
+    capture: Mutex<Option<Arc<Capture>>>,
+}
+
+/// How a stream stands to the legacy default stream.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Role {
+    /// It is the legacy default stream.
+    Legacy,
+    /// It waits for it, and the other way round.
+    Blocking,
+    /// They ignore each other.
+    Free,
+}
+
+#[derive(Default)]
+struct Queue {
+    ops: VecDeque<Op>,
+    /// When the first of them came, unless the worker knows.
+    fed: Option<Instant>,
+    worker: Worker,
+}
+
+#[derive(Default, PartialEq)]
+enum Worker {
+    #[default]
+    NotStarted,
+    Asleep,
+    Awake,
+}
+
+static STREAMS: Registry<Stream> = Registry::new();
+
+impl Stream {
+    /// A stream of a context, not registered.
+    pub fn new(handle: usize, context: Arc<Context>, role: Role, priority: i32) -> Stream {
+        Stream {
+            handle,
+            context,
+            role,
+            priority,
+            queue: Mutex::default(),
+            wake: Condvar::new(),
+            submitted: AtomicU64::new(0),
+            completed: AtomicU64::new(0),
+            capturing: AtomicBool::new(false),
+            capture: Mutex::new(None),
+        }
+    }
+
+    /// Queues an operation, or adds it to the graph being captured.
+    pub fn submit(self: &Arc<Self>, op: Op) -> Answer {
+        self.submit_all(vec![op])
+    }
+
+    /// Queues operations that follow each other.
+    pub fn submit_all(self: &Arc<Self>, ops: Vec<Op>) -> Answer {
+        self.context.check()?;
+        if let Some(capture) = self.capture() {
+            capture.add(ops);
+            return Ok(());
+        }
+        let before = self.predecessors();
+        self.push(before.into_iter().chain(ops))
+    }
+
+    /// Carries an operation out and returns when it is done: here, if nothing is before it.
+    pub fn run_to_end(self: &Arc<Self>, op: Op) -> Answer {
+        self.context.check()?;
+        if self.capture().is_some() {
+            return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        }
+        if !self.pending() && self.predecessors().is_empty() {
+            return op.run(&self.context, &mut Timeline::starting_now());
+        }
+        self.submit(op)?;
+        self.synchronize()
+    }
+
+    /// Queues an operation whatever the default stream does.
+    pub fn push_alone(self: &Arc<Self>, op: Op) -> Answer {
+        self.push(std::iter::once(op))
+    }
+
+    fn push(self: &Arc<Self>, ops: impl Iterator<Item = Op>) -> Answer {
+        let mut queue = self.queue.lock();
+        if queue.worker == Worker::NotStarted {
+            self.start_worker()?;
+            queue.worker = Worker::Awake;
+        }
+        if queue.ops.is_empty() {
+            queue.fed = Some(Instant::now());
+        }
+        let before = queue.ops.len();
+        queue.ops.extend(ops);
+        let added = (queue.ops.len() - before) as u64;
+        self.submitted.fetch_add(added, Ordering::SeqCst);
+        if queue.worker == Worker::Asleep {
+            queue.worker = Worker::Awake;
+            self.wake.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Waits for what has been submitted until now.
+    pub fn synchronize(self: &Arc<Self>) -> Answer {
+        if self.capture().is_some() {
+            return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        }
+        self.wait_for(self.submitted.load(Ordering::SeqCst), &self.context);
+        for other in self.siblings() {
+            other.wait_for(other.submitted.load(Ordering::SeqCst), &self.context);
+        }
+        self.context.check()
+    }
+
+    /// As [`Stream::synchronize`]; what is being captured is nothing to wait for.
+    pub fn synchronize_unless_capturing(self: &Arc<Self>) -> Answer {
+        if self.capture().is_some() { Ok(()) } else { self.synchronize() }
+    }
+
+    /// Whether all that was submitted until now is done.
+    pub fn query(&self) -> Answer {
+        self.context.check()?;
+        let busy = self.pending() || self.siblings().iter().any(|other| other.pending());
+        if busy { Err(CUresult::CUDA_ERROR_NOT_READY) } else { Ok(()) }
+    }
+
+    /// Waits for the operation with that number; not after a fault, here or for `waiter`.
+    pub fn wait_for(&self, ticket: u64, waiter: &Context) {
+        self.context.monitor.wait_until(|| {
+            self.completed.load(Ordering::SeqCst) >= ticket
+                || self.context.is_faulted()
+                || waiter.is_faulted()
+        });
+    }
+
+    /// Whether something submitted is not done.
+    pub fn pending(&self) -> bool {
+        let completed = self.completed.load(Ordering::SeqCst);
+        self.submitted.load(Ordering::SeqCst) != completed
+    }
+
+    /// Ends the worker when all is done; a stream that has none is gone at once.
+    pub fn stop(self: &Arc<Self>) {
+        let started = self.queue.lock().worker != Worker::NotStarted;
+        if !started || self.push_alone(Op::Stop).is_err() {
+            self.context.forget_stream(self);
+        }
+    }
+
+    /// The graph this stream's operations go to.
+    pub fn capture(&self) -> Option<Arc<Capture>> {
+        if !self.capturing.load(Ordering::Acquire) {
+            return None;
+        }
+        self.capture.lock().clone()
+    }
+
+    /// From now on operations go to `capture`, or to the queue again.
+    pub fn set_capture(&self, capture: Option<Arc<Capture>>) {
+        let capturing = capture.is_some();
+        *self.capture.lock() = capture;
+        self.capturing.store(capturing, Ordering::Release);
+    }
+
+    /// Whether it is a default stream, whose operations cannot be captured.
+    pub fn is_legacy(&self) -> bool {
+        self.role == Role::Legacy
+    }
+
+    /// Whether it and the legacy default stream wait for each other.
+    pub fn is_blocking(&self) -> bool {
+        self.role == Role::Blocking
+    }
+
+    /// Waits that have to come before the next operation.
+    fn predecessors(&self) -> Vec<Op> {
+        let after = |other: Arc<Stream>| {
+            let ticket = other.submitted.load(Ordering::SeqCst);
+            Op::After(other, ticket)
+        };
+        match self.role {
+            Role::Free => Vec::new(),
+            Role::Blocking => self.context.legacy_if_pending().map(after).into_iter().collect(),
+            Role::Legacy => self.siblings().into_iter().filter(|other| other.pending()).map(after).collect(),
+        }
+    }
+
+    /// The streams that synchronising with this one includes.
+    fn siblings(&self) -> Vec<Arc<Stream>> {
+        match self.role {
+            Role::Legacy => self.context.blocking_streams(),
+            Role::Blocking | Role::Free => Vec::new(),
+        }
+    }
+
+    fn start_worker(self: &Arc<Self>) -> Answer {
+        crash::prepare()?;
+        let stream = self.clone();
+        let started = crash::start_thread("softgpu-stream", move || stream.work());
+        started.map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)
+    }
+
+    /// The worker's life.
+    fn work(self: Arc<Self>) {
+        crash::adopt_thread(self.context.fault_flag());
+        model::sleep_precisely();
+        let mut clock = Timeline::starting_now();
+        loop {
+            let op = self.next(&mut clock);
+            if self.context.check().is_ok() {
+                let _ = op.run(&self.context, &mut clock); // the fault is noted in the context
+            }
+            let last = matches!(op, Op::Stop);
+            drop(op);
+            self.completed.fetch_add(1, Ordering::SeqCst);
+            self.context.monitor.announce();
+            if last {
+                return self.context.forget_stream(&self);
+            }
+        }
+    }
+
+    fn next(&self, clock: &mut Timeline) -> Op {
+        let mut queue = self.queue.lock();
+        loop {
+            if let Some(op) = queue.ops.pop_front() {
+                queue.fed.take().into_iter().for_each(|fed| clock.idle_until(fed));
+                return op;
+            }
+            queue.worker = Worker::Asleep;
+            while queue.worker == Worker::Asleep {
+                self.wake.wait(&mut queue);
+            }
+        }
+    }
+
+    fn flags(&self) -> u32 {
+        if self.role == Role::Free { NON_BLOCKING } else { 0 }
+    }
+}
+
+/// The stream a call names, of a context without a fault.
+pub fn resolve(stream: CUstream) -> Answer<Arc<Stream>> {
+    let found = match stream as usize {
+        0 | LEGACY => context::current()?.legacy(),
+        PER_THREAD => context::current()?.stream_of_this_thread(),
+        handle => STREAMS.get(handle).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?,
+    };
+    found.context.check()?;
+    Ok(found)
+}
+
+/// `cuStreamCreate`
+pub fn create(out: Out<CUstream>, flags: u32) -> Answer {
+    create_with_priority(out, flags, 0)
+}
+
+/// `cuStreamCreateWithPriority`
+pub fn create_with_priority(out: Out<CUstream>, flags: u32, priority: i32) -> Answer {
+    let context = context::current()?;
+    let role = match flags {
+        0 => Role::Blocking,
+        NON_BLOCKING => Role::Free,
+        _ => return Err(INVALID),
+    };
+    let priority = priority.clamp(PRIORITIES.1, PRIORITIES.0);
+    let stream = STREAMS.add(|handle| Stream::new(handle, context.clone(), role, priority));
+    context.remember_stream(&stream)?;
+    out.set(stream.handle as CUstream);
+    Ok(())
+}
+
+/// `cuStreamDestroy_v2`: returns at once, what was submitted is still done.
+pub fn destroy(stream: CUstream) -> Answer {
+    let gone = STREAMS.remove(stream as usize).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+    gone.stop();
+    Ok(())
+}
+
+/// Forgets the handles of a context's streams.
+pub fn forget_handle(handle: usize) {
+    STREAMS.remove(handle);
+}
+
+/// `cuStreamSynchronize`
+pub fn synchronize(stream: CUstream) -> Answer {
+    resolve(stream)?.synchronize()
+}
+
+/// `cuStreamQuery`
+pub fn query(stream: CUstream) -> Answer {
+    resolve(stream)?.query()
+}
+
+/// `cuStreamWaitEvent`
+pub fn wait_event(stream: CUstream, event: cudarc::driver::sys::CUevent, _flags: u32) -> Answer {
+    event::await_on(&resolve(stream)?, event)
+}
+
+/// `cuStreamGetPriority`
+pub fn priority(stream: CUstream, out: Out<i32>) -> Answer {
+    out.set(resolve(stream)?.priority);
+    Ok(())
+}
+
+/// `cuStreamGetFlags`
+pub fn flags(stream: CUstream, out: Out<u32>) -> Answer {
+    out.set(resolve(stream)?.flags());
+    Ok(())
+}
+
+/// `cuStreamGetId`
+pub fn id(stream: CUstream, out: Out<u64>) -> Answer {
+    out.set(resolve(stream)?.handle as u64);
+    Ok(())
+}
+
+/// `cuStreamGetCtx`
+pub fn context(stream: CUstream, out: Out<CUcontext>) -> Answer {
+    out.set(resolve(stream)?.context.handle as CUcontext);
+    Ok(())
+}
+
+/// `cuStreamGetDevice`
+pub fn device(stream: CUstream, out: Out<i32>) -> Answer {
+    out.set(resolve(stream)?.context.device as i32);
+    Ok(())
+}
+
+/// `cuLaunchHostFunc`
+pub fn call(stream: CUstream, function: CUhostFn, data: HostMut) -> Answer {
+    let function = Function::Plain(function.ok_or(INVALID)?);
+    resolve(stream)?.submit(Op::Call(Callback { function, data: data.0 }))
+}
+
+/// `cuStreamAddCallback`
+pub fn add_callback(stream: CUstream, function: CUstreamCallback, data: HostMut, _flags: u32) -> Answer {
+    let function = Function::OfStream(function.ok_or(INVALID)?, stream as usize);
+    resolve(stream)?.submit(Op::Call(Callback { function, data: data.0 }))
+}

@@ -1,0 +1,149 @@
+//! Modules, functions, launches.
+
+use std::ptr::null_mut;
+
+use cudarc::driver::sys::{CUfunction, CUresult};
+
+use crate::support::*;
+
+promise! {
+    fn parameters_are_copied_at_the_launch() on PLAIN; {
+        start();
+        let (lane, x, y) = (stream(1), alloc(16), alloc(16));
+        write(x, &[1.0f32, 2.0, 3.0, 4.0]);
+        write(y, &[1.0f32; 4]);
+        busy(lane, 30);
+        let (mut count, mut a) = (4u32, 2.0f32);
+        let done = launch(kernel(c"axpy"), lane, &[arg(&count), arg(&a), arg(&x), arg(&y)]);
+        assert_eq!(done, CUresult::CUDA_SUCCESS);
+        (count, a) = (0, 0.0);
+        ok!(cuStreamSynchronize(lane));
+        assert_eq!(read::<f32>(y, 4), [3.0, 5.0, 7.0, 9.0], "{count} {a}");
+    }
+}
+
+promise! {
+    fn parameters_may_come_in_one_buffer() on PLAIN; {
+        start();
+        let (x, y) = (alloc(8), alloc(8));
+        write(x, &[1.0f32, 2.0]);
+        write(y, &[0.0f32; 2]);
+        let mut buffer = Vec::new();
+        buffer.extend_from_slice(&2u32.to_ne_bytes());
+        buffer.extend_from_slice(&3.0f32.to_ne_bytes());
+        buffer.extend_from_slice(&x.to_ne_bytes());
+        buffer.extend_from_slice(&y.to_ne_bytes());
+        let mut size = buffer.len();
+        let mut extra = [std::ptr::without_provenance_mut(1), buffer.as_mut_ptr().cast(), std::ptr::without_provenance_mut(2), (&raw mut size).cast(), null_mut()];
+        let axpy = kernel(c"axpy");
+        ok!(cuLaunchKernel(axpy, 1, 1, 1, 1, 1, 1, 0, null_mut(), null_mut(), extra.as_mut_ptr()));
+        assert_eq!(read::<f32>(y, 2), [3.0, 6.0]);
+        size -= 1;
+        let short = cu!(cuLaunchKernel(axpy, 1, 1, 1, 1, 1, 1, 0, null_mut(), null_mut(), extra.as_mut_ptr()));
+        assert_eq!(short, CUresult::CUDA_ERROR_INVALID_VALUE, "{size}");
+    }
+}
+
+promise! {
+    fn a_kernel_is_told_its_shape() on PLAIN; {
+        start();
+        let out = alloc(28);
+        let mut arguments = [arg(&out).cast_mut()];
+        ok!(cuLaunchKernel(kernel(c"shape"), 2, 3, 4, 5, 6, 7, 8, null_mut(), arguments.as_mut_ptr(), null_mut()));
+        assert_eq!(read::<u32>(out, 7), [2, 3, 4, 5, 6, 7, 8]);
+        let shape = kernel(c"shape");
+        let too_big = cu!(cuLaunchKernel(shape, 1, 1, 1, 1025, 1, 1, 0, null_mut(), arguments.as_mut_ptr(), null_mut()));
+        assert_eq!(too_big, CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+}
+
+promise! {
+    fn images_load_from_memory_and_keep_their_own_variables() on PLAIN; {
+        start();
+        let bytes = std::fs::read(kernels()).unwrap();
+        let load = || {
+            let (mut module, mut at, mut size) = (null_mut(), 0, 0);
+            ok!(cuModuleLoadData(&mut module, bytes.as_ptr().cast()));
+            ok!(cuModuleGetGlobal_v2(&mut at, &mut size, module, c"counters".as_ptr()));
+            assert_eq!(size, 32);
+            (module, at)
+        };
+        let ((one, here), (_, there)) = (load(), load());
+        write(here, &[1u32; 8]);
+        assert_eq!(read::<u32>(there, 8), [7; 8]);
+        ok!(cuModuleUnload(one));
+        let mut function = null_mut();
+        let gone = cu!(cuModuleGetFunction(&mut function, one, c"axpy".as_ptr()));
+        assert_eq!(gone, CUresult::CUDA_ERROR_INVALID_HANDLE);
+    }
+}
+
+promise! {
+    fn unknown_names_are_not_found_in_images_we_can_read() on PLAIN; {
+        start();
+        let path = std::ffi::CString::new(kernels().to_str().unwrap()).unwrap();
+        let (mut module, mut function) = (null_mut(), null_mut());
+        ok!(cuModuleLoad(&mut module, path.as_ptr()));
+        for name in [c"no_such", c"memcpy", c"counters"] {
+            let found = cu!(cuModuleGetFunction(&mut function, module, name.as_ptr()));
+            assert_eq!(found, CUresult::CUDA_ERROR_NOT_FOUND);
+        }
+        let missing = cu!(cuModuleLoad(&mut module, c"/no/such/file".as_ptr()));
+        assert_eq!(missing, CUresult::CUDA_ERROR_FILE_NOT_FOUND);
+    }
+}
+
+promise! {
+    fn unknown_kernels_of_images_for_real_gpus_do_nothing() on PLAIN; {
+        start();
+        let (mut module, mut function) = (null_mut(), null_mut());
+        ok!(cuModuleLoadData(&mut module, c".version 8.0 .target sm_90".as_ptr().cast()));
+        ok!(cuModuleGetFunction(&mut function, module, c"anything".as_ptr()));
+        assert_eq!(launch(function, null_mut(), &[]), CUresult::CUDA_SUCCESS);
+        ok!(cuCtxSynchronize());
+    }
+}
+
+promise! {
+    fn named_libraries_give_code_to_images_for_real_gpus() on PLAIN; {
+        // SAFETY: this process has one thread that uses the environment.
+        unsafe { std::env::set_var("TIDEGATE_SOFTGPU_KERNELS", kernels()) };
+        start();
+        let (mut module, mut function) = (null_mut(), null_mut());
+        ok!(cuModuleLoadData(&mut module, c".version 8.0 .target sm_90".as_ptr().cast()));
+        ok!(cuModuleGetFunction(&mut function, module, c"poke".as_ptr()));
+        let (at, value) = (alloc(4), 5u32);
+        assert_eq!(launch(function, null_mut(), &[arg(&at), arg(&value)]), CUresult::CUDA_SUCCESS);
+        assert_eq!(read::<u32>(at, 1), [5]);
+    }
+}
+
+promise! {
+    fn libraries_give_kernels_that_launch() on PLAIN; {
+        start();
+        let path = std::ffi::CString::new(kernels().to_str().unwrap()).unwrap();
+        let (mut library, mut kernel) = (null_mut(), null_mut());
+        let none = null_mut();
+        ok!(cuLibraryLoadFromFile(&mut library, path.as_ptr(), none, null_mut(), 0, null_mut(), null_mut(), 0));
+        ok!(cuLibraryGetKernel(&mut kernel, library, c"poke".as_ptr()));
+        let (mut offset, mut size) = (0, 0);
+        ok!(cuKernelGetParamInfo(kernel, 1, &mut offset, &mut size));
+        assert_eq!((offset, size), (8, 4));
+        let (at, value) = (alloc(4), 77u32);
+        assert_eq!(launch(kernel as CUfunction, null_mut(), &[arg(&at), arg(&value)]), CUresult::CUDA_SUCCESS);
+        assert_eq!(read::<u32>(at, 1), [77]);
+        ok!(cuLibraryUnload(library));
+    }
+}
+
+promise! {
+    fn occupancy_is_plausible() on PLAIN; {
+        start();
+        let (mut grid, mut block) = (0, 0);
+        ok!(cuOccupancyMaxPotentialBlockSize(&mut grid, &mut block, kernel(c"axpy"), None, 0, 0));
+        assert!(grid > 0 && block == 1024);
+        let mut blocks = 0;
+        ok!(cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, kernel(c"axpy"), 256, 0));
+        assert_eq!(blocks, 8);
+    }
+}

@@ -1,0 +1,200 @@
+//! Allocations, copies, memsets, host memory, and what is told about addresses.
+
+use cudarc::driver::sys::{self, CUresult};
+
+use crate::support::*;
+
+promise! {
+    fn what_is_written_is_read_back() on PLAIN; {
+        start();
+        let (one, other) = (alloc(4096), alloc(4096));
+        write(one, &(0..1024u32).collect::<Vec<_>>());
+        ok!(cuMemcpyDtoD_v2(other + 64, one, 1024));
+        assert_eq!(read::<u32>(other + 64, 256), (0..256).collect::<Vec<u32>>());
+        ok!(cuMemFree_v2(one));
+        ok!(cuMemFree_v2(other));
+    }
+}
+
+promise! {
+    fn memory_holds_what_it_says_and_no_more() on PLAIN; {
+        start();
+        let (mut free, mut total) = (0, 0);
+        ok!(cuMemGetInfo_v2(&mut free, &mut total));
+        assert_eq!((free, total), (MEMORY, MEMORY));
+        let at = alloc(MEMORY - 4096);
+        assert_eq!(free_memory(), 4096);
+        let mut more = 0;
+        assert_eq!(cu!(cuMemAlloc_v2(&mut more, 4097)), CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        ok!(cuMemFree_v2(at));
+        assert_eq!(free_memory(), MEMORY);
+    }
+}
+
+promise! {
+    fn frees_of_what_was_not_allocated_are_refused() on PLAIN; {
+        start();
+        let at = alloc(4096);
+        assert_eq!(cu!(cuMemFree_v2(at + 8)), CUresult::CUDA_ERROR_INVALID_VALUE);
+        ok!(cuMemFree_v2(at));
+        assert_eq!(cu!(cuMemFree_v2(at)), CUresult::CUDA_ERROR_INVALID_VALUE);
+        ok!(cuMemFree_v2(0));
+        let mut nothing = 0;
+        assert_eq!(cu!(cuMemAlloc_v2(&mut nothing, 0)), CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+}
+
+promise! {
+    fn memsets_fill_elements_and_rectangles() on PLAIN; {
+        start();
+        let at = alloc(4096);
+        ok!(cuMemsetD8_v2(at, 0xAB, 4096));
+        ok!(cuMemsetD32_v2(at, 7, 4));
+        ok!(cuMemsetD16Async(at + 16, 9, 2, std::ptr::null_mut()));
+        ok!(cuMemsetD2D8_v2(at + 32, 16, 1, 4, 2));
+        ok!(cuCtxSynchronize());
+        assert_eq!(read::<u32>(at, 5), [7, 7, 7, 7, 0x0009_0009]);
+        assert_eq!(read::<u32>(at + 32, 6)[..], [0x0101_0101, 0xABAB_ABAB, 0xABAB_ABAB, 0xABAB_ABAB, 0x0101_0101, 0xABAB_ABAB]);
+        assert_eq!(cu!(cuMemsetD32_v2(at + 2, 7, 1)), CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+}
+
+promise! {
+    fn rectangles_are_copied_row_by_row() on PLAIN; {
+        start();
+        let mut pitch = 0;
+        let mut at = 0;
+        ok!(cuMemAllocPitch_v2(&mut at, &mut pitch, 12, 3, 4));
+        assert!(pitch >= 12);
+        let source: Vec<u32> = (0..9).collect();
+        let mut back = vec![0u32; 4];
+        let mut copy = sys::CUDA_MEMCPY2D {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
+            srcHost: source.as_ptr().cast(),
+            srcDevice: 0,
+            srcArray: std::ptr::null_mut(),
+            srcPitch: 12,
+            dstXInBytes: 0,
+            dstY: 0,
+            dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            dstHost: std::ptr::null_mut(),
+            dstDevice: at,
+            dstArray: std::ptr::null_mut(),
+            dstPitch: pitch,
+            WidthInBytes: 12,
+            Height: 3,
+        };
+        ok!(cuMemcpy2D_v2(&copy));
+        (copy.srcMemoryType, copy.dstMemoryType) = (copy.dstMemoryType, copy.srcMemoryType);
+        (copy.srcDevice, copy.srcPitch, copy.srcXInBytes, copy.srcY) = (at, pitch, 4, 1);
+        (copy.dstHost, copy.dstPitch) = (back.as_mut_ptr().cast(), 8);
+        (copy.WidthInBytes, copy.Height) = (8, 2);
+        ok!(cuMemcpy2DAsync_v2(&copy, std::ptr::null_mut()));
+        assert_eq!(back, [4, 5, 7, 8]);
+    }
+}
+
+promise! {
+    fn pageable_sources_are_read_at_the_call_and_pinned_ones_when_it_runs() on PLAIN; {
+        start();
+        let lane = stream(1);
+        let (at, pin) = (alloc(8), pinned(4).cast::<u32>());
+        let mut page = 1u32;
+        // SAFETY: four bytes of our own.
+        unsafe { pin.write(1) };
+        busy(lane, 200);
+        ok!(cuMemcpyHtoDAsync_v2(at, arg(&page), 4, lane));
+        ok!(cuMemcpyHtoDAsync_v2(at + 4, pin.cast(), 4, lane));
+        page += 1;
+        // SAFETY: as above; the copy has not run.
+        unsafe { pin.write(page) };
+        ok!(cuStreamSynchronize(lane));
+        assert_eq!(read::<u32>(at, 2), [1, 2]);
+    }
+}
+
+promise! {
+    fn copies_to_pageable_memory_are_done_when_they_return() on PLAIN; {
+        start();
+        let lane = stream(1);
+        let at = alloc(4);
+        write(at, &[5u32]);
+        busy(lane, 30);
+        let mut back = 0u32;
+        ok!(cuMemcpyDtoHAsync_v2((&raw mut back).cast(), at, 4, lane));
+        assert_eq!(back, 5);
+        ok!(cuStreamQuery(lane));
+    }
+}
+
+promise! {
+    fn addresses_are_known_for_what_they_are() on PLAIN; {
+        use sys::CUpointer_attribute as Attribute;
+        let context = start();
+        let at = alloc(1000);
+        let (mut base, mut size) = (0, 0);
+        ok!(cuMemGetAddressRange_v2(&mut base, &mut size, at + 100));
+        assert_eq!((base, size), (at, 1000));
+        let mut kind = 0u32;
+        ok!(cuPointerGetAttribute((&raw mut kind).cast(), Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at));
+        assert_eq!(kind, 2);
+        let mut owner = std::ptr::null_mut::<sys::CUctx_st>();
+        ok!(cuPointerGetAttribute((&raw mut owner).cast(), Attribute::CU_POINTER_ATTRIBUTE_CONTEXT, at + 9));
+        assert_eq!(owner, context);
+        let host = pinned(64) as u64;
+        ok!(cuPointerGetAttribute((&raw mut kind).cast(), Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, host));
+        assert_eq!(kind, 1);
+        let mut unknown = [Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE];
+        let mut places = [(&raw mut kind).cast()];
+        ok!(cuPointerGetAttributes(1, unknown.as_mut_ptr(), places.as_mut_ptr(), &raw const host as u64));
+        assert_eq!(kind, 0);
+        let none = cu!(cuPointerGetAttribute((&raw mut kind).cast(), Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, 8));
+        assert_eq!(none, CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+}
+
+promise! {
+    fn host_memory_is_registered_once() on PLAIN; {
+        start();
+        let mut own = vec![0u8; 10000];
+        let at = own.as_mut_ptr().cast();
+        ok!(cuMemHostRegister_v2(at, 10000, 0));
+        let again = cu!(cuMemHostRegister_v2(at, 10000, 0));
+        assert_eq!(again, CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+        ok!(cuMemHostUnregister(at));
+        let gone = cu!(cuMemHostUnregister(at));
+        assert_eq!(gone, CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+        let nowhere = cu!(cuMemHostRegister_v2(4096 as *mut _, 4096, 0));
+        assert_eq!(nowhere, CUresult::CUDA_ERROR_INVALID_VALUE);
+        ok!(cuMemFreeHost(pinned(100)));
+    }
+}
+
+promise! {
+    fn allocations_use_no_descriptors() on PLAIN; {
+        start();
+        let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let before = open();
+        let all: Vec<_> = (0..2000).map(|_| alloc(64)).collect();
+        assert_eq!((open(), free_memory()), (before, MEMORY - 2000 * 4096));
+        all.into_iter().for_each(|at| ok!(cuMemFree_v2(at)));
+        assert_eq!(free_memory(), MEMORY);
+    }
+}
+
+promise! {
+    fn cudarc_programs_run_unchanged() on PLAIN; {
+        let context = cudarc::driver::CudaContext::new(0).unwrap();
+        assert!(!context.has_async_alloc());
+        let stream = context.new_stream().unwrap();
+        let there = stream.clone_htod(&[1.0f32, 2.0, 3.0]).unwrap();
+        let twin = stream.clone_dtod(&there).unwrap();
+        assert_eq!(stream.clone_dtoh(&twin).unwrap(), [1.0, 2.0, 3.0]);
+        let zeros = stream.alloc_zeros::<u8>(100).unwrap();
+        assert_eq!(stream.clone_dtoh(&zeros).unwrap(), [0; 100]);
+        drop((there, twin, zeros));
+        assert_eq!(context.mem_get_info().unwrap(), (MEMORY, MEMORY));
+    }
+}

@@ -1,0 +1,88 @@
+//! Modelled time, and injected faults.
+
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+use cudarc::driver::sys::{CUresult, CUstream};
+
+use crate::support::*;
+
+/// Asserts that `act` never takes less than was modelled, and once hardly more: what others on this
+/// machine take is not the model's.
+fn takes(modelled: f64, act: impl Fn()) {
+    let once = || {
+        let begin = Instant::now();
+        act();
+        begin.elapsed().as_secs_f64()
+    };
+    let close = |took: &f64| {
+        assert!(*took >= modelled * 0.99, "{took} s, modelled {modelled} s");
+        *took <= modelled * 1.1 + 0.002
+    };
+    let times: Vec<f64> = std::iter::repeat_with(once).take(40).take_while(|t| !close(t)).collect();
+    assert!(times.len() < 40, "modelled {modelled} s, took {times:?}");
+}
+
+promise! {
+    fn a_link_takes_bytes_over_bandwidth_and_does_both_directions_at_once() on Node { settings: "link = 200e6", ..PLAIN }; {
+        start();
+        let (at, other, host) = (alloc(8 << 20), alloc(8 << 20), pinned(8 << 20));
+        let (one, two) = (stream(1), stream(1));
+        let wait = |lane: CUstream| ok!(cuStreamSynchronize(lane));
+        takes(0.0419, || { ok!(cuMemcpyHtoDAsync_v2(at, host, 8 << 20, one)); wait(one) });
+        takes(0.0210, || { ok!(cuMemcpyHtoDAsync_v2(at, host, 4 << 20, one)); wait(one) });
+        takes(0.0419, || {
+            ok!(cuMemcpyHtoDAsync_v2(at, host, 4 << 20, one));
+            ok!(cuMemcpyHtoDAsync_v2(at, host, 4 << 20, two));
+            wait(one);
+            wait(two);
+        });
+        takes(0.0419, || {
+            ok!(cuMemcpyHtoDAsync_v2(at, host, 8 << 20, one));
+            ok!(cuMemcpyDtoHAsync_v2(host, other, 8 << 20, two));
+            wait(one);
+            wait(two);
+        });
+        let quick = || {
+            let begin = Instant::now();
+            ok!(cuMemcpyDtoD_v2(at, other, 8 << 20));
+            begin.elapsed() < Duration::from_millis(20)
+        };
+        assert!((0..9).any(|_| quick()), "a copy within the device crosses no link");
+    }
+}
+
+promise! {
+    fn kernels_and_calls_take_what_was_set() on Node { settings: "call_cost_ns = 100000\n[gpu.kernels]\nnap = 1000000", ..PLAIN }; {
+        start();
+        let (lane, nap, none) = (stream(1), kernel(c"nap"), 0u64);
+        takes(0.033, || {
+            for _ in 0..30 {
+                assert_eq!(launch(nap, lane, &[arg(&none)]), CUresult::CUDA_SUCCESS);
+            }
+            ok!(cuStreamSynchronize(lane));
+        });
+        let at = alloc(1024);
+        takes(0.010, || {
+            for _ in 0..100 {
+                ok!(cuMemsetD8Async(at, 0, 1024, lane));
+            }
+            ok!(cuStreamSynchronize(lane));
+        });
+    }
+}
+
+promise! {
+    fn faults_strike_at_the_named_call() on Node { env: &[("TIDEGATE_SOFTGPU_FAULTS", "cuMemAlloc_v2@2=OUT_OF_MEMORY,cuStreamCreate@2+=UNKNOWN")], ..PLAIN }; {
+        start();
+        let mut at = 0;
+        ok!(cuMemAlloc_v2(&mut at, 8));
+        assert_eq!(cu!(cuMemAlloc_v2(&mut at, 8)), CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        ok!(cuMemAlloc_v2(&mut at, 8));
+        let mut stream = null_mut();
+        ok!(cuStreamCreate(&mut stream, 0));
+        for _ in 0..3 {
+            assert_eq!(cu!(cuStreamCreate(&mut stream, 0)), CUresult::CUDA_ERROR_UNKNOWN);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Streams, events, and the order they keep.
+
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+use cudarc::driver::sys::{CUresult, CUstream};
+
+use crate::support::*;
+
+fn append(list: u64, value: u32, stream: CUstream) {
+    let append = kernel(c"append");
+    assert_eq!(launch(append, stream, &[arg(&list), arg(&value)]), CUresult::CUDA_SUCCESS);
+}
+
+fn list() -> u64 {
+    let list = alloc(4096);
+    ok!(cuMemsetD8_v2(list, 0, 4096));
+    list
+}
+
+promise! {
+    fn work_is_asynchronous_and_in_order() on PLAIN; {
+        start();
+        let (lane, list) = (stream(1), list());
+        append(list, 99, lane);
+        ok!(cuCtxSynchronize());
+        ok!(cuMemsetD8_v2(list, 0, 4096));
+        ok!(cuCtxSynchronize());
+        let begin = Instant::now();
+        busy(lane, 200);
+        for value in 0..100 {
+            append(list, value, lane);
+        }
+        assert!(begin.elapsed() < Duration::from_millis(200));
+        assert_eq!(cu!(cuStreamQuery(lane)), CUresult::CUDA_ERROR_NOT_READY);
+        ok!(cuStreamSynchronize(lane));
+        assert!(begin.elapsed() >= Duration::from_millis(200));
+        assert_eq!(read::<u32>(list, 101)[1..], (0..100).collect::<Vec<u32>>());
+    }
+}
+
+promise! {
+    fn the_legacy_stream_waits_for_blocking_streams_and_they_for_it() on PLAIN; {
+        start();
+        let (blocking, list) = (stream(0), list());
+        busy(blocking, 100);
+        append(list, 1, blocking);
+        append(list, 2, null_mut());
+        append(list, 3, blocking);
+        ok!(cuStreamSynchronize(blocking));
+        assert_eq!(read::<u32>(list, 4), [3, 1, 2, 3]);
+    }
+}
+
+promise! {
+    fn non_blocking_streams_do_not_wait_for_the_legacy_stream() on PLAIN; {
+        start();
+        let (free, list) = (stream(1), list());
+        busy(null_mut(), 400);
+        append(list, 1, free);
+        ok!(cuStreamSynchronize(free));
+        assert_eq!(cu!(cuStreamQuery(null_mut())), CUresult::CUDA_ERROR_NOT_READY);
+    }
+}
+
+promise! {
+    fn a_per_thread_stream_belongs_to_its_thread() on PLAIN; {
+        let context = start() as usize;
+        let per_thread = || 2 as CUstream;
+        let list = list();
+        busy(per_thread(), 30);
+        append(list, 1, per_thread());
+        std::thread::spawn(move || {
+            ok!(cuCtxSetCurrent(context as _));
+            ok!(cuStreamQuery(per_thread()));
+        }).join().unwrap();
+        ok!(cuStreamSynchronize(per_thread()));
+        assert_eq!(read::<u32>(list, 2), [1, 1]);
+        std::thread::spawn(move || {
+            ok!(cuCtxSetCurrent(context as _));
+            append(list, 2, per_thread());
+        }).join().unwrap();
+        ok!(cuCtxSynchronize());
+        assert_eq!(read::<u32>(list, 3), [2, 1, 2]);
+    }
+}
+
+promise! {
+    fn events_order_streams_and_measure_time() on PLAIN; {
+        start();
+        let (one, other, list) = (stream(1), stream(1), list());
+        let (begin, end) = (event(), event());
+        ok!(cuEventQuery(begin));
+        let started = Instant::now();
+        ok!(cuEventRecord(begin, one));
+        busy(one, 100);
+        append(list, 1, one);
+        ok!(cuEventRecord(end, one));
+        assert_eq!(cu!(cuEventQuery(end)), CUresult::CUDA_ERROR_NOT_READY);
+        ok!(cuStreamWaitEvent(other, end, 0));
+        append(list, 2, other);
+        ok!(cuStreamSynchronize(other));
+        assert_eq!(read::<u32>(list, 3), [2, 1, 2]);
+        let mut milliseconds = 0.0;
+        ok!(cuEventElapsedTime_v2(&mut milliseconds, begin, end));
+        let host = started.elapsed().as_secs_f32() * 1e3;
+        assert!((100.0..=host).contains(&milliseconds), "{milliseconds} of {host}");
+    }
+}
+
+promise! {
+    fn a_context_records_and_awaits_all_its_streams() on PLAIN; {
+        let context = start();
+        let (one, other, list) = (stream(1), stream(0), list());
+        let mark = event();
+        ok!(cuCtxRecordEvent(context, mark));
+        ok!(cuEventQuery(mark));
+        let begin = Instant::now();
+        busy(one, 20);
+        busy(other, 100);
+        ok!(cuCtxRecordEvent(context, mark));
+        assert_eq!(cu!(cuEventQuery(mark)), CUresult::CUDA_ERROR_NOT_READY);
+        ok!(cuCtxWaitEvent(context, mark));
+        let late = stream(1);
+        append(list, 1, late);
+        assert_eq!(cu!(cuStreamQuery(late)), CUresult::CUDA_ERROR_NOT_READY);
+        ok!(cuEventSynchronize(mark));
+        assert!(begin.elapsed() >= Duration::from_millis(100));
+        ok!(cuCtxSynchronize());
+        assert_eq!(read::<u32>(list, 2), [1, 1]);
+    }
+}
+
+promise! {
+    fn a_destroyed_stream_still_does_its_work() on PLAIN; {
+        start();
+        let (lane, list) = (stream(1), list());
+        busy(lane, 20);
+        append(list, 1, lane);
+        ok!(cuStreamDestroy_v2(lane));
+        assert_eq!(cu!(cuStreamSynchronize(lane)), CUresult::CUDA_ERROR_INVALID_HANDLE);
+        ok!(cuCtxSynchronize());
+        assert_eq!(read::<u32>(list, 2), [1, 1]);
+    }
+}
+
+promise! {
+    fn host_functions_run_in_stream_order() on PLAIN; {
+        unsafe extern "C" fn note(data: *mut std::ffi::c_void) {
+            // SAFETY: the test passes a counter that outlives the stream's work.
+            unsafe { &*data.cast::<std::sync::atomic::AtomicU32>() }.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        }
+        start();
+        let lane = stream(1);
+        let noted = std::sync::atomic::AtomicU32::new(0);
+        busy(lane, 20);
+        ok!(cuLaunchHostFunc(lane, Some(note), (&raw const noted).cast_mut().cast()));
+        assert_eq!(noted.load(std::sync::atomic::Ordering::SeqCst), 0);
+        ok!(cuStreamSynchronize(lane));
+        assert_eq!(noted.load(std::sync::atomic::Ordering::SeqCst), 1);
+    }
+}
+
+promise! {
+    fn an_idle_process_has_no_threads_of_ours() on PLAIN; {
+        let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+        let before = threads();
+        start();
+        let at = alloc(4096);
+        write(at, &[1u32]);
+        ok!(cuMemFree_v2(at));
+        stream(0);
+        ok!(cuCtxSynchronize());
+        assert_eq!(threads(), before);
+    }
+}
+
+promise! {
+    fn a_process_may_end_with_work_under_way() on PLAIN; {
+        start();
+        let lane = stream(1);
+        busy(lane, 5000);
+        append(alloc(4096), 1, lane);
+        std::process::exit(0);
+    }
+}
+
+promise! {
+    fn many_threads_share_streams_without_losing_work() on PLAIN; {
+        let context = start() as usize;
+        let (shared, own) = (stream(0) as usize, alloc(8 * 4096));
+        ok!(cuMemsetD8_v2(own, 0, 8 * 4096));
+        let threads: Vec<_> = (0..8u64).map(|number| std::thread::spawn(move || {
+            ok!(cuCtxSetCurrent(context as _));
+            let append = kernel(c"append");
+            let list = own + number * 4096;
+            for value in 0..500u32 {
+                let lane = if value % 3 == 0 { null_mut() } else { shared as CUstream };
+                assert_eq!(launch(append, lane, &[arg(&list), arg(&value)]), CUresult::CUDA_SUCCESS);
+            }
+        })).collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        ok!(cuCtxSynchronize());
+        for number in 0..8 {
+            assert_eq!(read::<u32>(own + number * 4096, 501)[1..], (0..500).collect::<Vec<u32>>());
+        }
+    }
+}

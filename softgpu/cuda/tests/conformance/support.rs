@@ -1,0 +1,307 @@
+//! Runs each promise in a child process whose `libcuda.so` is the library of this package.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, OsString, c_void};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use cudarc::driver::sys::{self, CUcontext, CUdeviceptr, CUfunction, CUresult};
+
+/// No promise takes longer, or it hangs.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// Calls a driver function and gives its code.
+macro_rules! cu {
+    ($name:ident($($arg:expr),* $(,)?)) => {
+        // SAFETY: the tests pass what cuda.h asks for, or what the driver has to refuse.
+        unsafe { cudarc::driver::sys::$name($($arg),*) }
+    };
+}
+
+/// Calls a driver function that has to succeed.
+macro_rules! ok {
+    ($name:ident($($arg:expr),* $(,)?)) => {
+        assert_eq!(
+            cu!($name($($arg),*)),
+            cudarc::driver::sys::CUresult::CUDA_SUCCESS,
+            stringify!($name)
+        )
+    };
+}
+
+/// Declares a promise: a test whose body runs in a child process on a node of its own.
+macro_rules! promise {
+    ($(#[$meta:meta])* fn $name:ident() on $node:expr; $body:block) => {
+        $(#[$meta])*
+        #[test]
+        fn $name() {
+            fn body() $body
+            $crate::support::keep(concat!(module_path!(), "::", stringify!($name)), $node, body);
+        }
+    };
+}
+
+/// The node of a test: the rest of its `gpus.toml` tables, and environment.
+#[derive(Clone, Default)]
+pub struct Node {
+    pub gpus: usize,
+    pub settings: &'static str,
+    pub env: &'static [(&'static str, &'static str)],
+}
+
+/// One GPU of 16 MiB in pieces of 256 KiB.
+pub const PLAIN: Node = Node { gpus: 1, settings: "", env: &[] };
+
+/// Memory of a GPU.
+pub const MEMORY: usize = 16 << 20;
+/// Granularity of a GPU.
+pub const UNIT: usize = 256 << 10;
+
+/// The body of a promise if this is its process, else the process.
+pub fn keep(path: &str, node: Node, body: fn()) {
+    let name = path.split_once("::").expect("a test lies in a module").1;
+    if std::env::var("SOFTGPU_PROMISE").is_ok_and(|promise| promise == name) {
+        return body();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    write_node(dir.path(), &node);
+    let mut command = this_test(name, dir.path());
+    command.envs(node.env.iter().copied());
+    finish(command.spawn().unwrap(), name);
+}
+
+/// The same promise once more, as another process on the same node, told its `part`.
+pub fn partner(part: &str) -> Command {
+    let name = std::env::var("SOFTGPU_PROMISE").unwrap();
+    let mut command = this_test(&name, Path::new(&std::env::var_os("TIDEGATE_SOFTGPU").unwrap()));
+    command.env("SOFTGPU_PART", part);
+    command
+}
+
+/// Which part of a promise this process plays; empty for the first.
+pub fn part() -> String {
+    std::env::var("SOFTGPU_PART").unwrap_or_default()
+}
+
+/// Waits for a process, not for ever; fails with its output.
+pub fn finish(mut child: Child, name: &str) {
+    let end = Instant::now() + PATIENCE;
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break Some(status);
+        }
+        if Instant::now() > end {
+            child.kill().unwrap();
+            break None;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    let (mut out, mut err) = (String::new(), String::new());
+    child.stdout.take().map(|mut pipe| pipe.read_to_string(&mut out));
+    child.stderr.take().map(|mut pipe| pipe.read_to_string(&mut err));
+    assert!(status.is_some_and(|status| status.success()), "{name}: {status:?}\n{out}\n{err}");
+}
+
+fn this_test(name: &str, node: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", name, "--nocapture", "--test-threads=1"]);
+    command.env("SOFTGPU_PROMISE", name).env("TIDEGATE_SOFTGPU", node);
+    command.env("SOFTGPU_KERNELS_IMAGE", kernels()).env("LD_LIBRARY_PATH", library_dir());
+    command.env_remove("CUDA_VISIBLE_DEVICES");
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn write_node(dir: &Path, node: &Node) {
+    let gpu = |number: usize| {
+        format!(
+            "[[gpu]]\nuuid = \"{}\"\nmemory = {MEMORY}\ngranularity = {UNIT}\n{}\n",
+            uuid(number),
+            node.settings
+        )
+    };
+    std::fs::write(dir.join("gpus.toml"), (0..node.gpus).map(gpu).collect::<String>()).unwrap();
+}
+
+/// The UUID of a test's GPU.
+pub fn uuid(number: usize) -> String {
+    format!("GPU-00000000-0000-0000-0000-00000000000{number}")
+}
+
+/// A directory in which the built library has the driver's names.
+fn library_dir() -> PathBuf {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    DIR.get_or_init(|| {
+        if let Some(dir) = std::env::var_os("LD_LIBRARY_PATH").filter(|_| is_child()) {
+            return PathBuf::from(dir);
+        }
+        let dir = scratch("softgpu-names");
+        for name in ["libcuda.so", "libcuda.so.1"] {
+            link(&built_library(), &dir.join(name));
+        }
+        dir
+    })
+    .clone()
+}
+
+fn is_child() -> bool {
+    std::env::var_os("SOFTGPU_PROMISE").is_some()
+}
+
+/// Links in one step, since tests of other processes may do the same.
+fn link(target: &Path, name: &Path) {
+    let fresh = name.with_extension(format!("{}", std::process::id()));
+    let _ = std::fs::remove_file(&fresh);
+    std::os::unix::fs::symlink(target, &fresh).unwrap();
+    std::fs::rename(&fresh, name).unwrap();
+}
+
+/// `target/<profile>/libsoftgpu_cuda.so`, built if cargo is at hand (it does not do so by itself).
+fn built_library() -> PathBuf {
+    let profile = profile_dir();
+    if let Some(cargo) = std::env::var_os("CARGO") {
+        let mut build = Command::new(cargo);
+        build.args(["build", "--quiet", "-p", "tidegate-softgpu-cuda", "--lib"]);
+        build.env("CARGO_TARGET_DIR", profile.parent().unwrap());
+        if profile.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().unwrap().success(), "the library does not build");
+    }
+    profile.join("libsoftgpu_cuda.so")
+}
+
+/// `target/<profile>`, from `target/<profile>/deps/<this test>`.
+fn profile_dir() -> PathBuf {
+    let exe = std::env::current_exe().unwrap();
+    exe.parent().and_then(Path::parent).unwrap().to_owned()
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let dir = profile_dir().join(name);
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+/// The image of `kernels/lib.rs`.
+pub fn kernels() -> PathBuf {
+    static IMAGE: OnceLock<PathBuf> = OnceLock::new();
+    IMAGE
+        .get_or_init(|| match std::env::var_os("SOFTGPU_KERNELS_IMAGE") {
+            Some(image) => PathBuf::from(image),
+            None => build_kernels(),
+        })
+        .clone()
+}
+
+fn build_kernels() -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernels/lib.rs");
+    let image = scratch("softgpu-names").join("libkernels.so");
+    let fresh = image.with_extension(format!("{}.so", std::process::id()));
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| OsString::from("rustc"));
+    let mut build = Command::new(rustc);
+    build.args(["--edition=2024", "--crate-type=cdylib", "-Copt-level=2", "--crate-name=kernels"]);
+    assert!(build.arg(source).arg("-o").arg(&fresh).status().unwrap().success());
+    std::fs::rename(&fresh, &image).unwrap();
+    image
+}
+
+/// Initialises and makes the primary context of a device current.
+pub fn start_on(device: i32) -> CUcontext {
+    let mut context = std::ptr::null_mut();
+    ok!(cuInit(0));
+    ok!(cuDevicePrimaryCtxRetain(&mut context, device));
+    ok!(cuCtxSetCurrent(context));
+    context
+}
+
+/// [`start_on`] the first device.
+pub fn start() -> CUcontext {
+    start_on(0)
+}
+
+/// Device memory.
+pub fn alloc(bytes: usize) -> CUdeviceptr {
+    let mut at = 0;
+    ok!(cuMemAlloc_v2(&mut at, bytes));
+    at
+}
+
+/// Free memory of the current device.
+pub fn free_memory() -> usize {
+    let (mut free, mut total) = (0, 0);
+    ok!(cuMemGetInfo_v2(&mut free, &mut total));
+    free
+}
+
+/// A kernel of the test image, loaded once per context.
+pub fn kernel(name: &'static CStr) -> CUfunction {
+    static LOADED: Mutex<BTreeMap<(usize, &CStr), usize>> = Mutex::new(BTreeMap::new());
+    let mut context = std::ptr::null_mut();
+    ok!(cuCtxGetCurrent(&mut context));
+    let mut loaded = LOADED.lock().unwrap();
+    *loaded.entry((context as usize, name)).or_insert_with(|| load_kernel(name) as usize) as CUfunction
+}
+
+fn load_kernel(name: &CStr) -> CUfunction {
+    let path = std::ffi::CString::new(kernels().as_os_str().as_encoded_bytes()).unwrap();
+    let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
+    ok!(cuModuleLoad(&mut module, path.as_ptr()));
+    ok!(cuModuleGetFunction(&mut function, module, name.as_ptr()));
+    function
+}
+
+/// Launches one block with the values behind `arguments`.
+pub fn launch(function: CUfunction, stream: sys::CUstream, arguments: &[*const c_void]) -> CUresult {
+    let mut arguments: Vec<*mut c_void> = arguments.iter().map(|at| at.cast_mut()).collect();
+    let null = std::ptr::null_mut();
+    cu!(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, arguments.as_mut_ptr(), null))
+}
+
+/// The address of an argument.
+pub fn arg<T>(value: &T) -> *const c_void {
+    std::ptr::from_ref(value).cast()
+}
+
+/// Keeps its stream busy for some milliseconds.
+pub fn busy(stream: sys::CUstream, milliseconds: u64) {
+    let function = kernel(c"nap");
+    assert_eq!(launch(function, stream, &[arg(&milliseconds)]), CUresult::CUDA_SUCCESS);
+}
+
+/// Reads device memory.
+pub fn read<T: Copy + Default>(at: CUdeviceptr, count: usize) -> Vec<T> {
+    let mut values = vec![T::default(); count];
+    let bytes = std::mem::size_of_val(&values[..]);
+    ok!(cuMemcpyDtoH_v2(values.as_mut_ptr().cast(), at, bytes));
+    values
+}
+
+/// Writes device memory.
+pub fn write<T: Copy>(at: CUdeviceptr, values: &[T]) {
+    ok!(cuMemcpyHtoD_v2(at, values.as_ptr().cast(), std::mem::size_of_val(values)));
+}
+
+/// A stream of the current context.
+pub fn stream(flags: u32) -> sys::CUstream {
+    let mut stream = std::ptr::null_mut();
+    ok!(cuStreamCreate(&mut stream, flags));
+    stream
+}
+
+/// An event of the current context.
+pub fn event() -> sys::CUevent {
+    let mut event = std::ptr::null_mut();
+    ok!(cuEventCreate(&mut event, 0));
+    event
+}
+
+/// Pinned host memory of so many bytes.
+pub fn pinned(bytes: usize) -> *mut c_void {
+    let mut at = std::ptr::null_mut();
+    ok!(cuMemHostAlloc(&mut at, bytes, 0));
+    at
+}

@@ -1,0 +1,74 @@
+//! I1: whatever was allocated, freed and written in between, a job that runs again finds every
+//! live byte as it left it, while all that is not alive is overwritten at each switch.
+
+mod support;
+
+use support::{Jobs, KIB, Manager, Probe};
+
+/// Names, sizes and seeds of what a job has; sizes that straddle units and pieces.
+struct Contents {
+    job: Probe,
+    live: Vec<(String, u64)>,
+    next: u64,
+}
+
+impl Contents {
+    fn new(manager: &Manager, name: &str) -> Self {
+        let mut job = manager.probe(&["--name", name]);
+        job.tell("device 0");
+        Self { job, live: Vec::new(), next: name.len() as u64 }
+    }
+
+    fn random(&mut self) -> u64 {
+        self.next = self.next.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.next >> 33
+    }
+
+    fn allocate(&mut self) {
+        let (seed, class) =
+            (self.random(), ["temporary", "persistent"][usize::from(self.random().is_multiple_of(5))]);
+        let bytes = [1, 511, 4097, 70 * KIB, 300 * KIB, 1000 * KIB][self.random() as usize % 6];
+        let name = format!("m{seed}");
+        self.job.tell(&format!("alloc {name} {bytes} {class}"));
+        self.job.tell(&format!("fill {name} {seed}"));
+        self.live.push((name, seed));
+    }
+
+    fn free_one(&mut self) {
+        let index = self.random() as usize % self.live.len();
+        let (name, _) = self.live.swap_remove(index);
+        self.job.tell(&format!("free {name}"));
+    }
+
+    fn check_all(&mut self) {
+        for (name, seed) in &self.live {
+            self.job.tell(&format!("check {name} {seed}"));
+        }
+    }
+}
+
+#[test]
+fn a_resumed_job_finds_every_live_byte() {
+    let options =
+        ["--unit", "64KiB", "--piece", "256KiB", "--offset", "64KiB", "--slice", "10ms", "--poison"];
+    let manager = Manager::start("1x6MiB", &options);
+    let mut jobs = ["a", "bb", "ccc"].map(|name| Contents::new(&manager, name));
+    for round in 0..30 {
+        for contents in &mut jobs {
+            if contents.live.len() < 8 {
+                contents.allocate();
+            } else {
+                contents.free_one();
+                contents.free_one();
+            }
+            contents.check_all();
+            if round % 3 == 0 {
+                contents.job.tell("boundary");
+            }
+        }
+    }
+    let status = manager.status();
+    let switches: u64 = ["a", "bb", "ccc"].iter().map(|name| status.job(name).figures.switches).sum();
+    assert!(switches >= 20, "only {switches} switches: no pressure, no test");
+    jobs.into_iter().for_each(|contents| contents.job.end());
+}

@@ -1,0 +1,86 @@
+//! I10: a malformed message, another version, a lying client: an error for that one, and nobody
+//! else notices.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use support::{Jobs, MIB, Manager};
+use tidegate_ffi::units::{Class, SlotIndex, Step, TenantId, Units};
+use tidegate_ffi::wire::message::{FromShim, JobClaim, JobSpec, LeaseRequest, ToManager, ToShim};
+use tidegate_ffi::wire::page::Page;
+use tidegate_ffi::wire::{Connection, Header};
+
+/// Sends raw bytes and waits until the manager ends the connection.
+fn insult(manager: &Manager, bytes: &[u8]) {
+    let mut stream = UnixStream::connect(manager.socket()).unwrap();
+    stream.write_all(bytes).unwrap();
+    let mut rest = Vec::new();
+    // However it ends, it ends: the manager does not wait for more.
+    let _ = stream.read_to_end(&mut rest);
+}
+
+fn other_version() -> Vec<u8> {
+    let mut header = Header { length: 0, fds: 0 }.encode();
+    header[6] = 0xee;
+    header.to_vec()
+}
+
+/// A client that says hello properly and then asks for what is not its own.
+fn lie(manager: &Manager) -> ToShim {
+    let connection = Connection::connect(&manager.socket()).unwrap();
+    let (_page, file) = Page::create().unwrap();
+    let hello = FromShim::Hello(JobClaim::Own(JobSpec { name: "liar".into(), ..JobSpec::default() }));
+    connection.send(&ToManager::Shim(hello), &[file.as_fd()]).unwrap();
+    assert!(matches!(connection.receive::<ToShim>().unwrap().0, ToShim::Welcome { .. }));
+    let request = LeaseRequest {
+        step: Step(1),
+        tenant: TenantId(1),
+        class: Class::Persistent,
+        first: SlotIndex(0),
+        units: Units(u32::MAX),
+        ahead: Units(u32::MAX),
+    };
+    connection.send(&ToManager::Shim(FromShim::Lease(request)), &[]).unwrap();
+    loop {
+        match connection.receive::<ToShim>() {
+            Ok((answer @ ToShim::Refused { .. }, _)) => return answer,
+            Ok(_) => {}
+            Err(error) => panic!("it was not told why: {error}"),
+        }
+    }
+}
+
+#[test]
+fn bad_input_hurts_only_its_sender() {
+    let manager = Manager::start("1x8MiB", &["--unit", "64KiB"]);
+    let mut honest = manager.probe(&["--name", "honest"]);
+    honest.tell("device 0");
+    honest.tell(&format!("alloc t {MIB}"));
+    honest.tell("fill t 5");
+    insult(&manager, &other_version());
+    insult(
+        &manager,
+        &Header { length: 3, fds: 0 }.encode().iter().copied().chain([255; 3]).collect::<Vec<_>>(),
+    );
+    let mut long = other_version();
+    long[..4].copy_from_slice(&u32::MAX.to_le_bytes());
+    long[6..8].copy_from_slice(&tidegate_ffi::wire::VERSION.to_le_bytes());
+    insult(&manager, &long);
+    assert!(matches!(lie(&manager), ToShim::Refused { reason } if reason.contains("may not")));
+    honest.tell("check t 5");
+    honest.tell(&format!("alloc more {MIB}"));
+    assert_eq!(manager.job("honest").figures.slices, 1);
+    assert!(manager.status().jobs.iter().any(|job| job.figures.name == "honest"));
+    honest.end();
+}
+
+#[test]
+fn nobody_but_the_user_may_connect() {
+    use std::os::unix::fs::PermissionsExt;
+    let manager = Manager::start("1x4MiB", &["--unit", "64KiB"]);
+    let mode = std::fs::metadata(manager.socket()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let _ = manager.status().has_ended("nobody");
+}

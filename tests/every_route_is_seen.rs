@@ -1,0 +1,214 @@
+//! R4.1: however a program gets the driver's functions, and however it is started, the manager
+//! sees its memory and its work; and what makes a program go without Tidegate does just that.
+
+#[path = "support/c.rs"]
+mod c;
+#[path = "support/node.rs"]
+mod node;
+mod support;
+
+use c::Compiler;
+use node::Node;
+use std::io::{BufRead, BufReader, Lines, Read};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use support::{Jobs, MIB, Manager};
+use tidegate_manager::artifacts;
+
+/// A program of `tests/programs`, and the argument that tells it the route.
+const ROUTES: &[&[&str]] = &[
+    &["linked"],
+    &["opened", "libcuda.so.1", "local"],
+    &["opened", "libcuda.so.1", "global"],
+    &["opened", "libcuda.so", "local"],
+    &["asked", "v1"],
+    &["asked", "v2"],
+    &["asked", "nested"],
+];
+
+/// What each program allocates (`BYTES` in driver.h).
+const ALLOCATED: u64 = 4 * MIB;
+/// How often the other job uses its memory: it is busy until the program has made its call.
+const ROUNDS: u64 = 5;
+const NEED: [&str; 2] = ["--need", "0,4MiB"];
+
+/// A manager whose GPU is too small for two of the programs at once.
+fn manager() -> Manager {
+    Manager::start(
+        "1x6MiB",
+        &["--unit", "64KiB", "--offset", "64KiB", "--slice", "1ms", "--boundary-deadline", "1ms"],
+    )
+}
+
+#[test]
+fn every_route_leads_through_the_ledger_and_the_gate() {
+    let manager = manager();
+    let compiler = Compiler::with(Node::of(&manager).libraries());
+    for route in ROUTES {
+        let program = compiler.compile(route[0]);
+        for call in ["memset", "copy"] {
+            let name = format!("{} {call}", route.join(" "));
+            let mut command = manager.run(&["--name", &name, NEED[0], NEED[1]], &program);
+            command.args(&route[1..]).arg(call);
+            is_seen(&manager, &name, Program::start(command));
+        }
+    }
+}
+
+/// The program's memory is the manager's, and goes to somebody else while the program does nothing.
+/// A call past the gate would then find nothing at its address, and memory past the ledger would
+/// not have been counted.
+fn is_seen(manager: &Manager, name: &str, mut program: Program) {
+    assert_eq!(program.line(), "filled", "{name}");
+    let job = manager.job(name);
+    assert_eq!(job.figures.peak_temporary_bytes, ALLOCATED, "{name}");
+    assert!(job.persistent_bytes + job.temporary_bytes >= ALLOCATED, "{name}: {job:#?}");
+    let mut other = manager.probe(&["--name", "other", "--priority", "1", NEED[0], NEED[1]]);
+    other.tell("device 0");
+    other.tell(&format!("alloc t {ALLOCATED}"));
+    program.go_on();
+    for round in 0..ROUNDS {
+        other.tell(&format!("fill t {round}"));
+        other.tell(&format!("check t {round}"));
+    }
+    other.end();
+    assert_eq!(program.line(), "as expected", "{name}");
+    program.end();
+    let status = manager.status_when(|status| status.has_ended(name));
+    let figures = status.ended_job(name);
+    assert!(figures.switches >= 1 && figures.restored_bytes >= ALLOCATED, "{name}: {figures:#?}");
+}
+
+#[test]
+fn the_preload_alone_is_enough() {
+    let manager = manager();
+    let linked = Linked::on(&manager);
+    let mut program = Program::start(linked.preloaded(&manager.socket()));
+    assert_eq!(program.line(), "filled");
+    let job = manager.job("linked");
+    assert_eq!(
+        (job.figures.peak_temporary_bytes, &job.pids[..]),
+        (ALLOCATED, &[program.process.id() as i32][..])
+    );
+    program.go_on();
+    assert_eq!(program.line(), "as expected");
+    assert_eq!(program.end(), "");
+}
+
+#[test]
+fn a_program_that_wants_nothing_of_it_is_not_touched() {
+    let manager = manager();
+    let linked = Linked::on(&manager);
+    let mut command = linked.preloaded(&manager.socket());
+    command.env("TIDEGATE_OFF", "1");
+    let mut program = Program::start(command);
+    assert_eq!(program.line(), "filled");
+    let status = manager.status();
+    assert!(status.jobs.is_empty(), "{status:#?}");
+    let regions = (status.gpus[0].persistent.used_bytes, status.gpus[0].temporary.used_bytes);
+    assert_eq!(regions, (0, 0));
+    program.go_on();
+    assert_eq!(program.line(), "as expected");
+    assert_eq!(program.end(), "");
+    assert!(!manager.status().has_ended("linked"));
+}
+
+#[test]
+fn without_a_manager_a_program_runs_and_one_line_says_so() {
+    let manager = manager();
+    let linked = Linked::on(&manager);
+    let mut program = Program::start(linked.preloaded(Path::new("/nowhere/socket")));
+    assert_eq!(program.line(), "filled");
+    program.go_on();
+    assert_eq!(program.line(), "as expected");
+    let said = program.end();
+    assert!(said.lines().count() == 1 && said.contains("/nowhere/socket"), "{said}");
+}
+
+#[test]
+fn a_required_manager_that_is_missing_means_no_cuda() {
+    let manager = manager();
+    let linked = Linked::on(&manager);
+    let mut command = linked.preloaded(Path::new("/nowhere/socket"));
+    let output = command.env("TIDEGATE_REQUIRED", "1").output().unwrap();
+    // CUDA_ERROR_SYSTEM_NOT_READY
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "driver->cuInit(0) is 802\n");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.lines().count() == 1 && said.contains("/nowhere/socket"), "{said}");
+}
+
+#[test]
+fn what_the_ledger_would_not_see_is_refused_by_name_and_once() {
+    let manager = manager();
+    let compiler = Compiler::with(Node::of(&manager).libraries());
+    let mut command = manager.run(&["--name", "managed"], &compiler.compile("managed"));
+    let output = command.env("TIDEGATE_LOG", "info").output().unwrap();
+    // CUDA_ERROR_NOT_SUPPORTED
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "cuMemAllocManaged is 801\n".repeat(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    let named: Vec<&str> = said.lines().filter(|line| line.contains("cuMemAllocManaged")).collect();
+    assert!(matches!(named[..], [line] if line.starts_with("tidegate: ")), "{said}");
+}
+
+/// The program `linked`, to be started without `tidegate run`.
+struct Linked {
+    node: Node,
+    compiler: Compiler,
+}
+
+impl Linked {
+    fn on(manager: &Manager) -> Self {
+        let node = Node::of(manager);
+        Self { compiler: Compiler::with(node.libraries()), node }
+    }
+
+    /// With nothing but the shim in front, and a manager at `socket` perhaps.
+    fn preloaded(&self, socket: &Path) -> Command {
+        let mut command = self.node.run(&self.compiler.compile("linked"));
+        command.arg("memset").env("LD_PRELOAD", artifacts::shim().unwrap()).env("TIDEGATE_SOCKET", socket);
+        command
+    }
+}
+
+/// A program of `driver.h`, which says a word at each step and waits after the first.
+struct Program {
+    process: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Program {
+    fn start(mut command: Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.spawn().unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        Self { process, lines }
+    }
+
+    fn line(&mut self) -> String {
+        self.lines.next().map_or_else(|| format!("nothing; {}", self.said()), Result::unwrap)
+    }
+
+    fn go_on(&mut self) {
+        drop(self.process.stdin.take());
+    }
+
+    /// Its good end, and what it said on stderr.
+    fn end(mut self) -> String {
+        let said = self.said();
+        assert!(self.process.wait().unwrap().success(), "{said}");
+        said
+    }
+
+    fn said(&mut self) -> String {
+        let mut said = String::new();
+        self.process.stderr.as_mut().unwrap().read_to_string(&mut said).unwrap();
+        said
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

@@ -1,0 +1,52 @@
+//! R4.1, R4.9: the shim collects class and size of each allocation; a declared need, or the one
+//! of the job's last run, serves before the job runs.
+
+mod support;
+
+use support::{Jobs, KIB, MIB, Manager};
+
+#[test]
+fn the_manager_knows_class_and_size_of_what_is_allocated() {
+    let manager = Manager::start("1x16MiB", &["--unit", "64KiB"]);
+    let mut job = manager.probe(&["--name", "a"]);
+    job.tell("device 0");
+    job.tell(&format!("alloc p {} persistent", 640 * KIB));
+    job.tell(&format!("alloc t {}", 2 * MIB));
+    job.tell("free t");
+    let figures = manager.job("a").figures;
+    assert_eq!(figures.peak_temporary_bytes, 2 * MIB);
+    assert_eq!(figures.footprint_bytes, 2 * MIB + 640 * KIB);
+    assert_eq!(manager.job("a").persistent_bytes, 640 * KIB);
+}
+
+/// Two jobs that would fit one after the other, but not at once: whether the second is let
+/// beside the first before it has allocated anything shows what the manager knows of it.
+fn runs_beside_a_big_one(options: &[&str], run_before: bool) -> bool {
+    let manager = Manager::start("1x8MiB", &["--unit", "64KiB", "--offset", "64KiB", "--slice", "60s"]);
+    if run_before {
+        let mut before = manager.probe(&["--name", "b"]);
+        before.tell("device 0");
+        before.tell(&format!("alloc t {}", 5 * MIB));
+        before.end();
+        manager.status_when(|status| status.has_ended("b"));
+    }
+    let mut big = manager.probe(&["--name", "big"]);
+    big.tell("device 0");
+    big.tell(&format!("alloc t {}", 5 * MIB));
+    big.tell("fill t 1");
+    let mut second = manager.probe(&[&["--name", "b"], options].concat());
+    second.tell("device 0");
+    manager.job("b").state == "open"
+}
+
+#[test]
+fn a_declared_need_serves_before_the_job_runs() {
+    assert!(runs_beside_a_big_one(&["--need", "1MiB,1MiB"], false));
+    assert!(!runs_beside_a_big_one(&["--need", "1MiB,5MiB"], false));
+}
+
+#[test]
+fn the_need_of_the_last_run_is_remembered() {
+    assert!(runs_beside_a_big_one(&[], false));
+    assert!(!runs_beside_a_big_one(&[], true));
+}

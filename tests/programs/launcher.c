@@ -1,0 +1,50 @@
+/* Launches an empty kernel as often as it is told, after one launch that does not count. */
+#include "driver.h"
+
+int cuInit(unsigned flags);
+int cuDeviceGet(int *device, int ordinal);
+int cuDevicePrimaryCtxRetain(void **context, int device);
+int cuCtxSetCurrent(void *context);
+int cuCtxSynchronize(void);
+int cuModuleLoadData(void **module, const void *image);
+int cuModuleGetFunction(void **function, void *module, const char *name);
+int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+    unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **parameters, void **extra);
+
+static const char EMPTY_KERNEL[] = ".version 7.0\n"
+                                   ".target sm_70\n"
+                                   ".address_size 64\n"
+                                   ".visible .entry empty() { ret; }\n";
+
+static int launch(void *function)
+{
+    return cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+}
+
+/* The test's profiler starts to count where this function is entered. */
+__attribute__((noinline)) int launch_counted(void *function, int times)
+{
+    for (int i = 0; i < times; i++)
+        CHECK(launch(function));
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    int device;
+    void *context, *module, *function;
+
+    if (argc != 2)
+        return 2;
+    CHECK(cuInit(0));
+    CHECK(cuDeviceGet(&device, 0));
+    CHECK(cuDevicePrimaryCtxRetain(&context, device));
+    CHECK(cuCtxSetCurrent(context));
+    CHECK(cuModuleLoadData(&module, EMPTY_KERNEL));
+    CHECK(cuModuleGetFunction(&function, module, "empty"));
+    CHECK(launch(function));
+    CHECK(launch_counted(function, atoi(argv[1])));
+    CHECK(cuCtxSynchronize());
+    say_and_wait("launched");
+    return 0;
+}

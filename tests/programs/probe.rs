@@ -1,0 +1,186 @@
+//! A small CUDA program that does what it is told, line by line, for the tests.
+//!
+//! It is an ordinary client of the driver through `cudarc`; each line of standard input is
+//! answered by one line of standard output: `ok …` or `error …`.
+//!
+//! ```text
+//! device N                     use GPU N from now on
+//! alloc NAME BYTES [class]     class: persistent, temporary (told through tidegate.h)
+//! free NAME                    address NAME
+//! fill NAME SEED               check NAME SEED          (a pattern over all its bytes)
+//! poke NAME OFFSET BYTE        peek NAME OFFSET
+//! boundary                     info                     (free and total memory)
+//! ```
+
+use cudarc::driver::result;
+use cudarc::driver::sys::{CUcontext, CUdevice};
+use std::collections::HashMap;
+use std::error::Error;
+use std::ffi::{CStr, c_int, c_void};
+use std::io::{BufRead, Write};
+
+type Answer = Result<String, Box<dyn Error>>;
+
+#[derive(Default)]
+struct Probe {
+    contexts: HashMap<usize, CUcontext>,
+    memory: HashMap<String, (u64, usize)>,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut probe = Probe::default();
+    let mut output = std::io::stdout();
+    for line in std::io::stdin().lock().lines() {
+        match probe.obey(&line?) {
+            Ok(answer) => writeln!(output, "ok {answer}")?,
+            Err(error) => writeln!(output, "error {error}")?,
+        }
+        output.flush()?;
+    }
+    Ok(())
+}
+
+impl Probe {
+    fn obey(&mut self, line: &str) -> Answer {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words.as_slice() {
+            ["device", ordinal] => self.device(ordinal.parse()?),
+            ["alloc", name, bytes] => self.alloc(name, bytes.parse()?),
+            ["alloc", name, bytes, class] => scoped(class, || self.alloc(name, bytes.parse()?)),
+            ["free", name] => self.free(name),
+            ["address", name] => Ok(format!("{:#x}", self.find(name)?.0)),
+            ["fill", name, seed] => self.fill(name, seed.parse()?),
+            ["check", name, seed] => self.check(name, seed.parse()?),
+            ["poke", name, offset, byte] => self.poke(name, offset.parse()?, byte.parse()?),
+            ["peek", name, offset] => self.peek(name, offset.parse()?),
+            ["boundary"] => boundary(),
+            ["info"] => info(),
+            _ => Err(format!("unknown order {line:?}").into()),
+        }
+    }
+
+    fn device(&mut self, ordinal: usize) -> Answer {
+        let context = match self.contexts.get(&ordinal) {
+            Some(context) => *context,
+            None => self.new_context(ordinal)?,
+        };
+        // SAFETY: the context was retained below and is never released.
+        unsafe { result::ctx::set_current(context) }?;
+        Ok(String::new())
+    }
+
+    fn new_context(&mut self, ordinal: usize) -> Result<CUcontext, Box<dyn Error>> {
+        result::init()?;
+        let device: CUdevice = result::device::get(ordinal as c_int)?;
+        // SAFETY: the device comes from the driver.
+        let context = unsafe { result::primary_ctx::retain(device) }?;
+        self.contexts.insert(ordinal, context);
+        Ok(context)
+    }
+
+    fn alloc(&mut self, name: &str, bytes: usize) -> Answer {
+        // SAFETY: a context is current (else the driver says so).
+        let address = unsafe { result::malloc_sync(bytes) }?;
+        self.memory.insert(name.into(), (address, bytes));
+        Ok(format!("{address:#x}"))
+    }
+
+    fn free(&mut self, name: &str) -> Answer {
+        let (address, _) = self.memory.remove(name).ok_or("no such memory")?;
+        // SAFETY: the address came from malloc_sync and is freed once.
+        unsafe { result::free_sync(address) }?;
+        Ok(String::new())
+    }
+
+    fn find(&self, name: &str) -> Result<(u64, usize), Box<dyn Error>> {
+        self.memory.get(name).copied().ok_or_else(|| format!("no memory {name:?}").into())
+    }
+
+    fn fill(&self, name: &str, seed: u64) -> Answer {
+        let (address, bytes) = self.find(name)?;
+        // SAFETY: the allocation has this many bytes.
+        unsafe { result::memcpy_htod_sync(address, &pattern(seed, bytes)) }?;
+        Ok(String::new())
+    }
+
+    fn check(&self, name: &str, seed: u64) -> Answer {
+        let (address, bytes) = self.find(name)?;
+        let mut found = vec![0u8; bytes];
+        // SAFETY: the allocation has this many bytes.
+        unsafe { result::memcpy_dtoh_sync(&mut found, address) }?;
+        match found.iter().zip(pattern(seed, bytes)).position(|(found, wanted)| *found != wanted) {
+            None => Ok(String::new()),
+            Some(at) => Err(format!("{name} differs at byte {at} of {bytes}").into()),
+        }
+    }
+
+    fn poke(&self, name: &str, offset: u64, byte: u8) -> Answer {
+        let (address, _) = self.find(name)?;
+        // SAFETY: the driver checks that the byte is mapped; the tests stay inside.
+        unsafe { result::memcpy_htod_sync(address + offset, &[byte]) }?;
+        Ok(String::new())
+    }
+
+    fn peek(&self, name: &str, offset: u64) -> Answer {
+        let (address, _) = self.find(name)?;
+        let mut byte = [0u8];
+        // SAFETY: as in poke.
+        unsafe { result::memcpy_dtoh_sync(&mut byte, address + offset) }?;
+        Ok(byte[0].to_string())
+    }
+}
+
+fn info() -> Answer {
+    let (free, total) = result::mem_get_info()?;
+    Ok(format!("{free} {total}"))
+}
+
+/// Bytes that depend on the seed and the place (splitmix64).
+fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
+    let word = |index: u64| {
+        let mut z = seed.wrapping_add((index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    (0..bytes.div_ceil(8) as u64).flat_map(|index| word(index).to_le_bytes()).take(bytes).collect()
+}
+
+/// A function of `tidegate.h`, when the shim is there.
+fn tidegate(name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: RTLD_DEFAULT and a C string are always allowed.
+    let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    (!address.is_null()).then_some(address)
+}
+
+fn scoped(class: &str, work: impl FnOnce() -> Answer) -> Answer {
+    let class = match class {
+        "persistent" => 1,
+        "temporary" => 2,
+        _ => return Err(format!("no class {class:?}").into()),
+    };
+    if let Some(push) = tidegate(c"tidegate_scope_push") {
+        // SAFETY: tidegate.h: void tidegate_scope_push(int).
+        let push: unsafe extern "C" fn(c_int) = unsafe { std::mem::transmute(push) };
+        // SAFETY: it may be called at any time.
+        unsafe { push(class) };
+    }
+    let answer = work();
+    if let Some(pop) = tidegate(c"tidegate_scope_pop") {
+        // SAFETY: tidegate.h: void tidegate_scope_pop(void).
+        let pop: unsafe extern "C" fn() = unsafe { std::mem::transmute(pop) };
+        // SAFETY: it follows its push.
+        unsafe { pop() };
+    }
+    answer
+}
+
+fn boundary() -> Answer {
+    if let Some(boundary) = tidegate(c"tidegate_boundary") {
+        // SAFETY: tidegate.h: int tidegate_boundary(void).
+        let boundary: unsafe extern "C" fn() -> c_int = unsafe { std::mem::transmute(boundary) };
+        // SAFETY: it may be called at any time.
+        unsafe { boundary() };
+    }
+    Ok(String::new())
+}

@@ -1,0 +1,30 @@
+//! The tests' C programs: compiled by the system's compiler and linked with the software driver.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Compiles the programs of `tests/programs`; they last as long as it does.
+pub struct Compiler {
+    directory: tempfile::TempDir,
+    libraries: PathBuf,
+}
+
+impl Compiler {
+    /// With the driver in `libraries`.
+    pub fn with(libraries: PathBuf) -> Self {
+        Self { directory: tempfile::tempdir().unwrap(), libraries }
+    }
+
+    /// The executable made of `tests/programs/NAME.c`.
+    pub fn compile(&self, name: &str) -> PathBuf {
+        let source =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name).with_extension("c");
+        let program = self.directory.path().join(name);
+        let mut cc = Command::new("cc");
+        cc.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Wno-unused-function", "-Werror", "-o"]);
+        cc.arg(&program).arg(&source).arg("-L").arg(&self.libraries).args(["-lcuda", "-ldl"]);
+        let status = cc.status().expect("cc, which Rust links with, is missing");
+        assert!(status.success(), "{cc:?}");
+        program
+    }
+}

@@ -1,0 +1,183 @@
+//! What the tests share: a manager on software GPUs, and programs under it.
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+use tidegate_manager::artifacts;
+pub use tidegate_manager::server::status::{EndedJob, JobStatus, Status};
+
+pub const KIB: u64 = 1 << 10;
+pub const MIB: u64 = 1 << 20;
+
+/// How long anything in a test may take before it counts as hung.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A manager of a test's own, on software GPUs; it ends with the test.
+pub struct Manager {
+    process: Child,
+    directory: tempfile::TempDir,
+}
+
+impl Manager {
+    /// `gpus` as in `--software-gpu`; more options as on the command line.
+    pub fn start(gpus: &str, options: &[&str]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut command = Command::new(tidegate());
+        command.arg("manager").arg("--socket").arg(directory.path().join("socket"));
+        command.args(["--software-gpu", gpus]).args(options).stdout(Stdio::piped()).process_group(0);
+        let mut process = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line.trim_end(), "ready", "the manager did not start");
+        Self { process, directory }
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.directory.path().join("socket")
+    }
+
+    /// `tidegate run OPTIONS -- PROGRAM`, not started yet.
+    pub fn run(&self, options: &[&str], program: &Path) -> Command {
+        let mut command = Command::new(tidegate());
+        command.arg("run").arg("--socket").arg(self.socket()).args(options).arg("--").arg(program);
+        command
+    }
+
+    /// A probe under this manager.
+    pub fn probe(&self, options: &[&str]) -> Probe {
+        Probe::start(self.run(options, &probe()))
+    }
+
+    pub fn status(&self) -> Status {
+        let output = Command::new(tidegate())
+            .args(["status", "--json", "--socket"])
+            .arg(self.socket())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// The status, as soon as `wanted` holds of it.
+    pub fn status_when(&self, wanted: impl Fn(&Status) -> bool) -> Status {
+        let began = Instant::now();
+        loop {
+            let status = self.status();
+            if wanted(&status) {
+                return status;
+            }
+            assert!(began.elapsed() < PATIENCE, "it did not come to this: {status:#?}");
+        }
+    }
+
+    pub fn job(&self, name: &str) -> JobStatus {
+        self.status().job(name).clone()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        // SAFETY: a signal to our own child, which has not been waited for.
+        unsafe { libc::kill(self.process.id() as i32, libc::SIGTERM) };
+        let _ = self.process.wait();
+    }
+}
+
+/// Reading a status.
+pub trait Jobs {
+    fn job(&self, name: &str) -> &JobStatus;
+    fn has_ended(&self, name: &str) -> bool;
+    fn ended_job(&self, name: &str) -> &EndedJob;
+}
+
+impl Jobs for Status {
+    fn job(&self, name: &str) -> &JobStatus {
+        self.jobs
+            .iter()
+            .find(|job| job.figures.name == name)
+            .unwrap_or_else(|| panic!("no job {name}: {self:#?}"))
+    }
+
+    fn has_ended(&self, name: &str) -> bool {
+        self.ended.iter().any(|job| job.name == name)
+    }
+
+    fn ended_job(&self, name: &str) -> &EndedJob {
+        self.ended
+            .iter()
+            .find(|job| job.name == name)
+            .unwrap_or_else(|| panic!("{name} has not ended: {self:#?}"))
+    }
+}
+
+/// A program that does what it is told (tests/programs/probe.rs).
+pub struct Probe {
+    pub process: Child,
+    orders: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Probe {
+    pub fn start(mut command: Command) -> Self {
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let orders = process.stdin.take();
+        let answers = BufReader::new(process.stdout.take().unwrap());
+        Self { process, orders, answers }
+    }
+
+    /// Sends an order without waiting for its answer.
+    pub fn order(&mut self, line: &str) {
+        writeln!(self.orders.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    /// The next answer: `Ok` or `Err` with its words.
+    pub fn answer(&mut self) -> Result<String, String> {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).unwrap();
+        match line.trim_end().split_once(' ') {
+            Some(("ok", words)) => Ok(words.into()),
+            Some(("error", words)) => Err(words.into()),
+            _ if line.trim_end() == "ok" => Ok(String::new()),
+            _ => Err(format!("the program ended: {line:?}")),
+        }
+    }
+
+    /// Orders, and waits for a good answer.
+    #[track_caller]
+    pub fn tell(&mut self, line: &str) -> String {
+        self.order(line);
+        self.answer().unwrap_or_else(|error| panic!("{line}: {error}"))
+    }
+
+    /// Ends the program and waits for its end.
+    pub fn end(mut self) {
+        self.orders = None;
+        assert!(self.process.wait().unwrap().success());
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+pub fn tidegate() -> &'static str {
+    env!("CARGO_BIN_EXE_tidegate")
+}
+
+pub fn probe() -> PathBuf {
+    artifacts::example("probe").unwrap()
+}
+
+pub fn train_digits() -> PathBuf {
+    artifacts::example("train_digits").unwrap()
+}
