@@ -382,12 +382,23 @@ pub enum FromMover {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FromCommand {
     /// `tidegate run`: a job is about to start. The job lives as long as this connection or any
-    /// of its processes. Answered by `Registered`, then `Queue` whenever its place changes.
+    /// of its processes. Answered by `Registered` or `Refused`, then by a `Queue` whenever the
+    /// job's place changes.
     Register(JobSpec),
     /// `tidegate status`. Answered by `Status`.
-    Status,
-    /// Give every job's notes of its ended runs (the demo's table). Answered by `Status`.
-    Stop,
+    Status {
+        /// The moment that the answer waits for and tells of.
+        when: When,
+    },
+}
+
+/// A moment in a manager's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum When {
+    /// That of the question.
+    Now,
+    /// No job lives: none is announced, and no process of any is left.
+    Idle,
 }
 
 /// A manager's messages to a command.
@@ -404,21 +415,21 @@ pub enum ToCommand {
     },
     /// Where the registered job stands.
     Queue {
-        /// 0: not waiting.
+        /// Its place among the jobs that wait for a GPU, from 1; 0: it does not wait.
         place: u32,
         /// How many wait.
         of: u32,
-        /// Why, in one sentence for the user.
-        reason: String,
     },
-    /// The answer to `Status`: JSON, with the names that docs/status.md documents.
+    /// The answer to `Status`: a part of a JSON text with the names that docs/status.md
+    /// documents. The text is as long as the jobs' histories: it comes in as many parts as it
+    /// takes ([`super::MAX_MESSAGE_BYTES`]).
     Status {
-        /// The text.
-        json: String,
+        /// The next bytes of the text (UTF-8, perhaps cut inside a character).
+        part: Vec<u8>,
+        /// More parts follow.
+        more: bool,
     },
-    /// The answer to `Stop`: the manager ends when this connection closes.
-    Stopping,
-    /// The request was refused.
+    /// The other answer to `Register`, and to `Status` where there is none.
     Refused {
         /// Why, in one sentence.
         reason: String,

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use tidegate_ffi::wire::message::{FromCommand, ToCommand, ToManager};
+use tidegate_ffi::wire::message::{FromCommand, ToCommand, ToManager, When};
 use tidegate_ffi::wire::{Connection, socket_candidates};
 
 /// Connects to the manager at `socket`, or to the first that answers where managers are searched.
@@ -31,6 +31,10 @@ pub(super) fn connect(socket: Option<&Path>) -> anyhow::Result<(Connection, Path
 /// Asks a manager one thing.
 pub(super) fn ask(connection: &Connection, question: FromCommand) -> anyhow::Result<ToCommand> {
     connection.send(&ToManager::Command(question), &[]).context("asking the manager")?;
+    hear(connection)
+}
+
+fn hear(connection: &Connection) -> anyhow::Result<ToCommand> {
     match connection.receive::<ToCommand>().context("reading the manager's answer")?.0 {
         ToCommand::Refused { reason } => bail!(reason),
         answer => Ok(answer),
@@ -38,16 +42,24 @@ pub(super) fn ask(connection: &Connection, question: FromCommand) -> anyhow::Res
 }
 
 /// A manager's status as it travels: JSON.
-pub(super) fn ask_status_json(connection: &Connection) -> anyhow::Result<String> {
-    match ask(connection, FromCommand::Status)? {
-        ToCommand::Status { json } => Ok(json),
-        _ => bail!("the manager answered something else than its status"),
+pub(super) fn ask_status_json(connection: &Connection, when: When) -> anyhow::Result<String> {
+    let mut text = Vec::new();
+    let mut answer = ask(connection, FromCommand::Status { when })?;
+    loop {
+        let ToCommand::Status { part, more } = answer else {
+            bail!("the manager answered something else than its status");
+        };
+        text.extend(part);
+        if !more {
+            return String::from_utf8(text).context("reading the manager's status");
+        }
+        answer = hear(connection)?;
     }
 }
 
 /// A manager's status.
-pub(super) fn ask_status(connection: &Connection) -> anyhow::Result<Status> {
-    serde_json::from_str(&ask_status_json(connection)?).context("reading the manager's status")
+pub(super) fn ask_status(connection: &Connection, when: When) -> anyhow::Result<Status> {
+    serde_json::from_str(&ask_status_json(connection, when)?).context("reading the manager's status")
 }
 
 /// `tidegate manager` at `socket`, not started yet.

@@ -5,6 +5,7 @@ use crate::server::status::{GpuStatus, JobStatus, Status};
 use bytesize::ByteSize;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use tidegate_ffi::wire::message::When;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
@@ -14,16 +15,19 @@ pub(super) struct Arguments {
     /// Print JSON, with the names that docs/status.md documents.
     #[arg(long)]
     json: bool,
+    /// Wait until no job is left, then show: the jobs' figures stand in the JSON's `ended`.
+    #[arg(long)]
+    wait_idle: bool,
 }
 
 pub(super) fn execute(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let (connection, _) = connect(arguments.socket.as_deref())?;
+    let when = if arguments.wait_idle { When::Idle } else { When::Now };
     if arguments.json {
-        println!("{}", ask_status_json(&connection)?);
-        return Ok(ExitCode::SUCCESS);
+        println!("{}", ask_status_json(&connection, when)?);
+    } else {
+        print(&ask_status(&connection, when)?);
     }
-    let status = ask_status(&connection)?;
-    print(&status);
     Ok(ExitCode::SUCCESS)
 }
 

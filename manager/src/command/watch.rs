@@ -57,7 +57,7 @@ fn watch(connection: &Connection, program: &OwnedFd) {
             return;
         }
         match connection.receive::<ToCommand>() {
-            Ok((ToCommand::Queue { place, reason, .. }, _)) => waited = tell(place, &reason, waited),
+            Ok((ToCommand::Queue { place, of }, _)) => waited = tell(place, of, waited),
             Ok(_) => {}
             // The manager is gone; the shim says what that means for the program.
             Err(_) => return,
@@ -66,9 +66,9 @@ fn watch(connection: &Connection, program: &OwnedFd) {
 }
 
 /// Says that the job begins to wait for its first turn; turns that come and go are not news.
-fn tell(place: u32, reason: &str, waited: bool) -> bool {
+fn tell(place: u32, of: u32, waited: bool) -> bool {
     if place > 0 && !waited {
-        eprintln!("tidegate: waiting: {reason}");
+        eprintln!("tidegate: waiting for GPU memory, place {place} of {of}");
     }
     waited || place > 0
 }

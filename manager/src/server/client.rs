@@ -21,7 +21,7 @@ use tidegate_ffi::wire::{Connection, Mapped, ReceiveError};
 use tracing::{info, warn};
 
 /// A connection of a client. Processes have the same number as sessions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ClientId(pub(crate) u64);
 
 /// What a client turned out to be.
@@ -59,12 +59,16 @@ impl Client {
         Ok(())
     }
 
-    /// The most live bytes it published, by class, over all its GPUs.
-    pub(crate) fn peak_bytes(&self) -> [u64; 2] {
+    /// Raises a job's peaks, by class, to the most live bytes that this process of it published,
+    /// over all its GPUs.
+    pub(crate) fn raise_peaks(&self, peaks: &mut [u64; 2]) {
         let rows = self.page.iter().flat_map(|page| &page.tenants);
-        rows.fold([0, 0], |sum: [u64; 2], row| {
+        let published = rows.fold([0, 0], |sum: [u64; 2], row| {
             [0, 1].map(|class| sum[class].saturating_add(row.peak_bytes[class].load(Ordering::Relaxed)))
-        })
+        });
+        for (peak, published) in peaks.iter_mut().zip(published) {
+            *peak = (*peak).max(published);
+        }
     }
 }
 

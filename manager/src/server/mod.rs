@@ -21,7 +21,7 @@ use client::{Client, ClientId, Role};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use gpus::MoverLink;
 use status::EndedJob;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 use tidegate_ffi::units::{GpuUuid, JobId, PieceId, SessionId, Step};
 use tidegate_ffi::wire::live;
 use tidegate_ffi::wire::message::{
-    FromCommand, FromMover, FromShim, JobClaim, JobSpec, ToCommand, ToManager, ToMover, ToShim,
+    FromCommand, FromMover, FromShim, JobClaim, JobSpec, ToCommand, ToManager, ToMover, ToShim, When,
 };
 use tracing::{debug, info, warn};
 
@@ -126,6 +126,8 @@ struct Server {
     /// Peaks of live bytes, by class, of processes that ended.
     peaks: HashMap<JobId, [u64; 2]>,
     ended: VecDeque<EndedJob>,
+    /// Commands to whom the status is told once no job lives.
+    awaiting_idle: BTreeSet<ClientId>,
     software_gpu: Option<PathBuf>,
     idle_exit: Option<Duration>,
     idle_since: Instant,
@@ -160,6 +162,7 @@ impl Server {
             announcers: HashMap::new(),
             peaks: HashMap::new(),
             ended: VecDeque::new(),
+            awaiting_idle: BTreeSet::new(),
             software_gpu,
             idle_exit,
             idle_since: Instant::now(),
@@ -220,6 +223,7 @@ impl Server {
 
     fn client_gone(&mut self, id: ClientId) {
         let Some(client) = self.clients.remove(&id) else { return };
+        self.awaiting_idle.remove(&id);
         self.idle_since = Instant::now();
         match client.role {
             Role::Process(job) => {
@@ -236,9 +240,7 @@ impl Server {
 
     fn note_peaks(&mut self, job: JobId, client: &Client) {
         let peaks = self.peaks.entry(job).or_default();
-        for (peak, published) in peaks.iter_mut().zip(client.peak_bytes()) {
-            *peak = (*peak).max(published);
-        }
+        client.raise_peaks(peaks);
     }
 
     fn hear_shim(&mut self, id: ClientId, message: FromShim, fds: Vec<OwnedFd>) {
@@ -318,16 +320,27 @@ impl Server {
     fn hear_command(&mut self, id: ClientId, message: FromCommand) {
         match message {
             FromCommand::Register(spec) => self.register(id, spec),
-            FromCommand::Status => {
-                // Times are of this moment, not of the last message.
-                self.tell_scheduler(Event::Tick);
-                self.measure();
-                let json = status::json(self);
-                self.answer(id, ToCommand::Status { json });
+            FromCommand::Status { when: When::Idle } if !self.scheduler.jobs().is_empty() => {
+                self.awaiting_idle.insert(id);
             }
-            FromCommand::Stop => {
-                self.answer(id, ToCommand::Stopping);
-                self.stopping = true;
+            FromCommand::Status { .. } => self.tell_status(id),
+        }
+    }
+
+    fn tell_status(&mut self, id: ClientId) {
+        // Times are of this moment, not of the last message.
+        self.tell_scheduler(Event::Tick);
+        self.measure();
+        for part in status::parts(self) {
+            self.answer(id, part);
+        }
+    }
+
+    /// Answers those who asked for the status of the idle manager.
+    fn tell_idle(&mut self) {
+        if self.scheduler.jobs().is_empty() {
+            for id in std::mem::take(&mut self.awaiting_idle) {
+                self.tell_status(id);
             }
         }
     }
@@ -415,6 +428,7 @@ impl Server {
             self.carry_out(effect);
         }
         debug_assert_eq!(self.scheduler.check(), Ok(()));
+        self.tell_idle();
     }
 
     fn carry_out(&mut self, effect: Effect) {
@@ -459,17 +473,13 @@ impl Server {
 
     fn tell_place(&mut self, job: JobId, place: u32, of: u32) {
         let Some(id) = self.announcers.get(&job).copied() else { return };
-        let reason = match place {
-            0 => "it is running, or has not asked for a GPU yet".into(),
-            _ => format!("{place} of {of} jobs that wait for the GPU's memory"),
-        };
-        self.answer(id, ToCommand::Queue { place, of, reason });
+        self.answer(id, ToCommand::Queue { place, of });
     }
 
     fn job_ended(&mut self, id: JobId, job: &Job) {
         self.tokens.retain(|_, (job, _)| *job != id);
         let peaks = self.peaks.remove(&id).unwrap_or_default();
-        self.ended.push_back(EndedJob::new(id, job, peaks));
+        self.ended.push_back(EndedJob::new(id, job, peaks, Some(self.now())));
         while self.ended.len() > KEPT_ENDED_JOBS {
             self.ended.pop_front();
         }

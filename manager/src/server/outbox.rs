@@ -1,11 +1,12 @@
 //! A connection's way out: a bounded queue and the thread that empties it.
 
-use crossbeam_channel::{Sender, bounded};
+use crossbeam_channel::{Sender, TrySendError, bounded};
+use rustix::io::Errno;
 use serde::Serialize;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use tidegate_ffi::wire::Connection;
-use tracing::warn;
+use tidegate_ffi::wire::{Connection, SendError};
+use tracing::{debug, warn};
 
 /// So many messages may wait for one reader; who is slower loses the connection (I10).
 const QUEUE: usize = 4096;
@@ -40,11 +41,16 @@ impl Outbox {
         let message = message.clone();
         let delivery = Box::new(move |connection: &Connection| {
             let borrowed: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
-            connection.send(&message, &borrowed).inspect_err(|error| warn!(%error, "cannot send")).is_ok()
+            connection.send(&message, &borrowed).inspect_err(report).is_ok()
         });
-        if self.queue.try_send(delivery).is_err() {
-            warn!("a client reads too slowly, or is gone");
-            self.connection.shut_down();
+        match self.queue.try_send(delivery) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_)) => {
+                warn!("a client reads too slowly: it loses its connection");
+                self.connection.shut_down();
+            }
+            // The writer has said why it ended, and has shut the connection down.
+            Err(TrySendError::Disconnected(_)) => debug!("a message comes after its reader's end"),
         }
     }
 
@@ -53,5 +59,39 @@ impl Outbox {
         if self.queue.try_send(Box::new(|_| false)).is_err() {
             self.connection.shut_down();
         }
+    }
+}
+
+fn report(error: &SendError) {
+    if is_end(error) {
+        debug!(%error, "the reader of a message has ended");
+    } else {
+        warn!(%error, "cannot send");
+    }
+}
+
+/// Whether the other side simply ended: clients come and go. That of a mover is noticed, and
+/// said, where its messages are read.
+fn is_end(error: &SendError) -> bool {
+    matches!(error, SendError::Socket(Errno::PIPE | Errno::CONNRESET))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_ffi::wire::{CodecError, MAX_MESSAGE_BYTES};
+
+    #[test]
+    fn a_reader_that_ended_is_no_fault() {
+        let (here, there) = Connection::pair().unwrap();
+        drop(there);
+        assert!(is_end(&here.send(&1u8, &[]).unwrap_err()));
+    }
+
+    #[test]
+    fn a_message_that_cannot_travel_is_a_fault() {
+        let (here, _there) = Connection::pair().unwrap();
+        let error = here.send(&vec![0u8; MAX_MESSAGE_BYTES + 1], &[]).unwrap_err();
+        assert!(matches!(error, SendError::Codec(CodecError::TooLong(_))) && !is_end(&error), "{error}");
     }
 }

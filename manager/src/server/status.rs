@@ -2,9 +2,11 @@
 
 use super::Server;
 use crate::ledger::Owner;
-use crate::scheduler::{Gpu, Job, Phase, SavedRange, Stats, Tenant};
+use crate::scheduler::{Gpu, Job, Phase, SavedRange, Stats, Tenant, Time};
 use serde::{Deserialize, Serialize};
 use tidegate_ffi::units::{Class, GpuUuid, JobId};
+use tidegate_ffi::wire::MAX_MESSAGE_BYTES;
+use tidegate_ffi::wire::message::ToCommand;
 
 /// Everything.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -126,7 +128,7 @@ pub struct EndedJob {
     pub at_boundary: u64,
     /// Mean cost of a switch, by part, in microseconds.
     pub switch_micros: SwitchMicros,
-    /// Most persistent and temporary bytes alive, added.
+    /// The most persistent and the most temporary bytes alive, added.
     pub footprint_bytes: u64,
     /// Most temporary bytes alive at once.
     pub peak_temporary_bytes: u64,
@@ -144,7 +146,7 @@ pub struct EndedJob {
     pub runtime_micros: u64,
     /// From its first process to its first grant.
     pub first_wait_micros: Option<u64>,
-    /// When its gate was open: from, to (absent: still).
+    /// When its gate was open: from, to (null: still).
     pub grants: Vec<(u64, Option<u64>)>,
 }
 
@@ -164,7 +166,8 @@ pub struct SwitchMicros {
 }
 
 impl EndedJob {
-    pub(super) fn new(id: JobId, job: &Job, peaks: [u64; 2]) -> Self {
+    /// A job's figures; `ended` ends the grant that a job had when its last process died.
+    pub(super) fn new(id: JobId, job: &Job, peaks: [u64; 2], ended: Option<Time>) -> Self {
         let stats: &Stats = &job.stats;
         let micros = |time: std::time::Duration| time.as_micros() as u64;
         let mean = |time| micros(time) / stats.switches.max(1);
@@ -196,14 +199,26 @@ impl EndedJob {
                 .first_open
                 .zip(stats.arrived)
                 .map(|(open, arrived)| micros(open - arrived)),
-            grants: stats.grants.iter().map(|(from, to)| (micros(*from), to.map(micros))).collect(),
+            grants: stats.grants.iter().map(|(from, to)| (micros(*from), to.or(ended).map(micros))).collect(),
         }
     }
 }
 
-/// The whole state as JSON.
-pub(super) fn json(server: &Server) -> String {
-    serde_json::to_string(&status(server)).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
+/// A part of the text is at most so long: well below what one message can carry.
+const PART_BYTES: usize = MAX_MESSAGE_BYTES / 2;
+
+/// The whole state as JSON, in messages.
+pub(super) fn parts(server: &Server) -> Vec<ToCommand> {
+    match serde_json::to_vec(&status(server)) {
+        Ok(text) => split(&text),
+        Err(error) => vec![ToCommand::Refused { reason: format!("the status cannot be written: {error}") }],
+    }
+}
+
+fn split(text: &[u8]) -> Vec<ToCommand> {
+    let last = text.chunks(PART_BYTES).len() - 1;
+    let parts = text.chunks(PART_BYTES).enumerate();
+    parts.map(|(index, part)| ToCommand::Status { part: part.to_vec(), more: index < last }).collect()
 }
 
 fn status(server: &Server) -> Status {
@@ -282,11 +297,7 @@ fn job_status(server: &Server, id: JobId, job: &Job) -> JobStatus {
     let clients =
         || job.sessions.iter().filter_map(|session| server.clients.get(&super::ClientId(session.0)));
     let mut peaks = server.peaks.get(&id).copied().unwrap_or_default();
-    for client in clients() {
-        for (peak, published) in peaks.iter_mut().zip(client.peak_bytes()) {
-            *peak = (*peak).max(published);
-        }
-    }
+    clients().for_each(|client| client.raise_peaks(&mut peaks));
     let queue = scheduler.queue();
     JobStatus {
         state: state(job, tenants.is_empty()).into(),
@@ -296,7 +307,7 @@ fn job_status(server: &Server, id: JobId, job: &Job) -> JobStatus {
         persistent_bytes: resident(Class::Persistent),
         temporary_bytes: resident(Class::Temporary),
         spilled_bytes: tenants.iter().map(|tenant| spilled(tenant)).sum(),
-        figures: EndedJob::new(id, job, peaks),
+        figures: EndedJob::new(id, job, peaks, None),
     }
 }
 
@@ -308,5 +319,137 @@ fn state(job: &Job, unattached: bool) -> &'static str {
         Phase::Open => "open",
         Phase::Closing => "closing",
         Phase::Leaving => "leaving",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::client::{Client, ClientId, Role};
+    use super::super::outbox::Outbox;
+    use super::super::{Input, Server};
+    use super::*;
+    use crate::scheduler::{Config, Event};
+    use std::collections::BTreeMap;
+    use std::os::fd::OwnedFd;
+    use std::sync::Arc;
+    use std::time::Duration;
+    use tidegate_ffi::units::Step;
+    use tidegate_ffi::wire::Connection;
+    use tidegate_ffi::wire::message::{FromCommand, FromShim, JobClaim, JobSpec, ToManager, When};
+    use tidegate_ffi::wire::page::Page;
+
+    const GPU: GpuUuid = GpuUuid([7; 16]);
+
+    fn server() -> Server {
+        let config = Config {
+            unit_bytes: 1 << 20,
+            piece_units: 4,
+            offset_units: 0,
+            headroom_units: 0,
+            slice: Duration::from_millis(200),
+            boundary_deadline: Duration::from_secs(2),
+            drain_limit: Duration::from_secs(10),
+            poison: false,
+            dram_bytes: 1 << 30,
+        };
+        let mut server = Server::new(config, BTreeMap::new(), None, None);
+        server.tell_scheduler(Event::GpuAdded { gpu: GPU, units: 64 });
+        server
+    }
+
+    /// Connects a client; returned is its end of the connection.
+    fn connect(server: &mut Server, id: u64) -> Connection {
+        let (here, there) = Connection::pair().unwrap();
+        let outbox = Outbox::start(Arc::new(here)).unwrap();
+        let client = Client { uid: 1, pid: 1, role: Role::Unknown, outbox, page: None };
+        server.take_in(Input::Connected(ClientId(id), client));
+        there
+    }
+
+    fn ask(server: &mut Server, id: u64, question: FromCommand) {
+        server.take_in(Input::Said(ClientId(id), ToManager::Command(question), Vec::new()));
+    }
+
+    fn say(server: &mut Server, id: u64, words: FromShim, fds: Vec<OwnedFd>) {
+        server.take_in(Input::Said(ClientId(id), ToManager::Shim(words), fds));
+    }
+
+    /// The status that was sent to a command.
+    fn told(connection: &Connection) -> Status {
+        let mut text = Vec::new();
+        loop {
+            match connection.receive::<ToCommand>().unwrap().0 {
+                ToCommand::Status { part, more } => {
+                    text.extend(part);
+                    if !more {
+                        return serde_json::from_slice(&text).unwrap();
+                    }
+                }
+                other => panic!("{other:?} is no status"),
+            }
+        }
+    }
+
+    /// A process on the GPU, with the page that it publishes.
+    fn join(server: &mut Server, id: u64) -> tidegate_ffi::wire::Mapped<Page> {
+        connect(server, id);
+        let (page, file) = Page::create().unwrap();
+        say(server, id, FromShim::Hello(JobClaim::Own(JobSpec::default())), vec![file]);
+        say(server, id, FromShim::Attach { step: Step(1), gpu: GPU }, Vec::new());
+        page
+    }
+
+    #[test]
+    fn the_idle_status_waits_for_the_last_job() {
+        let mut server = server();
+        let (_run, idle, now) = (connect(&mut server, 1), connect(&mut server, 2), connect(&mut server, 3));
+        ask(&mut server, 1, FromCommand::Register(JobSpec::default()));
+        ask(&mut server, 2, FromCommand::Status { when: When::Idle });
+        ask(&mut server, 3, FromCommand::Status { when: When::Now });
+        assert_eq!(told(&now).jobs.len(), 1);
+        server.take_in(Input::Gone(ClientId(1)));
+        let status = told(&idle);
+        assert_eq!((status.jobs.len(), status.ended.len()), (0, 1));
+        ask(&mut server, 2, FromCommand::Status { when: When::Idle });
+        assert_eq!(told(&idle).ended.len(), 1, "nobody is left to wait for");
+    }
+
+    #[test]
+    fn who_left_is_not_answered() {
+        let mut server = server();
+        let (_run, _idle) = (connect(&mut server, 1), connect(&mut server, 2));
+        ask(&mut server, 1, FromCommand::Register(JobSpec::default()));
+        ask(&mut server, 2, FromCommand::Status { when: When::Idle });
+        server.take_in(Input::Gone(ClientId(2)));
+        assert!(server.awaiting_idle.is_empty());
+    }
+
+    #[test]
+    fn the_last_grant_of_a_job_ends_with_it() {
+        let mut server = server();
+        let page = join(&mut server, 1);
+        page.tenants[0].publish_live(Class::Persistent, 5);
+        page.tenants[0].publish_live(Class::Temporary, 3);
+        let living = status(&server).jobs.remove(0).figures;
+        assert!(matches!(living.grants.as_slice(), [(_, None)]), "{living:?}");
+        assert_eq!((living.footprint_bytes, living.peak_temporary_bytes), (8, 3));
+        server.take_in(Input::Gone(ClientId(1)));
+        let ended = status(&server).ended.remove(0);
+        assert!(matches!(ended.grants.as_slice(), [(from, Some(to))] if from <= to), "{ended:?}");
+        assert_eq!((ended.footprint_bytes, ended.peak_temporary_bytes), (8, 3));
+    }
+
+    #[test]
+    fn a_long_history_still_travels() {
+        let mut server = server();
+        join(&mut server, 1);
+        server.take_in(Input::Gone(ClientId(1)));
+        let mut job = server.ended[0].clone();
+        job.name = "ü".repeat(100);
+        job.grants = (0..4096).map(|n| (10_000_000_000 + n, Some(10_000_000_001 + n))).collect();
+        server.ended = std::iter::repeat_n(job, 64).collect();
+        let command = connect(&mut server, 2);
+        ask(&mut server, 2, FromCommand::Status { when: When::Now });
+        assert_eq!(told(&command).ended.len(), 64);
     }
 }

@@ -3,10 +3,15 @@
 use super::job::{Lines, Plan, Training};
 use crate::command::connect::{ask_status, connect, manager_at, start_manager};
 use crate::server::status::{EndedJob, Status};
-use anyhow::{Context, bail};
+use anyhow::Context;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
+use tidegate_ffi::wire::message::When;
+
+/// How long a manager may take to notice that processes have died.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a leg showed.
 pub(super) struct Leg {
@@ -49,7 +54,7 @@ impl Leg {
         let trainings =
             running.into_iter().map(super::job::Running::end).collect::<anyhow::Result<Vec<_>>>()?;
         let took = began.elapsed();
-        let status = final_status(&socket, plan.jobs as usize)?;
+        let status = final_status(&socket)?;
         drop(manager);
         let gpu = status.gpus.first().context("the manager shares no GPU")?;
         Ok(Self {
@@ -80,20 +85,11 @@ impl Manager {
 }
 
 /// The manager's status once it has seen the end of all jobs: it hears of each death by the
-/// kernel's word, a moment after we do. Each question waits for that long at most.
-fn final_status(socket: &Path, jobs: usize) -> anyhow::Result<Status> {
+/// kernel's word, a moment after we do.
+fn final_status(socket: &Path) -> anyhow::Result<Status> {
     let (connection, _) = connect(Some(socket))?;
-    let give_up = Instant::now() + Duration::from_secs(10);
-    loop {
-        let status = ask_status(&connection)?;
-        if status.ended.len() >= jobs {
-            return Ok(status);
-        }
-        if Instant::now() > give_up {
-            bail!("the manager has not noticed the end of the jobs");
-        }
-        std::thread::yield_now();
-    }
+    set_socket_timeout(&connection, Timeout::Recv, Some(PATIENCE))?;
+    ask_status(&connection, When::Idle).context("the manager has not noticed the end of the jobs")
 }
 
 fn with_figures(trainings: Vec<Training>, status: &Status) -> anyhow::Result<Vec<(Training, EndedJob)>> {
