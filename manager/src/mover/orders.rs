@@ -137,6 +137,12 @@ fn answer(step: Step, outcome: Result<Outcome, OrderError>, began: Instant) -> A
 }
 
 fn failure(step: Step, error: &OrderError) -> FromMover {
-    tracing::warn!(%step, %error, "an order failed");
+    match error {
+        // Tried again and again: the tier says when it becomes full, and when it is well again.
+        OrderError::Tier(tier) if tier.is_out_of_memory() => {
+            tracing::debug!(%step, %error, "an order failed");
+        }
+        _ => tracing::warn!(%step, %error, "an order failed"),
+    }
     FromMover::Failed { step, reason: error.to_string(), out_of_memory: error.is_out_of_memory() }
 }

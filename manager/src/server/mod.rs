@@ -406,7 +406,8 @@ impl Server {
             }
             FromMover::Done { step, bytes, .. } => Event::MoverDone { gpu, step, bytes },
             FromMover::Failed { step, reason, out_of_memory } => {
-                warn!(%gpu, reason, "a mover could not");
+                // The mover has said it already, at the level it deserves.
+                debug!(%gpu, reason, "a mover could not");
                 self.making.remove(&step);
                 Event::MoverFailed { gpu, step, reason, out_of_memory }
             }

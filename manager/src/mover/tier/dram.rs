@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 use super::free_list::FreeList;
+use super::shortage::Shortage;
 use super::{Extent, SlabId, Tier, TierError};
 use crate::mover::copy::{Gpu, HostMemory, HostRange, page_bytes};
 use std::collections::BTreeMap;
@@ -23,6 +24,7 @@ pub struct Dram {
     slabs: BTreeMap<SlabId, HostMemory>,
     next: u32,
     free: FreeList,
+    shortage: Shortage,
     /// For whom slabs are page-locked; `None` once that has failed.
     locks_for: Option<Rc<Gpu>>,
 }
@@ -40,6 +42,7 @@ impl Dram {
             slabs: BTreeMap::new(),
             next: 0,
             free: FreeList::default(),
+            shortage: Shortage::default(),
             locks_for: gpu,
         }
     }
@@ -68,14 +71,8 @@ impl Dram {
     fn full(&self, wanted: u64) -> TierError {
         TierError::Full { wanted, free: self.share - self.used(), share: self.share }
     }
-}
 
-impl Tier for Dram {
-    fn prepare(&mut self) -> Result<(), TierError> {
-        if self.slabs.is_empty() && self.share > 0 { self.grow() } else { Ok(()) }
-    }
-
-    fn allocate(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError> {
+    fn take(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError> {
         if bytes > self.share - self.used() {
             return Err(self.full(bytes));
         }
@@ -85,8 +82,35 @@ impl Tier for Dram {
         self.free.take(bytes).ok_or_else(|| self.full(bytes))
     }
 
+    /// Says that the tier is well again, if `bytes` bytes at once end a shortage.
+    fn note_room(&mut self, bytes: u64) {
+        if self.shortage.ends(bytes) {
+            tracing::warn!("the DRAM tier has room again");
+        }
+    }
+}
+
+impl Tier for Dram {
+    fn prepare(&mut self) -> Result<(), TierError> {
+        if self.slabs.is_empty() && self.share > 0 { self.grow() } else { Ok(()) }
+    }
+
+    fn allocate(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError> {
+        let taken = self.take(bytes);
+        match &taken {
+            Ok(_) => self.note_room(bytes),
+            Err(error) if self.shortage.begins(bytes) => {
+                tracing::warn!(%error, "the DRAM tier is full: jobs stay where they are until it has room");
+            }
+            Err(_) => {}
+        }
+        taken
+    }
+
     fn free(&mut self, extent: Extent) {
         self.free.give(extent);
+        // What the tier holds can be handed out for sure; the rest of its share perhaps.
+        self.note_room(self.free.bytes());
     }
 
     fn trim(&mut self) {
@@ -136,6 +160,32 @@ mod tests {
         extents.into_iter().for_each(|extent| tier.free(extent));
         assert_eq!(bytes_of(&tier.allocate(5 * PAGE).unwrap()), 5 * PAGE);
         assert!(matches!(Dram::new(PAGE / 100, PAGE, None).allocate(1), Err(TierError::Full { .. })));
+    }
+
+    #[test]
+    fn a_full_tier_says_so_once_and_so_does_one_that_is_well_again() {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let subscriber =
+            tracing_subscriber::fmt().with_writer(std::sync::Mutex::new(log.reopen().unwrap())).finish();
+        let said = || {
+            let text = std::fs::read_to_string(log.path()).unwrap();
+            (text.matches("is full").count(), text.matches("room again").count())
+        };
+        tracing::subscriber::with_default(subscriber, || {
+            let mut tier = tier(4, 2);
+            let [one, two] = [1, 3].map(|pages| tier.allocate(pages * PAGE).unwrap());
+            assert_eq!(said(), (0, 0));
+            (0..3).for_each(|_| assert!(tier.allocate(2 * PAGE).is_err()));
+            assert_eq!(said(), (1, 0));
+            one.into_iter().for_each(|extent| tier.free(extent));
+            assert!(tier.allocate(2 * PAGE).is_err());
+            assert_eq!(said(), (1, 0), "one page is not the room that was refused");
+            two.into_iter().for_each(|extent| tier.free(extent));
+            tier.allocate(2 * PAGE).unwrap();
+            assert_eq!(said(), (1, 1));
+            assert!(tier.allocate(3 * PAGE).is_err());
+            assert_eq!(said(), (2, 1));
+        });
     }
 
     #[test]

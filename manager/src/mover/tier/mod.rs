@@ -5,6 +5,7 @@
 
 mod dram;
 mod free_list;
+mod shortage;
 
 pub use dram::Dram;
 
