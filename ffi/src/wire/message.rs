@@ -21,7 +21,7 @@ pub enum ToManager {
 /// What a job asks for, from the command line or the environment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct JobSpec {
-    /// A name, under which the need of the last run is remembered; at most 256 bytes.
+    /// A name, under which the need of the last run is remembered; its first 128 characters count.
     pub name: String,
     /// The strict priority class: higher runs first.
     pub priority: i32,
@@ -29,7 +29,8 @@ pub struct JobSpec {
     pub weight: u32,
     /// Never sliced (serving).
     pub resident: bool,
-    /// The most GPU memory the job may hold on one GPU; what it is told as total (R4, quota).
+    /// The most memory that a process of the job may hold on one GPU; what it is told as the
+    /// GPU's total, if that is not less (R4, quota).
     pub memory: Option<u64>,
     /// What the job says it will need on each GPU (R4.1).
     pub need: Option<Need>,
@@ -166,7 +167,8 @@ pub enum ToShim {
         /// Whether the gate starts closed: the job waits until `Open`.
         closed: bool,
     },
-    /// The other answer to `Hello` or `Attach`; the connection ends.
+    /// The other answer to `Hello` and `Attach`. Also said to who breaks the protocol; then the
+    /// connection ends.
     Refused {
         /// Why, in one sentence for the user.
         reason: String,
@@ -268,7 +270,8 @@ pub struct Move {
     pub at: u64,
 }
 
-/// A manager's orders to a mover. Each is answered by `Done` or `Failed` with its step.
+/// A manager's orders to a mover. Each is answered by `Failed`, or by `Done` where it does not
+/// say otherwise, with its step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToMover {
     /// Make pieces. `Made` brings one fd for each.

@@ -3,29 +3,108 @@
 use super::manager::READY;
 use crate::server::status::Status;
 use anyhow::{Context, bail};
-use std::io::{BufRead, BufReader};
+use std::fs::{DirBuilder, File};
+use std::io::{BufRead, BufReader, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use tidegate_ffi::wire::message::{FromCommand, ToCommand, ToManager, When};
-use tidegate_ffi::wire::{Connection, socket_candidates};
+use tidegate_ffi::wire::{Connection, SOCKET_VARIABLE, own_socket, socket_candidates};
 
 /// Connects to the manager at `socket`, or to the first that answers where managers are searched.
 pub(super) fn connect(socket: Option<&Path>) -> anyhow::Result<(Connection, PathBuf)> {
-    let candidates = socket.map_or_else(socket_candidates, |path| vec![path.to_owned()]);
     let mut tried = Vec::new();
-    for path in candidates {
+    for path in socket.map_or_else(candidates, |path| vec![path.to_owned()]) {
         match Connection::connect(&path) {
             Ok(connection) => return Ok((connection, path)),
-            Err(error) => tried.push(format!("{}: {error}", path.display())),
+            Err(error) => tried.push(format!("{}: {}", path.display(), words(&error))),
         }
     }
-    if tried.is_empty() {
-        bail!(
-            "no manager to look for: set TIDEGATE_SOCKET or XDG_RUNTIME_DIR, or start `tidegate manager --socket PATH`"
-        );
+    bail!(
+        "no manager answers ({}); `tidegate run` starts one for its job, `tidegate manager` one for all",
+        tried.join("; ")
+    );
+}
+
+fn words(error: &std::io::Error) -> String {
+    match error.kind() {
+        ErrorKind::NotFound => "no such socket".into(),
+        ErrorKind::ConnectionRefused => "nobody listens any more".into(),
+        ErrorKind::PermissionDenied => "this user may not connect".into(),
+        _ => error.to_string(),
     }
-    bail!("no manager answers ({}); start one with `tidegate manager`", tried.join("; "))
+}
+
+/// Where a shim searches too, and the place of one's own manager where the system names none.
+fn candidates() -> Vec<PathBuf> {
+    let mut candidates = socket_candidates();
+    let named = std::env::var_os(SOCKET_VARIABLE).or_else(|| std::env::var_os("XDG_RUNTIME_DIR"));
+    let directory = fallback_directory();
+    if named.is_none() && is_private(&directory) {
+        candidates.push(directory.join("socket"));
+    }
+    candidates
+}
+
+/// Where a user's own manager listens; the directory exists and is nobody else's.
+pub(super) fn personal_socket() -> anyhow::Result<PathBuf> {
+    if let Some(socket) = own_socket() {
+        return Ok(socket);
+    }
+    let directory = fallback_directory();
+    match DirBuilder::new().mode(0o700).create(&directory) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        made => made.with_context(|| format!("making {}", directory.display()))?,
+    }
+    if !is_private(&directory) {
+        bail!("{} can be changed by others: remove it, or set XDG_RUNTIME_DIR", directory.display());
+    }
+    Ok(directory.join("socket"))
+}
+
+fn fallback_directory() -> PathBuf {
+    std::env::temp_dir().join(format!("tidegate-{}", rustix::process::geteuid().as_raw()))
+}
+
+/// Whether a path is a directory that only this user (and root) can change.
+fn is_private(path: &Path) -> bool {
+    let user = rustix::process::geteuid().as_raw();
+    std::fs::symlink_metadata(path)
+        .is_ok_and(|found| found.is_dir() && found.uid() == user && found.mode() & 0o022 == 0)
+}
+
+/// Connects to a manager, and starts one first where none answers.
+pub(super) fn find_or_start_manager(socket: Option<&Path>) -> anyhow::Result<(Connection, PathBuf)> {
+    if let Ok(found) = connect(socket) {
+        return Ok(found);
+    }
+    let named = socket.map(Path::to_owned).or_else(|| std::env::var_os(SOCKET_VARIABLE).map(PathBuf::from));
+    let socket = named.map_or_else(personal_socket, Ok)?;
+    find_or_start(&socket, || {
+        // It ends when nobody needs it.
+        let mut manager = manager_at(&socket)?;
+        manager.args(["--idle-exit", "10s"]);
+        start_manager(manager).context("no manager answered").map(drop)
+    })
+}
+
+/// Of several that find no manager at `socket`, one starts it; the others wait for that.
+fn find_or_start(
+    socket: &Path,
+    start: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<(Connection, PathBuf)> {
+    if let Some(directory) = socket.parent() {
+        std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+    }
+    let turn = socket.with_extension("starting");
+    let turn = File::create(&turn).with_context(|| format!("making {}", turn.display()))?;
+    turn.lock().context("waiting for another `tidegate run` to start a manager")?;
+    if let Ok(found) = connect(Some(socket)) {
+        return Ok(found);
+    }
+    start()?;
+    connect(Some(socket))
 }
 
 /// Asks a manager one thing.
@@ -78,7 +157,57 @@ pub(super) fn start_manager(mut command: Command) -> anyhow::Result<Child> {
     BufReader::new(output).read_line(&mut line)?;
     if line.trim_end() != READY {
         let status = manager.wait()?;
-        bail!("a manager could not be started ({status}); see the line above");
+        bail!("the manager that was started ended at once ({status}); its own words stand above");
     }
     Ok(manager)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
+    use std::sync::Mutex;
+
+    #[test]
+    fn of_many_that_find_no_manager_one_starts_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("sub/socket");
+        let started = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let start = || {
+                        started.lock().unwrap().push(UnixListener::bind(&socket)?);
+                        Ok(())
+                    };
+                    find_or_start(&socket, start).unwrap();
+                });
+            }
+        });
+        assert_eq!(started.into_inner().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_directory_that_others_can_change_is_no_place_for_a_socket() {
+        let directory = tempfile::tempdir().unwrap();
+        assert!(is_private(directory.path()));
+        std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(!is_private(directory.path()));
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink(directory.path(), &link).unwrap();
+        assert!(!is_private(&link) && !is_private(Path::new("/no/such/directory")));
+    }
+
+    #[test]
+    fn who_finds_no_manager_is_told_where_and_what_to_do() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("socket");
+        let error = connect(Some(&socket)).unwrap_err().to_string();
+        for words in [socket.to_str().unwrap(), "no such socket", "tidegate manager"] {
+            assert!(error.contains(words), "{error}");
+        }
+        drop(UnixListener::bind(&socket).unwrap());
+        assert!(connect(Some(&socket)).unwrap_err().to_string().contains("nobody listens"));
+    }
 }

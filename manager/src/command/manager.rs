@@ -1,5 +1,6 @@
 //! `tidegate manager`: the process that owns the GPUs' memory.
 
+use super::connect::personal_socket;
 use crate::scheduler::Config;
 use crate::server::{self, GpuPlan, Setup};
 use crate::software_gpu::{NodeSpec, SoftwareNode};
@@ -7,6 +8,7 @@ use crate::{hardware, software_gpu};
 use anyhow::{Context, bail};
 use bytesize::ByteSize;
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use std::fs::Permissions;
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -16,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 use tidegate_ffi::units::GpuUuid;
-use tidegate_ffi::wire::{own_socket, system_socket};
+use tidegate_ffi::wire::system_socket;
 
 /// The line on standard output that says that clients can connect.
 pub(super) const READY: &str = "ready";
@@ -26,52 +28,60 @@ const MIB: u64 = 1 << 20;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
-    /// The socket to listen on. Default: $XDG_RUNTIME_DIR/tidegate/socket, or as root
-    /// /run/tidegate/socket.
+    /// The Unix socket to listen on. Default: as root /run/tidegate/socket, else
+    /// $XDG_RUNTIME_DIR/tidegate/socket (/tmp/tidegate-UID/socket where that is not set).
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Let the members of this group connect too (a system manager).
-    #[arg(long, value_name = "GROUP ID")]
+    /// Let the members of this group connect too; without it, only this user and root.
+    #[arg(long, value_name = "GID")]
     group: Option<u32>,
-    /// Share software GPUs: their number and memory, as in 2x256MiB or 1x19MiB,link=10GB/s.
+    /// Share software GPUs instead of the machine's: how many, of how much memory; perhaps the
+    /// bandwidth to the host and the time that each call takes. As in 2x256MiB or
+    /// 1x1GiB,link=10GB/s,call=2us.
     #[arg(long, value_name = "SPEC")]
     software_gpu: Option<NodeSpec>,
-    /// Share only these GPUs (UUIDs). Default: all of the machine.
-    #[arg(long, value_name = "UUID", value_delimiter = ',')]
+    /// Share only these GPUs, by UUID, separated by commas. Default: all of the machine.
+    #[arg(long, value_name = "UUID", value_delimiter = ',', conflicts_with = "software_gpu")]
     gpu: Vec<GpuUuid>,
-    /// Use only so much of each GPU's memory.
-    #[arg(long, value_name = "SIZE")]
+    /// Use at most so much of each GPU's memory.
+    #[arg(long, value_name = "SIZE", value_parser = super::size)]
     gpu_memory: Option<ByteSize>,
-    /// The granule of GPU memory.
-    #[arg(long, value_name = "SIZE", default_value = "2MiB")]
+    /// The allocation granularity: all GPU memory is handed out in multiples of it. A power of two.
+    #[arg(long, value_name = "SIZE", default_value = "2MiB", value_parser = super::size)]
     unit: ByteSize,
-    /// The largest piece that is made, mapped and moved at once. Default: 32MiB, at most a 64th of the GPU.
-    #[arg(long, value_name = "SIZE")]
+    /// The largest physical allocation: what is made, mapped and moved at once. Default: 32MiB, or
+    /// a 64th of the smallest GPU's memory if that is less.
+    #[arg(long, value_name = "SIZE", value_parser = super::size)]
     piece: Option<ByteSize>,
-    /// The shortest time slice.
+    /// The shortest time slice. A job whose switches are expensive gets longer ones, so that
+    /// switching takes 5 % of its time at most.
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = humantime::parse_duration)]
     slice: Duration,
-    /// How long a job may take to reach its next boundary before it is closed where it is.
-    /// Default: ten slices, at least 1s.
+    /// How long a job whose slice is over may go on to its next iteration boundary, where few bytes
+    /// are live; then it is preempted where it is. Default: ten slices, at least 1s.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     boundary_deadline: Option<Duration>,
-    /// How long submitted work may take to end before the job is left running.
+    /// How long a preempted job's kernels and copies may take to finish; one that takes longer keeps
+    /// the GPU for another slice.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     drain_limit: Duration,
-    /// Room left behind a job's persistent memory (R4.5). Default: 100MiB, at most a 64th of the GPU.
-    #[arg(long, value_name = "SIZE")]
+    /// Room to grow that is left behind each job's persistent memory. Default: 100MiB, or a 64th of
+    /// the smallest GPU's memory if that is less.
+    #[arg(long, value_name = "SIZE", value_parser = super::size)]
     offset: Option<ByteSize>,
-    /// Memory kept free on each GPU for contexts and modules. Default: 1GiB on hardware, none on
-    /// software GPUs (their contexts take none).
-    #[arg(long, value_name = "SIZE")]
+    /// Memory of each GPU that is never handed out: contexts and modules need it. Default: 1GiB;
+    /// none on software GPUs, whose contexts take none.
+    #[arg(long, value_name = "SIZE", value_parser = super::size)]
     headroom: Option<ByteSize>,
-    /// Host memory for saved bytes, over all GPUs. Default: half of what is available.
-    #[arg(long, value_name = "SIZE")]
+    /// Host memory for saved bytes, divided evenly among the GPUs. Default: half of what is
+    /// available.
+    #[arg(long, value_name = "SIZE", value_parser = super::size)]
     dram: Option<ByteSize>,
-    /// Overwrite with 0xFF all that is not alive, at each switch (a test: slower, never wrong).
+    /// A test: fill memory with 0xFF before a job's live bytes are restored into it. Slower; no
+    /// result may change.
     #[arg(long)]
     poison: bool,
-    /// End when nobody has been connected for so long.
+    /// End when nobody has been connected for so long. Default: never.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     idle_exit: Option<Duration>,
 }
@@ -79,7 +89,7 @@ pub(super) struct Arguments {
 pub(super) fn execute(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let unit = arguments.unit.as_u64();
     if !unit.is_power_of_two() || unit < 4096 {
-        bail!("--unit {}: a power of two of at least 4KiB is wanted", arguments.unit);
+        bail!("--unit {unit}: a power of two of at least 4KiB is wanted, as in 2MiB");
     }
     let node = arguments.software_gpu.as_ref().map(|spec| SoftwareNode::create(spec, unit)).transpose()?;
     let gpus = match &node {
@@ -88,7 +98,7 @@ pub(super) fn execute(arguments: Arguments) -> anyhow::Result<ExitCode> {
     };
     let dram = dram_share(arguments.dram, gpus.len())?;
     let plans = gpus.iter().map(|gpu| plan(*gpu, node.as_ref(), dram)).collect::<anyhow::Result<Vec<_>>>()?;
-    let (listener, _lock) = listen(&socket_path(arguments.socket.clone()), arguments.group)?;
+    let (listener, _lock) = listen(&socket_path(arguments.socket.clone())?, arguments.group)?;
     let headroom =
         arguments.headroom.map_or(if node.is_some() { 0 } else { 1024 * MIB }, |size| size.as_u64());
     server::run(Setup {
@@ -133,7 +143,9 @@ fn config(arguments: &Arguments, gpu_bytes: u64, headroom: u64, dram_bytes: u64)
 fn hardware_gpus(wanted: &[GpuUuid]) -> anyhow::Result<Vec<GpuUuid>> {
     let found = hardware::gpus()?;
     if found.is_empty() {
-        bail!("this machine has no NVIDIA GPU; try software ones: --software-gpu 1x1GiB");
+        bail!(
+            "this machine has no NVIDIA GPU; software GPUs can be shared: `tidegate manager --software-gpu 1x1GiB`"
+        );
     }
     if let Some(missing) = wanted.iter().find(|gpu| !found.contains(gpu)) {
         bail!("this machine has no {missing}");
@@ -171,9 +183,12 @@ fn plan(gpu: GpuUuid, node: Option<&SoftwareNode>, dram: u64) -> anyhow::Result<
     Ok(GpuPlan { uuid: gpu, mover: Box::new(mover), lock: Some(lock) })
 }
 
-fn socket_path(given: Option<PathBuf>) -> PathBuf {
-    let own = || if rustix::process::geteuid().is_root() { None } else { own_socket() };
-    given.or_else(own).unwrap_or_else(system_socket)
+fn socket_path(given: Option<PathBuf>) -> anyhow::Result<PathBuf> {
+    match given {
+        Some(path) => Ok(path),
+        None if rustix::process::geteuid().is_root() => Ok(system_socket()),
+        None => personal_socket(),
+    }
 }
 
 /// Listens on `path`: for the user alone, or for a group too. A lock beside the socket says
@@ -184,8 +199,12 @@ fn listen(path: &Path, group: Option<u32>) -> anyhow::Result<(UnixListener, Owne
     let lock: OwnedFd = std::fs::File::create(path.with_extension("lock"))
         .with_context(|| format!("making a lock in {}", directory.display()))?
         .into();
-    flock(&lock, FlockOperation::NonBlockingLockExclusive)
-        .with_context(|| format!("another manager listens on {}", path.display()))?;
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => {
+            bail!("another manager listens on {}: use it, or another --socket", path.display())
+        }
+        locked => locked.with_context(|| format!("locking {}", path.display()))?,
+    }
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             return Err(error).with_context(|| format!("removing the old {}", path.display()));

@@ -8,7 +8,9 @@ mod run;
 mod status;
 mod watch;
 
+use bytesize::ByteSize;
 use clap::{Parser, Subcommand};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
@@ -24,11 +26,11 @@ struct Cli {
 enum Command {
     /// Run a program under Tidegate.
     Run(run::Arguments),
-    /// Run the manager, which owns the GPUs' memory.
+    /// Run a manager in the foreground: it owns the GPUs' memory and schedules the jobs.
     Manager(Box<manager::Arguments>),
-    /// Show it: three trainings on a GPU that is too small for them.
+    /// Show what Tidegate does: three trainings on a GPU that is too small for them.
     Demo(demo::Arguments),
-    /// Show GPUs and jobs.
+    /// Show the GPUs, what memory is in use, and the jobs.
     Status(status::Arguments),
     /// (internal) Make GPU memory and move bytes for a manager.
     #[command(hide = true)]
@@ -42,7 +44,8 @@ enum Command {
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let filter = EnvFilter::try_from_env("TIDEGATE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).init();
     match cli.command.execute() {
         Ok(code) => code,
         Err(error) => {
@@ -63,4 +66,11 @@ impl Command {
             Command::Watch(arguments) => watch::execute(&arguments),
         }
     }
+}
+
+/// A size on the command line.
+fn size(text: &str) -> Result<ByteSize, String> {
+    text.trim()
+        .parse()
+        .map_err(|_| "a size is a number of bytes, or a number and a unit as in 512MiB or 1.5GB".into())
 }

@@ -4,7 +4,7 @@
 //! then *is* CMD (`execve`): signals, Ctrl-C, Ctrl-Z, the terminal and the exit status are CMD's
 //! own, with nothing in between.
 
-use super::connect::{ask, connect, manager_at, start_manager};
+use super::connect::{ask, find_or_start_manager};
 use crate::artifacts;
 use anyhow::{Context, bail};
 use bytesize::ByteSize;
@@ -15,33 +15,37 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::str::FromStr;
 use tidegate_ffi::wire::message::{FromCommand, JobSpec, Need, ToCommand};
-use tidegate_ffi::wire::{Connection, JOB_VARIABLE, SOCKET_VARIABLE, own_socket};
+use tidegate_ffi::wire::{Connection, JOB_VARIABLE, SOCKET_VARIABLE};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
-    /// The manager's socket.
+    /// The manager's Unix socket. Default: $TIDEGATE_SOCKET if that is set, else
+    /// /run/tidegate/socket or $XDG_RUNTIME_DIR/tidegate/socket; if nobody answers, a manager is
+    /// started, which ends 10s after its last job.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// The job's name; what it needs is remembered under it. Default: CMD and its arguments.
+    /// The job's name; how much memory it needed is remembered under it for its next run. Default:
+    /// the command line.
     #[arg(long)]
     name: Option<String>,
-    /// The strict priority class: higher runs first.
-    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
+    /// Strict priority: while a job of higher priority can run, those below wait.
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
     priority: i32,
-    /// The share of GPU time among jobs of one priority.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Share of the GPU time among jobs of one priority: 2 gets twice as much as 1.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     weight: u32,
-    /// Never take turns (serving).
+    /// Never preempt the job once it runs (serving).
     #[arg(long)]
     resident: bool,
-    /// The most GPU memory the job may hold on one GPU.
-    #[arg(long, value_name = "QUOTA")]
+    /// Quota: the most memory that each process of the job may hold on a GPU; it sees no more.
+    #[arg(long, value_name = "SIZE", value_parser = super::size)]
     memory: Option<ByteSize>,
-    /// Memory the job will need on each GPU: persistent and temporary, as in 3GiB,8GiB.
-    #[arg(long, value_name = "P,T")]
+    /// How much memory the job will need on each GPU: persistent (weights, optimizer state), and
+    /// temporary at most (activations), as in 3GiB,8GiB. Default: what it needed last time.
+    #[arg(long, value_name = "SIZE,SIZE")]
     need: Option<NeedArgument>,
     /// The program and its arguments.
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
@@ -53,8 +57,8 @@ impl FromStr for NeedArgument {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (persistent, temporary) = text.split_once(',').ok_or("two sizes are wanted, as in 3GiB,8GiB")?;
-        let size = |text: &str| text.trim().parse::<ByteSize>().map(|size| size.as_u64());
-        Ok(Self(Need { persistent: size(persistent)?, temporary: size(temporary)? }))
+        let bytes = |text| super::size(text).map(|size| size.as_u64());
+        Ok(Self(Need { persistent: bytes(persistent)?, temporary: bytes(temporary)? }))
     }
 }
 
@@ -106,23 +110,6 @@ fn prepended(first: &OsStr, variable: &str) -> OsString {
     value
 }
 
-fn find_or_start_manager(socket: Option<&Path>) -> anyhow::Result<(Connection, PathBuf)> {
-    if let Ok(found) = connect(socket) {
-        return Ok(found);
-    }
-    let named = socket.map(Path::to_owned).or_else(|| std::env::var_os(SOCKET_VARIABLE).map(PathBuf::from));
-    let socket = named.or_else(own_socket).unwrap_or_else(fallback_socket);
-    // It ends when nobody needs it.
-    let mut manager = manager_at(&socket)?;
-    manager.args(["--idle-exit", "10s"]);
-    start_manager(manager).context("no manager answered")?;
-    connect(Some(&socket))
-}
-
-fn fallback_socket() -> PathBuf {
-    std::env::temp_dir().join(format!("tidegate-{}/socket", rustix::process::getuid().as_raw()))
-}
-
 /// Starts the watcher as nobody's child: CMD must not find a child that it did not start.
 fn start_watcher(connection: Connection) -> anyhow::Result<()> {
     let mut watcher = Command::new(std::env::current_exe()?);
@@ -133,4 +120,44 @@ fn start_watcher(connection: Connection) -> anyhow::Result<()> {
         bail!("the watcher could not be started");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn parse(line: &str) -> Result<Arguments, String> {
+        let words = std::iter::once("run").chain(line.split_whitespace());
+        Cli::try_parse_from(words).map(|cli| cli.arguments).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_command_is_the_same_with_and_without_dashes_before_it() {
+        for line in ["--name n -- train --name x -v -- y", "--name n train --name x -v -- y"] {
+            let arguments = parse(line).unwrap();
+            assert_eq!(arguments.name.as_deref(), Some("n"));
+            assert_eq!(arguments.command, ["train", "--name", "x", "-v", "--", "y"]);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named_with_an_example() {
+        for (line, words) in [
+            ("--memory 12XB -- train", ["12XB", "512MiB"]),
+            ("--need 3GiB -- train", ["3GiB", "3GiB,8GiB"]),
+            ("--need 1,2parsecs -- train", ["2parsecs", "512MiB"]),
+            ("--colour -- train", ["--colour", "Usage"]),
+            ("", ["<CMD>", "Usage"]),
+        ] {
+            let error = parse(line).unwrap_err();
+            assert!(words.iter().all(|word| error.contains(word)), "{line}: {error}");
+        }
+    }
 }

@@ -9,13 +9,14 @@ use tidegate_ffi::wire::message::When;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
-    /// The manager's socket.
+    /// The manager's Unix socket. Default: $TIDEGATE_SOCKET if that is set, else
+    /// /run/tidegate/socket or $XDG_RUNTIME_DIR/tidegate/socket.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Print JSON, with the names that docs/status.md documents.
+    /// Print JSON, sizes in bytes and times in microseconds (docs/status.md explains each name).
     #[arg(long)]
     json: bool,
-    /// Wait until no job is left, then show: the jobs' figures stand in the JSON's `ended`.
+    /// Wait until no job is left, then show. With --json, `ended` has the figures of the last jobs.
     #[arg(long)]
     wait_idle: bool,
 }

@@ -51,23 +51,24 @@ const HARDWARE: Scale = Scale {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
-    /// Use only so much of the GPU's memory; on a software GPU, all it has.
-    #[arg(long, value_name = "SIZE")]
+    /// How much GPU memory the jobs share. Default: so much that any of them fits, but no two at
+    /// once.
+    #[arg(long, value_name = "SIZE", value_parser = super::size)]
     gpu_memory: Option<ByteSize>,
     /// Training steps of each job.
-    #[arg(long, default_value_t = 150)]
+    #[arg(long, value_name = "N", default_value_t = 150, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
-    /// Width of the jobs' hidden layers.
-    #[arg(long)]
+    /// Width of the jobs' hidden layers. Default: 512; 4096 on a real GPU.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     hidden: Option<u32>,
-    /// Images per batch.
-    #[arg(long)]
+    /// Images per batch. Default: 480; 3840 on a real GPU.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     batch: Option<u32>,
-    /// The granule of GPU memory.
-    #[arg(long, value_name = "SIZE")]
+    /// The allocation granularity, as for `tidegate manager`. Default: 256KiB; 2MiB on a real GPU.
+    #[arg(long, value_name = "SIZE", value_parser = super::size)]
     unit: Option<ByteSize>,
-    /// Room left behind a job's persistent memory.
-    #[arg(long, value_name = "SIZE")]
+    /// Room to grow behind each job's persistent memory. Default: 512KiB; 16MiB on a real GPU.
+    #[arg(long, value_name = "SIZE", value_parser = super::size)]
     offset: Option<ByteSize>,
     /// The shortest time slice.
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = humantime::parse_duration)]
@@ -75,13 +76,13 @@ pub(super) struct Arguments {
     /// Use a software GPU even where there is a real one.
     #[arg(long)]
     software: bool,
-    /// Overwrite with 0xFF all that is not alive, at each switch.
+    /// A test: fill memory with 0xFF before a job's live bytes are restored into it.
     #[arg(long)]
     poison: bool,
-    /// Write the figures as JSON.
+    /// Write the figures as JSON too.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Where to write the picture of who ran when.
+    /// Where to write the picture of who ran when (SVG).
     #[arg(long, value_name = "FILE", default_value = "tidegate-demo.svg")]
     picture: PathBuf,
 }

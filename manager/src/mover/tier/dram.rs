@@ -181,6 +181,7 @@ mod tests {
             assert!(tier.allocate(2 * PAGE).is_err());
             assert_eq!(said(), (1, 0), "one page is not the room that was refused");
             two.into_iter().for_each(|extent| tier.free(extent));
+            assert_eq!(said(), (1, 1));
             tier.allocate(2 * PAGE).unwrap();
             assert_eq!(said(), (1, 1));
             assert!(tier.allocate(3 * PAGE).is_err());
