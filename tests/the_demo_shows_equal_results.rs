@@ -4,7 +4,8 @@
 mod support;
 
 use serde_json::Value;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use support::{Jobs, Manager, Status};
 
 fn demo(directory: &std::path::Path) -> Value {
     let json = directory.join("demo.json");
@@ -18,7 +19,13 @@ fn demo(directory: &std::path::Path) -> Value {
         .output()
         .unwrap();
     let told = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{told}\n{}", String::from_utf8_lossy(&output.stderr));
+    let warned = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}\n{warned}");
+    assert!(!warned.contains("WARN"), "jobs that end as they should are nothing to warn of: {warned}");
+    for line in ["digits-1", "at a boundary", "losses and weights", "40 steps, loss"] {
+        assert!(told.contains(line), "{line}: {told}");
+    }
+    assert!(told.lines().all(|line| line.chars().count() <= 100), "too wide to read: {told}");
     assert!(told.contains("software GPU"), "it must say what it ran on: {told}");
     assert!(std::fs::read_to_string(&picture).unwrap().contains("digits-3"));
     serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap()
@@ -51,5 +58,30 @@ fn the_demo_shows_equal_results() {
             assert!(saved <= most, "{job}");
             assert!(number(&job["restored_bytes"]) >= saved);
         }
+    }
+}
+
+#[test]
+fn who_waits_for_the_idle_manager_sees_every_job_ended() {
+    let manager = Manager::start("1x4MiB", &["--unit", "64KiB"]);
+    let (mut here, mut there) = (manager.probe(&["--name", "here"]), manager.probe(&["--name", "there"]));
+    for job in [&mut here, &mut there] {
+        job.tell("device 0");
+        job.tell("alloc a 65536");
+    }
+    let socket = manager.socket();
+    let waiting = Command::new(support::tidegate())
+        .args(["status", "--wait-idle", "--json", "--socket"])
+        .arg(&socket)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    here.end();
+    there.end();
+    let output = waiting.wait_with_output().unwrap();
+    let status: Status = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(status.jobs.is_empty() && status.has_ended("here") && status.has_ended("there"), "{status:#?}");
+    for job in &status.ended {
+        assert!(job.grants.iter().all(|(from, to)| to.is_some_and(|to| *from <= to)), "{job:#?}");
     }
 }

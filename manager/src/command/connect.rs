@@ -178,6 +178,8 @@ mod tests {
             for _ in 0..8 {
                 scope.spawn(|| {
                     let start = || {
+                        let turn = File::open(socket.with_extension("starting"))?;
+                        assert!(turn.try_lock().is_err(), "another could start one at the same time");
                         started.lock().unwrap().push(UnixListener::bind(&socket)?);
                         Ok(())
                     };

@@ -14,6 +14,8 @@ use std::time::Duration;
 /// What the demo will do.
 pub(super) struct Plan {
     pub(super) software: bool,
+    /// The GPU, in the introduction's words.
+    pub(super) gpu: &'static str,
     pub(super) jobs: u64,
     pub(super) steps: u32,
     pub(super) hidden: u32,
@@ -29,7 +31,6 @@ pub(super) struct Plan {
 /// The result of a training, as `train_digits --json-lines` prints it last.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Summary {
-    pub(super) device: String,
     pub(super) steps: u32,
     pub(super) accuracy: f64,
     pub(super) weights_digest: String,
@@ -51,14 +52,14 @@ enum Line {
 
 impl Plan {
     pub(super) fn introduction(&self) -> String {
-        let gpu = if self.software { "a software GPU (this machine has no other)" } else { "the GPU" };
         format!(
-            "{} jobs train on {} of {gpu}; hidden layers of {}, batches of {}, {} steps.",
+            "{} jobs train on {} of {}:\n{} steps each, two hidden layers of {}, batches of {}.",
             self.jobs,
             ByteSize(self.gpu_memory).display().iec(),
+            self.gpu,
+            self.steps,
             self.hidden,
             self.batch,
-            self.steps
         )
     }
 
@@ -106,6 +107,7 @@ pub(super) struct Lines {
 pub(super) struct Running {
     process: Child,
     reader: JoinHandle<anyhow::Result<Option<Summary>>>,
+    words: JoinHandle<std::io::Result<()>>,
     name: String,
 }
 
@@ -118,16 +120,22 @@ impl Lines {
     pub(super) fn follow(&self, seed: u64, mut command: Command) -> anyhow::Result<Running> {
         let name = Plan::name(seed);
         let bar = self.bars.add(ProgressBar::new(self.steps.into()));
-        bar.set_style(ProgressStyle::with_template("  {prefix:<10} [{bar:32}] {pos:>4}/{len}  {msg}")?);
+        bar.set_style(ProgressStyle::with_template(
+            "  {prefix:<10} [{bar:32}] step {pos:>4} of {len}  {msg}",
+        )?);
         bar.set_prefix(name.clone());
         let mut process = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("starting {name}"))?;
         let output = process.stdout.take().context("a job has no standard output")?;
         let reader = std::thread::spawn(move || read(BufReader::new(output), &bar));
-        Ok(Running { process, reader, name })
+        let (errors, bars, prefix) = (process.stderr.take(), self.bars.clone(), name.clone());
+        let errors = errors.context("a job has no standard error")?;
+        let words = std::thread::spawn(move || pass_on(BufReader::new(errors), &prefix, &bars));
+        Ok(Running { process, reader, words, name })
     }
 }
 
@@ -142,14 +150,27 @@ fn read(output: impl BufRead, bar: &ProgressBar) -> anyhow::Result<Option<Summar
             Line::Summary(found) => summary = Some(found),
         }
     }
+    if bar.is_hidden() && summary.is_some() {
+        println!("  {:<10} {} steps, {}", bar.prefix(), bar.position(), bar.message());
+    }
     bar.abandon();
     Ok(summary)
+}
+
+/// Passes a job's words to the user on, above the live lines.
+fn pass_on(errors: impl BufRead, name: &str, bars: &MultiProgress) -> std::io::Result<()> {
+    for line in errors.split(b'\n') {
+        let line = line?;
+        bars.suspend(|| eprintln!("  {name}: {}", String::from_utf8_lossy(&line)));
+    }
+    Ok(())
 }
 
 impl Running {
     /// Waits for its end; an error if it did not end well.
     pub(super) fn end(mut self) -> anyhow::Result<Training> {
         let summary = self.reader.join().map_err(|_| anyhow::anyhow!("a reader panicked"))??;
+        self.words.join().map_err(|_| anyhow::anyhow!("a reader panicked"))??;
         let status = self.process.wait()?;
         if !status.success() {
             bail!("{} failed ({status}); its own words stand above", self.name);

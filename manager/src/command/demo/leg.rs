@@ -37,11 +37,27 @@ impl Drop for Manager {
 }
 
 impl Leg {
+    /// How its jobs were switched.
+    pub(super) fn how(&self) -> &'static str {
+        if self.at_boundary { "at boundaries" } else { "by deadline" }
+    }
+
+    /// From the first grant to the last one's end, on the manager's clock in microseconds.
+    pub(super) fn span(&self) -> (u64, u64) {
+        let grants = || self.jobs.iter().flat_map(|(_, job)| &job.grants);
+        let first = grants().map(|(from, _)| *from).min().unwrap_or(0);
+        (first, grants().filter_map(|(_, to)| *to).max().unwrap_or(first))
+    }
+
     /// Runs all jobs at once; their manager lives for this leg.
     pub(super) fn run(plan: &Plan, at_boundary: bool) -> anyhow::Result<Self> {
         println!(
             "\n{}:",
-            if at_boundary { "together, switching at boundaries" } else { "together, switching by deadline" }
+            if at_boundary {
+                "Together; the jobs tell the end of each step, and are switched at these boundaries"
+            } else {
+                "Together; the jobs tell nothing, and are switched wherever a deadline finds them"
+            }
         );
         let directory = tempfile::tempdir()?;
         let socket = directory.path().join("socket");

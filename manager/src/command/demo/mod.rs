@@ -88,6 +88,9 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn execute(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    if std::env::var_os("CARGO").is_some() {
+        eprintln!("cargo builds what the demo needs (the first time, this takes a minute)");
+    }
     let plan = plan(arguments)?;
     println!("{}\n", plan.introduction());
     let (solo, serial) = solo_runs(&plan)?;
@@ -98,19 +101,25 @@ pub(super) fn execute(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let report = Report::new(&plan, &solo, serial, legs)?;
     report.print();
     picture::draw(&report, &arguments.picture)?;
-    println!("\nwho ran when: {}", arguments.picture.display());
+    println!("\nWho ran when: see {}", arguments.picture.display());
     if let Some(path) = &arguments.json {
         let json = serde_json::to_string_pretty(&report.figures())?;
         std::fs::write(path, json).with_context(|| format!("writing {}", path.display()))?;
+        println!("All figures:  see {}", path.display());
     }
     Ok(if report.all_equal() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
-    let software = arguments.software || hardware::gpus()?.is_empty();
+    let (software, gpu) = match arguments.software {
+        true => (true, "a software GPU"),
+        false if hardware::gpus()?.is_empty() => (true, "a software GPU, as this machine has no NVIDIA GPU"),
+        false => (false, "the GPU"),
+    };
     let scale = if software { SOFTWARE } else { HARDWARE };
     let plan = Plan {
         software,
+        gpu,
         jobs: JOBS,
         steps: arguments.steps,
         hidden: arguments.hidden.unwrap_or(scale.hidden),
@@ -123,14 +132,18 @@ fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
         program: crate::artifacts::example("train_digits")?,
     };
     if plan.gpu_memory < 2 * plan.unit {
-        bail!("--gpu-memory is smaller than two units");
+        bail!(
+            "--gpu-memory {}: that is less than two units (--unit {})",
+            ByteSize(plan.gpu_memory).display().iec(),
+            ByteSize(plan.unit).display().iec()
+        );
     }
     Ok(plan)
 }
 
 /// Each job alone, without shim and manager: what the shared runs are compared with.
 fn solo_runs(plan: &Plan) -> anyhow::Result<(Vec<Training>, Duration)> {
-    println!("alone, one after another, without Tidegate:");
+    println!("Alone, one after another, without Tidegate:");
     let node = plan
         .software
         .then(|| {

@@ -11,7 +11,6 @@ use std::time::Duration;
 /// All that the demo found out.
 pub(super) struct Report {
     pub(super) legs: Vec<Leg>,
-    solo: Vec<Training>,
     serial: Duration,
     figures: Figures,
 }
@@ -19,9 +18,9 @@ pub(super) struct Report {
 /// The names that scripts can rely on.
 #[derive(Clone, Serialize)]
 pub(super) struct Figures {
-    gpu: String,
+    pub(super) gpu: String,
     software_gpu: bool,
-    gpu_memory_bytes: u64,
+    pub(super) gpu_memory_bytes: u64,
     footprint_sum_bytes: u64,
     serial_seconds: f64,
     legs: Vec<LegFigures>,
@@ -54,6 +53,13 @@ struct JobFigures {
     losses_equal_solo: bool,
 }
 
+impl JobFigures {
+    /// Did the job end with exactly the result it has alone.
+    fn equal_solo(&self) -> bool {
+        self.weights_equal_solo && self.losses_equal_solo
+    }
+}
+
 impl Report {
     pub(super) fn new(
         plan: &Plan,
@@ -71,7 +77,7 @@ impl Report {
             serial_seconds: serial.as_secs_f64(),
             legs: legs.iter().map(|leg| leg_figures(leg, solo, serial)).collect(),
         };
-        Ok(Self { legs, solo: solo.to_vec(), serial, figures })
+        Ok(Self { legs, serial, figures })
     }
 
     pub(super) fn figures(&self) -> Figures {
@@ -81,14 +87,14 @@ impl Report {
     /// Did every job end with exactly the result it has alone.
     pub(super) fn all_equal(&self) -> bool {
         let mut jobs = self.figures.legs.iter().flat_map(|leg| &leg.jobs);
-        jobs.all(|job| job.weights_equal_solo && job.losses_equal_solo)
+        jobs.all(JobFigures::equal_solo)
     }
 
     pub(super) fn print(&self) {
         let (sum, gpu) = (self.figures.footprint_sum_bytes, self.figures.gpu_memory_bytes);
         println!(
             "\n{}: the jobs' footprints add up to {}, {:.2} x the GPU's {}.",
-            self.solo.first().map_or("", |training| &training.summary.device),
+            self.figures.gpu,
             size(sum),
             sum as f64 / gpu as f64,
             size(gpu)
@@ -139,59 +145,57 @@ fn job_figures(training: &Training, figures: &EndedJob, solo: &Training) -> JobF
     }
 }
 
+/// A row of the table: its name, and what stands there for a job.
+type Row = (&'static str, fn(&EndedJob, &JobFigures) -> String);
+
+const ROWS: [Row; 16] = [
+    ("accuracy", |_, job| format!("{:.1} %", job.accuracy * 100.0)),
+    ("time slices", |_, job| job.slices.to_string()),
+    ("switched away", |_, job| job.switches.to_string()),
+    ("  at a boundary", |_, job| job.switches_at_boundary.to_string()),
+    ("mean time of a switch, ms", |_, _| String::new()),
+    ("  drain", |ended, job| milliseconds(ended.switch_micros.drain, job)),
+    ("  unmap", |ended, job| milliseconds(ended.switch_micros.unmap, job)),
+    ("  save", |ended, job| milliseconds(ended.switch_micros.save, job)),
+    ("  restore", |ended, job| milliseconds(ended.switch_micros.restore, job)),
+    ("  map", |ended, job| milliseconds(ended.switch_micros.map, job)),
+    ("mean bytes of a switch", |_, _| String::new()),
+    ("  live", |_, job| mean_size(job.live_temporary_bytes, job)),
+    ("  saved", |_, job| mean_size(job.saved_bytes, job)),
+    ("  restored", |_, job| mean_size(job.restored_bytes, job)),
+    ("footprint (most bytes live)", |_, job| size(job.footprint_bytes)),
+    ("losses and weights", |_, job| if job.equal_solo() { "equal" } else { "DIFFERENT" }.into()),
+];
+
 fn print_leg(leg: &Leg, figures: &LegFigures, serial: Duration) {
-    let how = if leg.at_boundary { "at boundaries" } else { "by deadline" };
     println!(
-        "\nSwitching {how}: {} switches, {:.1} s; one after another and alone {:.1} s: {:.2} x.",
-        figures.switches,
+        "\nSwitching {}: {:.1} s with {} switches; alone, one after another: {:.1} s ({:.2} x).",
+        leg.how(),
         leg.took.as_secs_f64(),
+        figures.switches,
         serial.as_secs_f64(),
         figures.shared_per_serial
     );
-    println!(
-        "{:<10} {:>8} {:>6} {:>7} | {:>6} {:>6} {:>6} {:>8} {:>6} | {:>10} {:>10} {:>10} {:>10} | equal",
-        "",
-        "accuracy",
-        "steps",
-        "slices",
-        "drain",
-        "unmap",
-        "save",
-        "restore",
-        "map",
-        "alive",
-        "saved",
-        "restored",
-        "footprint"
-    );
-    println!("{:<33} | mean per switch, µs {:>16} | mean per switch {:>27} |", "", "", "");
-    for ((_, ended), job) in leg.jobs.iter().zip(&figures.jobs) {
-        print_job(ended, job);
+    print_row("", figures.jobs.iter().map(|job| job.name.clone()));
+    for (name, value) in ROWS {
+        print_row(name, leg.jobs.iter().zip(&figures.jobs).map(|((_, ended), job)| value(ended, job)));
     }
 }
 
-fn print_job(ended: &EndedJob, job: &JobFigures) {
-    let cost = ended.switch_micros;
-    let mean = |bytes: u64| size(bytes / job.switches.max(1));
-    println!(
-        "{:<10} {:>7.1}% {:>6} {:>7} | {:>6} {:>6} {:>6} {:>8} {:>6} | {:>10} {:>10} {:>10} {:>10} | {}",
-        job.name,
-        job.accuracy * 100.0,
-        job.steps,
-        job.slices,
-        cost.drain,
-        cost.unmap,
-        cost.save,
-        cost.restore,
-        cost.map,
-        mean(job.live_temporary_bytes),
-        mean(job.saved_bytes),
-        mean(job.restored_bytes),
-        size(job.footprint_bytes),
-        if job.weights_equal_solo && job.losses_equal_solo { "yes" } else { "NO" },
-    );
+fn print_row(name: &str, values: impl Iterator<Item = String>) {
+    let line = values.fold(format!("  {name:<28}"), |line, value| format!("{line} {value:>12}"));
+    println!("{}", line.trim_end());
 }
 
-fn size(bytes: u64) -> String {
+/// A part of a switch's mean cost; a dash for a job that was never switched away.
+fn milliseconds(micros: u64, job: &JobFigures) -> String {
+    if job.switches == 0 { "-".into() } else { format!("{:.2}", micros as f64 / 1000.0) }
+}
+
+fn mean_size(bytes: u64, job: &JobFigures) -> String {
+    bytes.checked_div(job.switches).map_or("-".into(), size)
+}
+
+pub(super) fn size(bytes: u64) -> String {
     ByteSize(bytes).display().iec().to_string()
 }
