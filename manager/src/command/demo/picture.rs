@@ -44,8 +44,7 @@ fn draw_head(report: &Report, head: &Area<'_>) -> anyhow::Result<()> {
         size(figures.gpu_memory_bytes),
         figures.gpu
     );
-    let bars =
-        "A bar: the job may submit work. Bars are beside each other while the jobs' memory fits together.";
+    let bars = "A bar: the job may submit work. Bars overlap in time while the jobs' memory fits together.";
     head.draw(&Text::new(title, (LEFT, 16), ("sans-serif", 20)))?;
     Ok(head.draw(&Text::new(bars, (LEFT, 42), ("sans-serif", 14).into_font().color(&BLACK.mix(0.7))))?)
 }
