@@ -163,11 +163,28 @@ pub(super) fn start_manager(mut command: Command) -> anyhow::Result<Child> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
     use std::sync::Mutex;
+    use std::thread::JoinHandle;
+
+    /// A manager that answers one question with an empty status, in parts, and ends with the
+    /// question.
+    pub(in super::super) fn manager_for_one(socket: &Path) -> JoinHandle<ToManager> {
+        let listener = UnixListener::bind(socket).unwrap();
+        std::thread::spawn(move || {
+            let connection = Connection::from(listener.accept().unwrap().0);
+            let (question, _) = connection.receive::<ToManager>().unwrap();
+            let text = br#"{"now_micros":1,"software_gpu":true,"gpus":[],"jobs":[],"ended":[]}"#;
+            for (index, part) in text.chunks(20).enumerate() {
+                let more = (index + 1) * 20 < text.len();
+                connection.send(&ToCommand::Status { part: part.to_vec(), more }, &[]).unwrap();
+            }
+            question
+        })
+    }
 
     #[test]
     fn of_many_that_find_no_manager_one_starts_it() {

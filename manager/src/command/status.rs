@@ -84,3 +84,21 @@ fn print_job(job: &JobStatus) {
 fn size(bytes: u64) -> String {
     ByteSize(bytes).display().iec().to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::connect::tests::manager_for_one;
+    use super::*;
+    use tidegate_ffi::wire::message::{FromCommand, ToManager};
+
+    #[test]
+    fn the_manager_is_asked_for_the_moment_that_is_wanted() {
+        for (wait_idle, json, when) in [(false, true, When::Now), (true, false, When::Idle)] {
+            let directory = tempfile::tempdir().unwrap();
+            let socket = directory.path().join("socket");
+            let manager = manager_for_one(&socket);
+            execute(&Arguments { socket: Some(socket), json, wait_idle }).unwrap();
+            assert_eq!(manager.join().unwrap(), ToManager::Command(FromCommand::Status { when }));
+        }
+    }
+}

@@ -120,3 +120,20 @@ fn with_figures(trainings: Vec<Training>, status: &Status) -> anyhow::Result<Vec
     }
     Ok(jobs)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::connect::tests::manager_for_one;
+    use tidegate_ffi::wire::message::{FromCommand, ToManager};
+
+    #[test]
+    fn the_last_status_is_that_of_the_idle_manager() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("socket");
+        let manager = manager_for_one(&socket);
+        assert!(final_status(&socket).unwrap().jobs.is_empty());
+        let question = FromCommand::Status { when: When::Idle };
+        assert_eq!(manager.join().unwrap(), ToManager::Command(question));
+    }
+}
