@@ -274,6 +274,7 @@ impl Server {
             FromShim::Failed { step, reason } => Event::ShimFailed { session, step, reason },
             FromShim::Idle => Event::Idle { session },
             FromShim::Waiting => Event::Waiting { session },
+            FromShim::MakeRoom { .. } => return self.expel(id, "not yet"),
             FromShim::JobDone => return debug!(%session, "the job says it is done"),
         };
         self.tell_scheduler(event);

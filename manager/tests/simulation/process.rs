@@ -545,7 +545,7 @@ impl Process {
                 self.gate = if closed { Gate::Closed } else { Gate::Open };
                 self.go(around)
             }
-            ToShim::Refused { .. } => Ok(()),
+            ToShim::Refused { .. } | ToShim::Room { .. } => Ok(()),
             ToShim::Attached { step, tenant, .. } => self.attached(step, tenant, around),
             ToShim::Leased { step, pieces, more } => self.leased(step, &pieces, more, around),
             ToShim::LeaseRefused { step, .. } => self.lease_refused(step, around),
