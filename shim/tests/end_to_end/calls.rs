@@ -11,14 +11,18 @@ pub fn of_kind(kind: Kind) -> impl Iterator<Item = &'static str> {
     FUNCTIONS.iter().filter(move |function| function.kind == kind).map(|function| function.name)
 }
 
+fn zero<T>() -> T {
+    // SAFETY: zero is a value of the driver's types that are passed here, or this panics.
+    unsafe { std::mem::zeroed() }
+}
+
 macro_rules! call {
     (counted $driver:ident $name:ident ($($type:ty),*)) => { call!($driver $name ($($type),*)) };
     (refused $driver:ident $name:ident ($($type:ty),*)) => { call!($driver $name ($($type),*)) };
     ($kind:ident $driver:ident $name:ident ($($type:ty),*)) => { panic!("{} is {}", stringify!($name), stringify!($kind)) };
     ($driver:ident $name:ident ($($type:ty),*)) => {
-        // SAFETY: zero is a value of every argument's type (else this panics), and with null pointers
-        // the function has nothing to do but to refuse them.
-        unsafe { $driver.$name($(std::mem::zeroed::<$type>()),*) }
+        // SAFETY: with null pointers the function has nothing to do but to refuse them.
+        unsafe { $driver.$name($(zero::<$type>()),*) }
     };
 }
 

@@ -22,16 +22,19 @@ const TAKEN: u32 = 16;
 
 /// Asked of a guest: makes a context, which is then the current one.
 pub fn create(driver: &Driver, way: &str, device: c_int) -> Result<(), DriverError> {
-    let (mut context, none) = (std::ptr::null_mut(), std::ptr::null_mut());
-    // SAFETY: the result goes to our own variable, and nothing optional is passed.
-    unsafe {
-        match way {
-            "cuDevicePrimaryCtxRetain" => driver.cuDevicePrimaryCtxRetain(&mut context, device),
-            "cuCtxCreate_v2" => driver.cuCtxCreate_v2(&mut context, 0, device),
-            "cuCtxCreate_v3" => driver.cuCtxCreate_v3(&mut context, none, 0, 0, device),
-            "cuCtxCreate_v4" => driver.cuCtxCreate_v4(&mut context, std::ptr::null_mut(), 0, device),
-            other => panic!("no way {other}"),
-        }
+    let (mut context, none, nothing) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
+    macro_rules! make {
+        ($name:ident($($argument:expr),*)) => {
+            // SAFETY: the result goes to our own variable, and nothing optional is passed.
+            unsafe { driver.$name(&mut context, $($argument),*) }
+        };
+    }
+    match way {
+        "cuDevicePrimaryCtxRetain" => make!(cuDevicePrimaryCtxRetain(device)),
+        "cuCtxCreate_v2" => make!(cuCtxCreate_v2(0, device)),
+        "cuCtxCreate_v3" => make!(cuCtxCreate_v3(none, 0, 0, device)),
+        "cuCtxCreate_v4" => make!(cuCtxCreate_v4(nothing, 0, device)),
+        other => panic!("no way {other}"),
     }?;
     // SAFETY: a context that was just made.
     unsafe { driver.cuCtxSetCurrent(context) }
