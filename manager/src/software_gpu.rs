@@ -22,8 +22,9 @@ use tidegate_ffi::units::GpuUuid;
 /// The environment variable that names the node to the software driver.
 pub const NODE_VARIABLE: &str = "TIDEGATE_SOFTGPU";
 
-/// Software GPUs as the user asks for them: `2x256MiB[,link=10GB/s][,call=2us]`.
-#[derive(Debug, Clone, PartialEq)]
+/// Software GPUs as the user asks for them: `2x256MiB`, then any of `,link=10GB/s`, `,call=2us`,
+/// `,context=512KiB` and `,module=64KiB`.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeSpec {
     /// How many.
     pub count: usize,
@@ -33,6 +34,10 @@ pub struct NodeSpec {
     pub link: Option<f64>,
     /// What each submitted call costs.
     pub call_cost: Option<Duration>,
+    /// Memory that a context takes, in bytes.
+    pub context: u64,
+    /// Memory that a loaded module takes, in bytes.
+    pub module: u64,
 }
 
 impl FromStr for NodeSpec {
@@ -44,8 +49,7 @@ impl FromStr for NodeSpec {
         let (count, memory) = size.split_once('x').ok_or("a number and a size are wanted, as in 2x256MiB")?;
         let count =
             count.parse().ok().filter(|count| (1..=64).contains(count)).ok_or("1 to 64 GPUs are possible")?;
-        let mut spec =
-            Self { count, memory: memory.parse::<ByteSize>()?.as_u64(), link: None, call_cost: None };
+        let mut spec = Self { count, memory: bytes(memory)?, ..Self::default() };
         for part in parts {
             spec.set(part)?;
         }
@@ -59,15 +63,24 @@ impl NodeSpec {
             Some(("link", rate)) => {
                 let rate =
                     rate.strip_suffix("/s").ok_or("a link's bandwidth ends in /s, as in link=10GB/s")?;
-                self.link = Some(rate.parse::<ByteSize>()?.as_u64() as f64);
+                self.link = Some(bytes(rate)? as f64);
             }
             Some(("call", cost)) => {
                 self.call_cost = Some(humantime::parse_duration(cost).map_err(|error| error.to_string())?);
             }
-            _ => return Err(format!("{part:?} is not known; link=RATE/s and call=TIME are")),
+            Some(("context", size)) => self.context = bytes(size)?,
+            Some(("module", size)) => self.module = bytes(size)?,
+            _ => {
+                let known = "link=RATE/s, call=TIME, context=SIZE and module=SIZE are";
+                return Err(format!("{part:?} is not known; {known}"));
+            }
         }
         Ok(())
     }
+}
+
+fn bytes(size: &str) -> Result<u64, String> {
+    Ok(size.parse::<ByteSize>()?.as_u64())
 }
 
 #[derive(Serialize)]
@@ -84,6 +97,8 @@ struct GpuEntry {
     link: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     call_cost_ns: Option<u64>,
+    context_bytes: u64,
+    module_bytes: u64,
 }
 
 /// A directory of software GPUs; dropping it removes them.
@@ -108,6 +123,8 @@ impl SoftwareNode {
             granularity: unit,
             link: spec.link,
             call_cost_ns: spec.call_cost.map(|cost| cost.as_nanos() as u64),
+            context_bytes: spec.context,
+            module_bytes: spec.module,
         });
         let text = toml::to_string(&GpusFile { gpu: entries.collect() })?;
         std::fs::write(directory.path().join("gpus.toml"), text)?;
@@ -169,7 +186,11 @@ mod tests {
         let spec: NodeSpec = "2x256MiB,link=10GB/s,call=2us".parse().unwrap();
         assert_eq!((spec.count, spec.memory), (2, 256 << 20));
         assert_eq!((spec.link, spec.call_cost), (Some(10e9), Some(Duration::from_micros(2))));
-        for wrong in ["256MiB", "0x1MiB", "1xlots", "1x1MiB,link=10GB", "1x1MiB,speed=3"] {
+        let spec: NodeSpec = "1x19MiB,module=64KiB,context=512KiB".parse().unwrap();
+        assert_eq!((spec.context, spec.module, spec.link), (512 << 10, 64 << 10, None));
+        for wrong in
+            ["256MiB", "0x1MiB", "1xlots", "1x1MiB,link=10GB", "1x1MiB,speed=3", "1x1MiB,context=big"]
+        {
             assert!(wrong.parse::<NodeSpec>().is_err(), "{wrong}");
         }
     }

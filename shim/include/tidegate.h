@@ -42,10 +42,10 @@ void tidegate_tag(uint64_t device_address, int cls);
  * need to finish the iteration's work. Returns 0. */
 int tidegate_boundary(void);
 
-/* Asks that the allocation stay on the GPU until it is freed. Today this is a strong hint: the
- * allocation counts as persistent, and persistent memory stays resident as long as there is room
- * for it. When the GPU's memory runs out it may still be moved while the job does not run, so do
- * not yet hand it to devices that keep physical addresses (RDMA). */
+/* Today the same as tidegate_tag(device_address, TIDEGATE_PERSISTENT), and no more: a hint. The
+ * allocation is not pinned. While the job waits it may be saved and its memory given to another
+ * job, and it may come back in other physical memory, behind the same address. So do not hand it
+ * to devices that keep physical addresses (RDMA). */
 void tidegate_hold(uint64_t device_address);
 
 /* Says that the job's last iteration has ended: what it still does is not worth waiting for a

@@ -74,7 +74,7 @@ pub extern "C" fn tidegate_boundary() -> c_int {
     0
 }
 
-/// See tidegate.h.
+/// See tidegate.h: a hint only, as long as there are no held pieces.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn tidegate_hold(address: u64) {
     tidegate_tag(address, 1);

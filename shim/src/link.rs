@@ -48,6 +48,8 @@ pub enum Reply {
         /// Keeps the gate from shutting until the pieces are mapped.
         arrival: Arrival,
     },
+    /// To `MakeRoom`: what could be set free is.
+    Room,
     /// No, and why.
     Refused(String),
 }
@@ -63,8 +65,9 @@ pub enum Order {
 
 /// Where the answers to one question wait. Its lock is the innermost: it may be taken while
 /// `Link::waiting` is held, never the other way round.
-#[derive(Default)]
 struct Mailbox {
+    /// The question is a `Lease`.
+    is_lease: bool,
     inside: Mutex<Letters>,
     came: Condvar,
 }
@@ -136,7 +139,8 @@ impl Link {
     /// Asks something; the answers come through the result.
     pub fn request(&self, question: impl FnOnce(Step) -> FromShim) -> Result<Replies<'_>, Gone> {
         let step = Step(self.next_step.fetch_add(1, Ordering::Relaxed));
-        let mailbox = Arc::<Mailbox>::default();
+        let question = question(step);
+        let mailbox = Arc::new(Mailbox::of(&question));
         {
             let mut waiting = self.waiting.lock();
             if waiting.gone {
@@ -145,7 +149,7 @@ impl Link {
             waiting.by_step.insert(step, mailbox.clone());
         }
         let replies = Replies { link: self, step, mailbox };
-        self.send(question(step))?;
+        self.send(question)?;
         Ok(replies)
     }
 
@@ -169,6 +173,7 @@ impl Link {
             ToShim::Attached { step, tenant, layout } => {
                 self.waiting.lock().answer_last(step, Reply::Attached { tenant, layout });
             }
+            ToShim::Room { step } => self.waiting.lock().answer_last(step, Reply::Room),
             ToShim::LeaseRefused { step, reason } => {
                 self.waiting.lock().answer_last(step, Reply::Refused(reason));
             }
@@ -199,11 +204,11 @@ impl Link {
         }
     }
 
-    /// Sends `Drained`, made with the questions that are not answered. What was held back is
-    /// void, and what comes until `Open`.
+    /// Sends `Drained`, made with the leases that are not answered. What was held back is void,
+    /// and what comes until `Open`.
     ///
-    /// The list is made in the turn in which `Drained` is sent, and a question is listed before
-    /// it is sent: so whatever the manager was asked before `Drained`, and may be answering now,
+    /// The list is made in the turn in which `Drained` is sent, and a lease is listed before it
+    /// is sent: so whatever the manager was asked before `Drained`, and may be answering now,
     /// is on the list.
     pub fn send_drained(
         &self,
@@ -214,7 +219,8 @@ impl Link {
         let unanswered = {
             let mut waiting = self.waiting.lock();
             waiting.flow = Flow::Void;
-            waiting.by_step.keys().copied().collect()
+            let leases = waiting.by_step.iter().filter(|(_, mailbox)| mailbox.is_lease);
+            leases.map(|(step, _)| *step).collect()
         };
         self.send_in_turn(drained(unanswered), fds)
     }
@@ -267,6 +273,11 @@ impl Waiting {
 }
 
 impl Mailbox {
+    fn of(question: &FromShim) -> Self {
+        let is_lease = matches!(question, FromShim::Lease(_));
+        Self { is_lease, inside: Mutex::default(), came: Condvar::new() }
+    }
+
     fn put(&self, reply: Reply) {
         self.inside.lock().replies.push_back(reply);
         self.came.notify_all();

@@ -2,6 +2,10 @@
 //!
 //! Invariant: nothing is ever written to stdout, a line is one `write`, and a failure to write
 //! is ignored: the program's own life does not depend on our words.
+//!
+//! By default (`warn`) a user hears what they must know. Of the calls that are refused that is the
+//! first one, by its name: a program that is refused a call mostly fails, without saying for which.
+//! The others are named at `info`.
 
 use crate::settings;
 use std::fmt;
@@ -43,9 +47,14 @@ impl Once {
 
     /// Says it, unless it was said before.
     pub fn say(&self, level: Level, words: fmt::Arguments<'_>) {
-        if !self.0.swap(true, Ordering::Relaxed) {
+        if self.is_first() {
             say(level, words);
         }
+    }
+
+    /// Whether it was not said before; from now on it counts as said.
+    pub fn is_first(&self) -> bool {
+        !self.0.swap(true, Ordering::Relaxed)
     }
 }
 

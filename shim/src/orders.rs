@@ -77,6 +77,7 @@ fn obey(process: &'static Process, message: ToShim, handles: Vec<OwnedFd>, watch
         ToShim::Welcome { .. }
         | ToShim::Refused { .. }
         | ToShim::Attached { .. }
+        | ToShim::Room { .. }
         | ToShim::Leased { .. }
         | ToShim::LeaseRefused { .. } => Ok(()),
     };

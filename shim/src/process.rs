@@ -304,7 +304,7 @@ impl Process {
                 warning!("{gpu} cannot be used: {reason}");
                 Err(Status::OUT_OF_MEMORY)
             }
-            Reply::Leased { .. } => Err(Status::UNKNOWN),
+            Reply::Leased { .. } | Reply::Room => Err(Status::UNKNOWN),
         }
     }
 

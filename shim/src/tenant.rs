@@ -205,7 +205,7 @@ impl Tenant {
                     }
                 }
                 Reply::Refused(reason) => return Err(Shortage::Refused(reason)),
-                Reply::Attached { .. } => return Err(Shortage::Misplaced),
+                Reply::Attached { .. } | Reply::Room => return Err(Shortage::Misplaced),
             }
         }
     }

@@ -19,6 +19,9 @@ pub enum Kind {
     Hooked,
     /// Submits work to the GPU: waits at the gate, then goes to the driver unchanged.
     Gated,
+    /// Takes memory outside of pieces (modules, graphs): the driver answers; on out-of-memory the
+    /// manager is asked for room, and the call is made once more.
+    Counted,
     /// Would get or share memory past the ledger: `CUDA_ERROR_NOT_SUPPORTED`, logged by name.
     Refused,
     /// The driver's own; the shim does not export it.
@@ -124,6 +127,23 @@ macro_rules! driver_functions {
         gated cuStreamWaitValue64_v2(stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: c_uint);
         gated cuStreamBatchMemOp_v2(stream: CUstream, count: c_uint, paramArray: *mut CUstreamBatchMemOpParams, flags: c_uint);
 
+        // Counted: takes memory outside of pieces; the driver, and once more when there is room.
+        // Code is loaded lazily, so also by what first gets a function or a variable of a module.
+        counted cuModuleLoad(module: *mut CUmodule, fname: *const c_char);
+        counted cuModuleLoadData(module: *mut CUmodule, image: *const c_void);
+        counted cuModuleLoadDataEx(module: *mut CUmodule, image: *const c_void, numOptions: c_uint, options: *mut CUjit_option, optionValues: *mut *mut c_void);
+        counted cuModuleLoadFatBinary(module: *mut CUmodule, fatCubin: *const c_void);
+        counted cuModuleGetFunction(hfunc: *mut CUfunction, hmod: CUmodule, name: *const c_char);
+        counted cuLibraryLoadData(library: *mut CUlibrary, code: *const c_void, jitOptions: *mut CUjit_option, jitOptionsValues: *mut *mut c_void, numJitOptions: c_uint, libraryOptions: *mut CUlibraryOption, libraryOptionValues: *mut *mut c_void, numLibraryOptions: c_uint);
+        counted cuLibraryLoadFromFile(library: *mut CUlibrary, fileName: *const c_char, jitOptions: *mut CUjit_option, jitOptionsValues: *mut *mut c_void, numJitOptions: c_uint, libraryOptions: *mut CUlibraryOption, libraryOptionValues: *mut *mut c_void, numLibraryOptions: c_uint);
+        counted cuLibraryGetModule(pMod: *mut CUmodule, library: CUlibrary);
+        counted cuLibraryGetGlobal(dptr: *mut CUdeviceptr, bytes: *mut usize, library: CUlibrary, name: *const c_char);
+        counted cuKernelGetFunction(pFunc: *mut CUfunction, kernel: CUkernel);
+        counted cuFuncLoad(function: CUfunction);
+        counted cuGraphInstantiateWithFlags(phGraphExec: *mut CUgraphExec, hGraph: CUgraph, flags: c_ulonglong);
+        counted cuGraphInstantiateWithParams(phGraphExec: *mut CUgraphExec, hGraph: CUgraph, instantiateParams: *mut CUDA_GRAPH_INSTANTIATE_PARAMS);
+        counted cuCtxSetLimit(limit: CUlimit, value: usize);
+
         // Refused for now, by name: ways to get or share memory that would go past the ledger.
         refused cuMemAllocAsync(dptr: *mut CUdeviceptr, bytesize: usize, hStream: CUstream);
         refused cuMemAllocFromPoolAsync(dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, hStream: CUstream);
@@ -185,9 +205,6 @@ macro_rules! driver_functions {
         passes cuMemFreeHost(p: *mut c_void);
         passes cuMemHostRegister_v2(p: *mut c_void, bytesize: usize, Flags: c_uint);
         passes cuMemHostUnregister(p: *mut c_void);
-        passes cuModuleLoad(module: *mut CUmodule, fname: *const c_char);
-        passes cuModuleLoadData(module: *mut CUmodule, image: *const c_void);
-        passes cuModuleGetFunction(hfunc: *mut CUfunction, hmod: CUmodule, name: *const c_char);
         passes cuModuleUnload(hmod: CUmodule);        }
     };
 }
@@ -198,6 +215,9 @@ macro_rules! kind {
     };
     (gated) => {
         Kind::Gated
+    };
+    (counted) => {
+        Kind::Counted
     };
     (refused) => {
         Kind::Refused

@@ -67,6 +67,15 @@ pub enum FromShim {
         /// The GPU.
         gpu: GpuUuid,
     },
+    /// A driver call that takes memory outside of pieces (a context, a module, a graph) found
+    /// none. Answered by `Room` when all is free that can be set free without stopping anybody;
+    /// the call is then tried once more. Only for a GPU that the process is attached to.
+    MakeRoom {
+        /// Repeated by the answer.
+        step: Step,
+        /// Where memory is short.
+        gpu: GpuUuid,
+    },
     /// Asks for pieces behind consecutive slots. Answered by `Leased` (perhaps several) or
     /// `LeaseRefused`; while the job is closed, the answer waits.
     Lease(LeaseRequest),
@@ -181,6 +190,11 @@ pub enum ToShim {
         tenant: TenantId,
         /// How its memory is laid out.
         layout: Layout,
+    },
+    /// The answer to `MakeRoom`.
+    Room {
+        /// Of the `MakeRoom`.
+        step: Step,
     },
     /// The answer to `Lease`; one fd per piece. Pieces come in slot order and without gaps.
     Leased {

@@ -10,8 +10,12 @@
 //! temporary one, and, when even that makes no room, the persistent one too. So the only room
 //! that is ever lost is that of the offsets.
 //!
+//! Memory in use that lies in no piece (contexts, modules, other programs) is told to the ledger
+//! as *outside*: so many units cannot be had. Headroom is kept free for more of it.
+//!
 //! Invariant (I4): every piece lies in one region, pieces never overlap, the regions never
-//! cross, headroom stays free, and the sums equal the totals. [`Ledger::check`] proves it.
+//! cross, what is placed leaves headroom alone, and the sums equal the totals. [`Ledger::check`]
+//! proves it.
 
 mod persistent;
 
@@ -51,11 +55,23 @@ pub struct NoRoom {
     pub short: u32,
 }
 
+/// What may be used up to find room, where nothing else can be set free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Slack {
+    /// Nothing: offsets and headroom stay as they are.
+    Kept,
+    /// The offsets: they keep growth room; they do not keep out who has room without them.
+    Offsets,
+    /// The headroom too: only for memory that was here before.
+    Headroom,
+}
+
 /// One GPU's units.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     units: u32,
-    reserved: u32,
+    headroom: u32,
+    outside: u32,
     pieces: BTreeMap<PieceId, Record>,
     persistent: PersistentRegion,
     /// Start of each temporary piece → its end.
@@ -70,7 +86,8 @@ impl Ledger {
     pub fn new(units: Units, offset: Units) -> Self {
         Self {
             units: units.0,
-            reserved: 0,
+            headroom: 0,
+            outside: 0,
             pieces: BTreeMap::new(),
             persistent: PersistentRegion::new(offset.0),
             temporary: BTreeMap::new(),
@@ -79,9 +96,14 @@ impl Ledger {
         }
     }
 
-    /// Sets how many units are kept free: headroom, and what others than tenants use.
-    pub fn reserve(&mut self, reserved: Units) {
-        self.reserved = reserved.0.min(self.units);
+    /// Sets how many units are kept free for memory outside of pieces.
+    pub fn set_headroom(&mut self, headroom: Units) {
+        self.headroom = headroom.0;
+    }
+
+    /// Sets how many units memory outside of pieces takes.
+    pub fn set_outside(&mut self, outside: Units) {
+        self.outside = outside.0;
     }
 
     /// All units of the GPU.
@@ -90,8 +112,32 @@ impl Ledger {
     }
 
     /// Units kept free.
+    pub fn headroom(&self) -> u32 {
+        self.headroom
+    }
+
+    /// Units that memory outside of pieces takes.
+    pub fn outside(&self) -> u32 {
+        self.outside
+    }
+
+    /// Units that no piece may take: headroom and what lies outside.
     pub fn reserved(&self) -> u32 {
-        self.reserved
+        self.headroom.saturating_add(self.outside).min(self.units)
+    }
+
+    /// Units that are missing for the headroom: it has been used up, or more lies outside now.
+    pub fn overdrawn(&self) -> u32 {
+        self.short_of(0)
+    }
+
+    /// Units that are missing for the headroom and so many more.
+    pub fn short_of(&self, more: u32) -> u32 {
+        (self.in_pieces() + self.reserved()).saturating_add(more).saturating_sub(self.units)
+    }
+
+    fn in_pieces(&self) -> u32 {
+        self.persistent.units() + self.temporary_units
     }
 
     /// Where the persistent region ends now.
@@ -111,7 +157,7 @@ impl Ledger {
 
     /// Units that lie free between the regions, once both have closed their holes.
     pub fn free(&self) -> u32 {
-        self.units.saturating_sub(self.reserved + self.packed_top() + self.temporary_units)
+        self.units.saturating_sub(self.reserved() + self.packed_top() + self.temporary_units)
     }
 
     /// Units of a tenant's pieces in a region.
@@ -145,45 +191,69 @@ impl Ledger {
         tenant: TenantId,
         region: Class,
         pieces: &[(PieceId, Units)],
+        slack: Slack,
     ) -> Result<(), NoRoom> {
-        let mut rest: u32 = pieces.iter().map(|(_, units)| units.0).sum();
+        let first = self.lease_keeping(tenant, region, pieces);
+        if first.is_ok() || slack == Slack::Kept {
+            return first;
+        }
+        let headroom = self.headroom;
+        if slack == Slack::Headroom {
+            self.headroom = 0;
+        }
+        let second = if self.has_room_for(pieces) {
+            self.lease_without_offsets(tenant, region, pieces)
+        } else {
+            first
+        };
+        self.headroom = headroom;
+        second
+    }
+
+    fn lease_without_offsets(
+        &mut self,
+        tenant: TenantId,
+        region: Class,
+        pieces: &[(PieceId, Units)],
+    ) -> Result<(), NoRoom> {
+        self.close_temporary_holes();
+        let moved = self.persistent.squeeze();
+        self.renumber_persistent(&moved);
+        let offset = self.persistent.set_offset(0);
+        let leased = self.lease_keeping(tenant, region, pieces);
+        self.persistent.set_offset(offset);
+        leased
+    }
+
+    fn lease_keeping(
+        &mut self,
+        tenant: TenantId,
+        region: Class,
+        pieces: &[(PieceId, Units)],
+    ) -> Result<(), NoRoom> {
+        if !self.has_room_for(pieces) {
+            return Err(NoRoom { short: self.short_of_pieces(tenant, region, pieces) });
+        }
+        let mut rest = sum(pieces);
         for (count, &(piece, units)) in pieces.iter().enumerate() {
             debug_assert!(!self.pieces.contains_key(&piece), "{piece} is placed twice");
             if self.place(piece, Owner::Tenant(tenant), region, units.0, rest) {
                 rest -= units.0;
             } else {
                 pieces[..count].iter().for_each(|(placed, _)| self.release(*placed));
-                return Err(NoRoom { short: self.short_of(tenant, region, pieces) });
+                return Err(NoRoom { short: self.short_of_pieces(tenant, region, pieces) });
             }
         }
         Ok(())
     }
 
-    /// The same, where nothing else can be set free: offsets give way when they must. They keep
-    /// growth room; they do not keep out who has room without them.
-    pub fn lease_without_offsets(
-        &mut self,
-        tenant: TenantId,
-        region: Class,
-        pieces: &[(PieceId, Units)],
-    ) -> Result<(), NoRoom> {
-        let first = self.lease(tenant, region, pieces);
-        let wanted: u32 = pieces.iter().map(|(_, units)| units.0).sum();
-        let taken = self.reserved + self.persistent.units() + self.temporary_units;
-        if first.is_ok() || taken + wanted > self.units {
-            return first;
-        }
-        self.close_temporary_holes();
-        let moved = self.persistent.squeeze();
-        self.renumber_persistent(&moved);
-        let offset = self.persistent.set_offset(0);
-        let second = self.lease(tenant, region, pieces);
-        self.persistent.set_offset(offset);
-        second
+    /// Are so many units free at all, wherever they lie.
+    fn has_room_for(&self, pieces: &[(PieceId, Units)]) -> bool {
+        self.in_pieces() + sum(pieces) + self.reserved() <= self.units
     }
 
-    fn short_of(&self, tenant: TenantId, region: Class, pieces: &[(PieceId, Units)]) -> u32 {
-        let wanted: u32 = pieces.iter().map(|(_, units)| units.0).sum();
+    fn short_of_pieces(&self, tenant: TenantId, region: Class, pieces: &[(PieceId, Units)]) -> u32 {
+        let wanted = sum(pieces);
         let newcomer = region == Class::Persistent && self.held(tenant, region) == 0;
         let gap = if newcomer && self.packed_top() > 0 { self.offset() } else { 0 };
         (wanted + gap).saturating_sub(self.free()).max(1)
@@ -209,11 +279,11 @@ impl Ledger {
     }
 
     fn place_persistent(&mut self, tenant: TenantId, units: u32, rest: u32) -> Option<u32> {
-        let as_it_lies = self.temporary_bottom().saturating_sub(self.reserved);
+        let as_it_lies = self.temporary_bottom().saturating_sub(self.reserved());
         if let Some(start) = self.persistent.place(tenant, units, rest, as_it_lies) {
             return Some(start);
         }
-        let limit = self.units.saturating_sub(self.temporary_units + self.reserved);
+        let limit = self.units.saturating_sub(self.temporary_units + self.reserved());
         if let Some(start) = self.persistent.place(tenant, units, rest, limit) {
             self.close_temporary_holes();
             return Some(start);
@@ -235,7 +305,7 @@ impl Ledger {
             return None;
         }
         self.close_temporary_holes();
-        if self.temporary_bottom() < self.persistent.top() + self.reserved + units {
+        if self.temporary_bottom() < self.persistent.top() + self.reserved() + units {
             let moved = self.persistent.pack();
             self.renumber_persistent(&moved);
         }
@@ -264,7 +334,7 @@ impl Ledger {
             }
             end = start;
         }
-        let floor = self.persistent.top() + self.reserved;
+        let floor = self.persistent.top() + self.reserved();
         (end >= floor + units).then(|| end - units)
     }
 
@@ -421,6 +491,10 @@ impl Ledger {
         }
         Ok(())
     }
+}
+
+fn sum(pieces: &[(PieceId, Units)]) -> u32 {
+    pieces.iter().map(|(_, units)| units.0).sum()
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ const B: TenantId = TenantId(2);
 const C: TenantId = TenantId(3);
 
 fn lease(ledger: &mut Ledger, tenant: TenantId, region: Class, id: u64, units: u32) -> Result<u32, NoRoom> {
-    ledger.lease(tenant, region, &[(PieceId(id), Units(units))])?;
+    ledger.lease(tenant, region, &[(PieceId(id), Units(units))], Slack::Kept)?;
     ledger.check().unwrap();
     Ok(ledger.piece(PieceId(id)).unwrap().start)
 }
@@ -65,7 +65,7 @@ fn temporary_memory_comes_from_the_other_end() {
 #[test]
 fn headroom_stays_free() {
     let mut ledger = Ledger::new(Units(100), Units(5));
-    ledger.reserve(Units(30));
+    ledger.set_headroom(Units(30));
     lease(&mut ledger, A, Class::Persistent, 1, 40).unwrap();
     assert_eq!(lease(&mut ledger, A, Class::Temporary, 2, 31), Err(NoRoom { short: 1 }));
     lease(&mut ledger, A, Class::Temporary, 3, 30).unwrap();
@@ -116,30 +116,61 @@ fn offsets_give_way_only_to_who_asks_without_them() {
     let mut ledger = Ledger::new(Units(100), Units(10));
     lease(&mut ledger, A, Class::Persistent, 1, 50).unwrap();
     assert_eq!(lease(&mut ledger, B, Class::Persistent, 2, 50), Err(NoRoom { short: 10 }));
-    ledger.lease_without_offsets(B, Class::Persistent, &[(PieceId(2), Units(50))]).unwrap();
+    ledger.lease(B, Class::Persistent, &[(PieceId(2), Units(50))], Slack::Offsets).unwrap();
     ledger.check().unwrap();
     assert_eq!((ledger.free(), ledger.offset()), (0, 10));
-    assert!(ledger.lease_without_offsets(C, Class::Temporary, &[(PieceId(3), Units(1))]).is_err());
+    assert!(ledger.lease(C, Class::Temporary, &[(PieceId(3), Units(1))], Slack::Offsets).is_err());
+}
+
+#[test]
+fn headroom_gives_way_only_to_memory_that_was_here_before() {
+    let mut ledger = Ledger::new(Units(100), Units(0));
+    ledger.set_headroom(Units(20));
+    lease(&mut ledger, A, Class::Temporary, 1, 75).unwrap();
+    let ten = [(PieceId(2), Units(10))];
+    assert!(ledger.lease(B, Class::Temporary, &ten, Slack::Offsets).is_err());
+    ledger.lease(B, Class::Temporary, &ten, Slack::Headroom).unwrap();
+    ledger.check().unwrap();
+    assert_eq!((ledger.overdrawn(), ledger.headroom(), ledger.free()), (5, 20, 0));
+}
+
+#[test]
+fn what_lies_outside_cannot_be_had() {
+    let mut ledger = Ledger::new(Units(100), Units(0));
+    lease(&mut ledger, A, Class::Temporary, 1, 30).unwrap();
+    lease(&mut ledger, A, Class::Temporary, 2, 30).unwrap();
+    ledger.set_outside(Units(50));
+    assert_eq!(ledger.overdrawn(), 10);
+    ledger.release(PieceId(1));
+    assert_eq!(lease(&mut ledger, B, Class::Temporary, 3, 21), Err(NoRoom { short: 1 }), "in a hole");
+    assert!(ledger.lease(B, Class::Temporary, &[(PieceId(4), Units(21))], Slack::Headroom).is_err());
+    lease(&mut ledger, B, Class::Temporary, 5, 20).unwrap();
 }
 
 #[derive(Clone, Debug)]
 enum Operation {
-    Lease { tenant: u64, persistent: bool, units: Vec<u32>, tight: bool },
+    Lease { tenant: u64, persistent: bool, units: Vec<u32>, slack: Slack },
     Release(usize),
     Renumber(usize),
     Spare(usize),
-    Reserve(u32),
+    Headroom(u32),
+    Outside(u32),
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
-        4 => (1..5u64, any::<bool>(), prop::collection::vec(1..12u32, 1..4), prop::bool::weighted(0.2))
-            .prop_map(|(tenant, persistent, units, tight)| Operation::Lease { tenant, persistent, units, tight }),
+        4 => (1..5u64, any::<bool>(), prop::collection::vec(1..12u32, 1..4), slack())
+            .prop_map(|(tenant, persistent, units, slack)| Operation::Lease { tenant, persistent, units, slack }),
         3 => any::<usize>().prop_map(Operation::Release),
         1 => any::<usize>().prop_map(Operation::Renumber),
         1 => any::<usize>().prop_map(Operation::Spare),
-        1 => (0..20u32).prop_map(Operation::Reserve),
+        1 => (0..20u32).prop_map(Operation::Headroom),
+        1 => (0..20u32).prop_map(Operation::Outside),
     ]
+}
+
+fn slack() -> impl Strategy<Value = Slack> {
+    prop_oneof![6 => Just(Slack::Kept), 1 => Just(Slack::Offsets), 1 => Just(Slack::Headroom)]
 }
 
 fn nth(ledger: &Ledger, index: usize) -> Option<(PieceId, Record)> {
@@ -150,7 +181,7 @@ fn nth(ledger: &Ledger, index: usize) -> Option<(PieceId, Record)> {
 fn apply(ledger: &mut Ledger, next: &mut u64, operation: Operation) {
     let before = (ledger.pieces().count(), ledger.free());
     match operation {
-        Operation::Lease { tenant, persistent, units, tight } => {
+        Operation::Lease { tenant, persistent, units, slack } => {
             let region = if persistent { Class::Persistent } else { Class::Temporary };
             let pieces: Vec<_> = units
                 .iter()
@@ -159,18 +190,26 @@ fn apply(ledger: &mut Ledger, next: &mut u64, operation: Operation) {
                     (PieceId(*next), Units(units))
                 })
                 .collect();
-            let leased = if tight {
-                ledger.lease_without_offsets(TenantId(tenant), region, &pieces)
-            } else {
-                ledger.lease(TenantId(tenant), region, &pieces)
-            };
-            match leased {
-                Ok(()) => assert!(pieces.iter().all(|(piece, _)| ledger.piece(*piece).is_some())),
+            let overdrawn = ledger.overdrawn();
+            match ledger.lease(TenantId(tenant), region, &pieces, slack) {
+                Ok(()) => {
+                    assert!(pieces.iter().all(|(piece, _)| ledger.piece(*piece).is_some()));
+                    assert!(
+                        slack == Slack::Headroom || overdrawn == ledger.overdrawn(),
+                        "headroom was taken"
+                    );
+                    assert!(ledger.overdrawn() <= overdrawn.max(ledger.headroom()), "there was no room");
+                }
                 Err(NoRoom { short }) => {
                     assert!(short > 0);
                     let wanted: u32 = pieces.iter().map(|(_, units)| units.0).sum();
                     let held: u32 = ledger.pieces().map(|(_, record)| record.units).sum();
-                    assert!(!tight || held + wanted + ledger.reserved() > ledger.total(), "there was room");
+                    let kept_free =
+                        if slack == Slack::Headroom { ledger.outside() } else { ledger.reserved() };
+                    assert!(
+                        slack == Slack::Kept || held + wanted + kept_free > ledger.total(),
+                        "there was room"
+                    );
                     assert_eq!(
                         before,
                         (ledger.pieces().count(), ledger.free()),
@@ -197,7 +236,8 @@ fn apply(ledger: &mut Ledger, next: &mut u64, operation: Operation) {
                 let _ = ledger.spare(piece);
             }
         }
-        Operation::Reserve(units) => ledger.reserve(Units(units)),
+        Operation::Headroom(units) => ledger.set_headroom(Units(units)),
+        Operation::Outside(units) => ledger.set_outside(Units(units)),
     }
 }
 

@@ -4,12 +4,12 @@
 //! came from: they come back behind the same slots (I3), in whatever pieces there are.
 
 use super::departure::since;
-use super::lease::{Acquired, Offsets, Run};
+use super::lease::{Acquired, Run};
 use super::{
     Arrival, Effect, MOVES_PER_MESSAGE, NAMES_PER_MESSAGE, PIECES_PER_MESSAGE, Pending, Phase, SavedRange,
     Scheduler, Tenant, Time,
 };
-use crate::ledger::NoRoom;
+use crate::ledger::{NoRoom, Slack};
 use std::collections::BTreeMap;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, TenantId};
 use tidegate_ffi::wire::message::{Move, Placed, ToMover, ToShim};
@@ -27,28 +27,39 @@ impl Scheduler {
         }
         let away: Vec<TenantId> =
             self.tenants_of(id).into_iter().filter(|tenant| self.tenants[tenant].is_away()).collect();
-        match self.acquire_all(&away, Offsets::Kept) {
-            Ok(arrivals) => self.start_arrivals(id, arrivals),
-            Err((gpu, no_room)) if self.make_room(gpu, no_room.short, id) => {}
-            Err(_) => match self.acquire_all(&away, Offsets::GiveWay) {
-                Ok(arrivals) => self.start_arrivals(id, arrivals),
-                Err((gpu, no_room)) if self.make_room(gpu, no_room.short, id) => {}
-                Err(_) => self.cramp(id),
-            },
+        for slack in [Slack::Kept, Slack::Offsets, Slack::Headroom] {
+            match self.acquire_all(&away, slack) {
+                Ok(arrivals) => return self.start_arrivals(id, arrivals),
+                Err((gpu, no_room)) if self.make_room(gpu, no_room.short, id) => return,
+                Err(_) => {}
+            }
         }
+        if self.is_shut_out(id) {
+            return self.pause(id);
+        }
+        self.cramp(id);
+    }
+
+    /// It cannot run now, whoever gives way: others run meanwhile, until contexts are gone.
+    fn pause(&mut self, id: JobId) {
+        let until = self.now + self.config.slice * super::outside::SLICES_BETWEEN_LOOKS;
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.not_restored_before = until;
+        }
+        self.gpus_of(id).into_iter().for_each(|gpu| self.measure(gpu));
     }
 
     /// Pieces for all tenants of a job, or for none (I5).
     fn acquire_all(
         &mut self,
         tenants: &[TenantId],
-        offsets: Offsets,
+        slack: Slack,
     ) -> Result<Vec<(TenantId, Acquired)>, (GpuUuid, NoRoom)> {
         let mut all: Vec<(TenantId, Acquired)> = Vec::new();
         for &id in tenants {
             for region in Class::ALL {
                 let runs = self.tenants[&id].runs[region.index()].clone();
-                match self.acquire(id, region, &runs, offsets) {
+                match self.acquire(id, region, &runs, slack) {
                     Ok(acquired) => all.push((id, acquired)),
                     Err(no_room) => {
                         let gpu = self.tenants[&id].gpu;

@@ -18,7 +18,7 @@ pub struct Config {
     pub piece_units: u32,
     /// The offset between spans, in units (R4.5).
     pub offset_units: u32,
-    /// Units kept free on every GPU.
+    /// Units kept free on every GPU for contexts and modules, at least.
     pub headroom_units: u32,
     /// The shortest time slice.
     pub slice: Duration,
@@ -83,6 +83,15 @@ pub enum Event {
         session: SessionId,
         /// What it asks.
         request: LeaseRequest,
+    },
+    /// A process wants room for memory outside of pieces.
+    MakeRoom {
+        /// The process.
+        session: SessionId,
+        /// Repeated by the answer.
+        step: Step,
+        /// Where.
+        gpu: GpuUuid,
     },
     /// A process gave pieces back.
     Returned {
@@ -161,6 +170,19 @@ pub enum Event {
         /// Memory was short.
         out_of_memory: bool,
     },
+    /// A mover has measured.
+    Measured {
+        /// Of which GPU.
+        gpu: GpuUuid,
+        /// Of the order.
+        step: Step,
+        /// Memory in use, by the driver's word.
+        used_bytes: u64,
+        /// All of the GPU's memory.
+        total_bytes: u64,
+    },
+    /// Somebody wants to know how the memory is used: GPUs that several share are measured.
+    Survey,
     /// Nothing but time has passed.
     Tick,
 }

@@ -225,6 +225,12 @@ pub struct Tenant {
     pub ahead: u32,
     /// Whether it was asked to give unused pieces back.
     pub recall: Recall,
+    /// The `Attach` that is not answered: its context has no room yet.
+    pub entering: Option<Step>,
+    /// Its contexts are among what was measured.
+    pub measured: bool,
+    /// The GPU had less room than the ledger thought, at its last lease.
+    pub deceived: bool,
     /// Its memory's way back, while it is under way.
     pub arrival: Option<Arrival>,
     /// Its memory's way out, while it is under way.
@@ -320,6 +326,8 @@ pub enum Pending {
     Scrub(GpuUuid, Vec<PieceId>, u32),
     /// A mover destroys pieces.
     Destroy(GpuUuid, Vec<PieceId>),
+    /// A mover measures the GPU's memory, of which so many units should be in pieces.
+    Measure(GpuUuid, u32),
 }
 
 impl Pending {
@@ -363,6 +371,9 @@ impl Tenant {
             peak_persistent: 0,
             ahead: 0,
             recall: Recall::Unasked,
+            entering: None,
+            measured: false,
+            deceived: false,
             arrival: None,
             departure: None,
         }

@@ -6,7 +6,7 @@
 //! that fits is chosen anew. Only a tenant that could not be served by an empty GPU is refused.
 
 use super::{Effect, NAMES_PER_MESSAGE, Pending, Phase, Recall, Scheduler, Tenant};
-use crate::ledger::NoRoom;
+use crate::ledger::{NoRoom, Slack};
 use std::collections::BTreeSet;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, SlotIndex, Step, TenantId, Units};
 use tidegate_ffi::wire::message::{LeaseRequest, Placed, ToMover, ToShim};
@@ -25,13 +25,6 @@ pub(super) struct Run {
     pub(super) class: Class,
     pub(super) first: u32,
     pub(super) units: u32,
-}
-
-/// Whether offsets between spans may be used up: only when nothing else can be set free.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Offsets {
-    Kept,
-    GiveWay,
 }
 
 enum Served {
@@ -53,6 +46,7 @@ impl Scheduler {
             {
                 tenant.waiting.push_back(request);
                 self.forget_recalls(request.tenant);
+                self.note_context(request.tenant);
                 // Who asks is not idle, whatever it said before.
                 self.set_idle(session, false);
             }
@@ -64,10 +58,19 @@ impl Scheduler {
     /// is asked again.
     fn forget_recalls(&mut self, id: TenantId) {
         let Some(job) = self.tenants.get(&id).map(|tenant| tenant.job) else { return };
-        for peer in self.tenants_of(job) {
-            let Some(peer) = self.tenants.get_mut(&peer) else { continue };
-            if peer.recall == Recall::Answered {
-                peer.recall = Recall::Unasked;
+        self.ask_anew(self.tenants_of(job));
+    }
+
+    /// The same for all on a GPU.
+    pub(super) fn forget_recalls_on(&mut self, gpu: GpuUuid) {
+        self.ask_anew(self.tenants_on(gpu).map(|(id, _)| id).collect());
+    }
+
+    fn ask_anew(&mut self, tenants: Vec<TenantId>) {
+        for id in tenants {
+            let Some(tenant) = self.tenants.get_mut(&id) else { continue };
+            if tenant.recall == Recall::Answered {
+                tenant.recall = Recall::Unasked;
             }
         }
     }
@@ -98,7 +101,8 @@ impl Scheduler {
         let Some(tenant) = self.tenants.get(&id) else { return false };
         let Some(&request) = tenant.waiting.front() else { return false };
         // One at a time: the parts of an answer come in order.
-        if tenant.making.is_some() || !self.may_lease(tenant) {
+        let deceived = tenant.deceived && self.is_measuring(tenant.gpu);
+        if tenant.making.is_some() || deceived || !self.may_lease(tenant) {
             return false;
         }
         match self.serve(id, request) {
@@ -124,9 +128,12 @@ impl Scheduler {
     fn refuse(&mut self, id: TenantId, request: LeaseRequest, reason: String) {
         if let Some(tenant) = self.tenants.get_mut(&id) {
             tenant.waiting.pop_front();
+            tenant.deceived = false;
             let session = tenant.session;
             self.tell(session, ToShim::LeaseRefused { step: request.step, reason });
         }
+        // What it had found for this lease is unused now.
+        self.forget_recalls(id);
     }
 
     fn serve(&mut self, id: TenantId, request: LeaseRequest) -> Served {
@@ -134,9 +141,9 @@ impl Scheduler {
             return Served::Refused(reason);
         }
         let ahead = self.ahead(id, request);
-        let attempt = self.attempt(id, request, ahead, Offsets::Kept);
+        let attempt = self.attempt(id, request, ahead, Slack::Kept);
         let attempt =
-            if attempt.is_err() && ahead > 0 { self.attempt(id, request, 0, Offsets::Kept) } else { attempt };
+            if attempt.is_err() && ahead > 0 { self.attempt(id, request, 0, Slack::Kept) } else { attempt };
         match attempt {
             Ok(()) => Served::Yes,
             Err(no_room) => self.make_room_for_lease(id, request, no_room),
@@ -172,14 +179,14 @@ impl Scheduler {
         id: TenantId,
         request: LeaseRequest,
         ahead: u32,
-        offsets: Offsets,
+        slack: Slack,
     ) -> Result<(), NoRoom> {
         // One message's worth at a time; the rest stays the tenant's first lease.
         let most = PIECES_AT_ONCE * self.config.piece_units;
         let units = (request.units.0 + ahead).min(most);
         self.whole_fits(id, request, most)?;
         let run = Run { class: request.class, first: request.first.0, units };
-        let acquired = self.acquire(id, request.class, &[run], offsets)?;
+        let acquired = self.acquire(id, request.class, &[run], slack)?;
         self.answer(id, request, acquired);
         Ok(())
     }
@@ -234,7 +241,7 @@ impl Scheduler {
         id: TenantId,
         region: Class,
         runs: &[Run],
-        offsets: Offsets,
+        slack: Slack,
     ) -> Result<Acquired, NoRoom> {
         let tenant = self.tenants.get(&id).ok_or(NoRoom { short: 1 })?;
         let (gpu_id, uid) = (tenant.gpu, self.jobs.get(&tenant.job).map_or(0, |job| job.uid));
@@ -262,10 +269,7 @@ impl Scheduler {
         }
         acquired.new = wanted.iter().map(|(piece, _)| *piece).collect();
         let gpu = self.gpus.get_mut(&gpu_id).ok_or(NoRoom { short: 1 })?;
-        let leased = match offsets {
-            Offsets::Kept => gpu.ledger.lease(id, region, &wanted),
-            Offsets::GiveWay => gpu.ledger.lease_without_offsets(id, region, &wanted),
-        };
+        let leased = gpu.ledger.lease(id, region, &wanted, slack);
         leased.inspect_err(|_| self.all_back_to_spares(gpu_id, &adopted, uid))?;
         Ok(acquired)
     }
@@ -315,6 +319,7 @@ impl Scheduler {
     pub(super) fn made_lease(&mut self, id: TenantId, request: LeaseRequest, placed: Vec<Placed>) {
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         tenant.making = None;
+        tenant.deceived = false;
         tenant.pieces.extend(placed.iter().map(|placed| (placed.piece, *placed)));
         let more = tenant.waiting.front().is_some_and(|rest| rest.step == request.step);
         tenant.answered.push((request, placed.iter().map(|placed| placed.piece).collect()));
@@ -364,8 +369,8 @@ impl Scheduler {
         self.all_back_to_spares(gpu, &void, uid);
     }
 
-    /// The GPU has less room than the ledger thinks (outsiders): what was not made is released,
-    /// and out-of-memory is the answer.
+    /// The GPU has less room than the ledger thinks (outsiders): what was not made is released.
+    /// When it is known how much room there is, the lease is tried once more.
     pub(super) fn make_failed_for_lease(
         &mut self,
         id: TenantId,
@@ -373,17 +378,28 @@ impl Scheduler {
         placed: &[Placed],
         new: Vec<PieceId>,
         reason: &str,
+        out_of_memory: bool,
     ) {
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         let (session, gpu, job) = (tenant.session, tenant.gpu, tenant.job);
         let adopted: Vec<PieceId> =
             placed.iter().map(|placed| placed.piece).filter(|piece| !new.contains(piece)).collect();
         tenant.making = None;
-        tenant.waiting.retain(|rest| rest.step != request.step);
+        let again = out_of_memory && !std::mem::replace(&mut tenant.deceived, true);
+        if again {
+            tenant.ask_again(request, placed.iter().map(|placed| placed.units.0).sum());
+        } else {
+            tenant.deceived = false;
+            tenant.waiting.retain(|rest| rest.step != request.step);
+        }
         let uid = self.jobs.get(&job).map_or(0, |job| job.uid);
         self.all_back_to_spares(gpu, &adopted, uid);
         self.destroyed(new);
-        self.tell(session, ToShim::LeaseRefused { step: request.step, reason: reason.into() });
+        if again {
+            self.survey_one(gpu);
+        } else {
+            self.tell(session, ToShim::LeaseRefused { step: request.step, reason: reason.into() });
+        }
     }
 
     /// A process gave pieces back: unmapped, its bytes still in them.
@@ -419,13 +435,13 @@ impl Scheduler {
         let own = self.units_of_job(gpu, job);
         let ledger = &self.gpus[&gpu].ledger;
         let missing = (own + request.units.0 + ledger.reserved()).saturating_sub(ledger.total());
-        if missing > 0 && !self.recall_unused(gpu, Some(job)) {
+        if missing > 0 && !self.doubts(id) && !self.recall_unused(gpu, Some(job)) {
             return Served::Refused(format!("{gpu} is {missing} units too small for it"));
         }
         if missing > 0 || self.make_room(gpu, no_room.short, job) {
             return Served::Waits;
         }
-        if self.attempt(id, request, 0, Offsets::GiveWay).is_ok() {
+        if self.attempt(id, request, 0, Slack::Offsets).is_ok() {
             return Served::Yes;
         }
         let others = self.tenants_on(gpu).any(|(_, tenant)| tenant.job != job && tenant.holds_any());
@@ -489,7 +505,7 @@ impl Scheduler {
         })
     }
 
-    fn destroy_spares(&mut self, gpu_id: GpuUuid, short: u32) -> bool {
+    pub(super) fn destroy_spares(&mut self, gpu_id: GpuUuid, short: u32) -> bool {
         let Some(gpu) = self.gpus.get_mut(&gpu_id) else { return false };
         let mut units = 0;
         let ledger = &gpu.ledger;
@@ -506,7 +522,7 @@ impl Scheduler {
         any
     }
 
-    fn units_are_coming(&self, gpu: GpuUuid) -> bool {
+    pub(super) fn units_are_coming(&self, gpu: GpuUuid) -> bool {
         let of_tenant = |id: &TenantId| self.tenants.get(id).is_some_and(|tenant| tenant.gpu == gpu);
         self.pending.values().any(|pending| match pending {
             Pending::Unmap(tenant) | Pending::Save(tenant, _) | Pending::Unsave(tenant) => of_tenant(tenant),
@@ -516,13 +532,17 @@ impl Scheduler {
     }
 
     /// Asks for unused pieces, of one job or of all; `true` while an answer is outstanding.
-    fn recall_unused(&mut self, gpu: GpuUuid, of: Option<JobId>) -> bool {
+    pub(super) fn recall_unused(&mut self, gpu: GpuUuid, of: Option<JobId>) -> bool {
         for id in self.recallable(gpu, of) {
             self.recall(id);
         }
-        let asked =
-            |tenant: &Tenant| tenant.recall == Recall::Asked && of.is_none_or(|job| job == tenant.job);
-        self.tenants_on(gpu).any(|(_, tenant)| asked(tenant))
+        let mut others = self.tenants_on(gpu).map(|(_, tenant)| tenant);
+        others.any(|tenant| tenant.recall == Recall::Asked && of.is_none_or(|job| job == tenant.job))
+    }
+
+    /// Has somebody on a GPU not answered yet what it does not use.
+    pub(super) fn is_recalling(&self, gpu: GpuUuid) -> bool {
+        self.tenants_on(gpu).any(|(_, tenant)| tenant.recall == Recall::Asked)
     }
 
     fn recallable(&self, gpu: GpuUuid, of: Option<JobId>) -> Vec<TenantId> {
@@ -621,7 +641,7 @@ impl Tenant {
         }
     }
 
-    fn holds_any(&self) -> bool {
+    pub(super) fn holds_any(&self) -> bool {
         !self.pieces.is_empty() || self.making.is_some()
     }
 }

@@ -14,6 +14,7 @@
 //! - `order`: which jobs should run together now;
 //! - `lease`: how an allocation gets its pieces, and what gives way to it;
 //! - `departure`, `arrival`: the two halves of a switch;
+//! - `outside`: memory in use that lies in no piece, and room for more of it;
 //! - `event`, `job`: the words.
 //!
 //! Invariants: I2 (a piece is one tenant's), I4 (the ledger's), I5 (a job's processes have one
@@ -26,11 +27,13 @@ mod event;
 mod job;
 mod lease;
 mod order;
+mod outside;
 #[cfg(test)]
 mod tests;
 
 pub use event::{Config, Effect, Event, Pages, Time};
 pub use job::{Arrival, Departure, Job, Pending, Phase, Recall, SavedRange, Session, Stats, Tenant};
+pub use outside::Outside;
 
 use crate::ledger::Ledger;
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,6 +58,8 @@ pub struct Gpu {
     pub spares: BTreeMap<PieceId, u32>,
     /// Who is on it.
     pub tenants: BTreeSet<TenantId>,
+    /// What is known of memory outside of pieces.
+    pub outside: Outside,
 }
 
 /// The state of all GPUs and jobs.
@@ -69,6 +74,8 @@ pub struct Scheduler {
     pending: BTreeMap<Step, Pending>,
     /// Attaches that wait for admission, in the order of arrival.
     admissions: Vec<(SessionId, Step, GpuUuid)>,
+    /// Processes that wait for room outside of pieces.
+    rooms: Vec<(SessionId, Step, GpuUuid)>,
     /// What a user's job of a name last needed (R4.1).
     remembered: BTreeMap<(u32, String), Need>,
     next_step: u64,
@@ -89,6 +96,7 @@ impl Scheduler {
             tenants: BTreeMap::new(),
             pending: BTreeMap::new(),
             admissions: Vec::new(),
+            rooms: Vec::new(),
             remembered: BTreeMap::new(),
             next_step: 0,
             next_tenant: 0,
@@ -101,10 +109,13 @@ impl Scheduler {
     pub fn handle(&mut self, now: Time, event: Event, pages: &dyn Pages) -> Vec<Effect> {
         self.pass_time(now);
         self.take_in(event);
+        self.look_at_newcomers();
         self.admit();
         self.serve_leases();
         self.settle(pages);
         self.serve_leases();
+        self.let_in();
+        self.give_room();
         self.tell_places();
         std::mem::take(&mut self.effects)
     }
@@ -116,7 +127,8 @@ impl Scheduler {
             Event::JobReleased { job } => self.release_job(job),
             Event::SessionJoined { session, job } => self.join(session, job),
             Event::SessionEnded { session } => self.end_session(session),
-            Event::Attach { session, step, gpu } => self.admissions.push((session, step, gpu)),
+            Event::Attach { session, step, gpu } => self.ask_attach(session, step, gpu),
+            Event::MakeRoom { session, step, gpu } => self.ask_room(session, step, gpu),
             Event::Lease { session, request } => self.ask_lease(session, request),
             Event::Returned { session, tenant, pieces } => self.take_back(session, tenant, &pieces),
             Event::Drained { session, step, at_boundary, drain, maps, outstanding } => {
@@ -128,7 +140,13 @@ impl Scheduler {
             Event::Idle { session } => self.set_idle(session, true),
             Event::Waiting { session } => self.set_idle(session, false),
             Event::MoverDone { step, bytes, .. } => self.mover_done(step, bytes),
-            Event::MoverFailed { step, reason, .. } => self.mover_failed(step, &reason),
+            Event::MoverFailed { step, reason, out_of_memory, .. } => {
+                self.mover_failed(step, &reason, out_of_memory);
+            }
+            Event::Measured { step, used_bytes, total_bytes, .. } => {
+                self.measured(step, used_bytes, total_bytes);
+            }
+            Event::Survey => self.survey(),
             Event::Tick => {}
         }
     }
@@ -145,8 +163,10 @@ impl Scheduler {
 
     fn add_gpu(&mut self, gpu: GpuUuid, units: u32) {
         let mut ledger = Ledger::new(Units(units), Units(self.config.offset_units));
-        ledger.reserve(Units(self.config.headroom_units));
-        self.gpus.insert(gpu, Gpu { ledger, spares: BTreeMap::new(), tenants: BTreeSet::new() });
+        ledger.set_headroom(Units(self.config.headroom_units));
+        let gpu_state =
+            Gpu { ledger, spares: BTreeMap::new(), tenants: BTreeSet::new(), outside: Outside::default() };
+        self.gpus.insert(gpu, gpu_state);
     }
 
     fn add_job(&mut self, id: JobId, uid: u32, mut spec: JobSpec) {
@@ -193,7 +213,7 @@ impl Scheduler {
         // A job that has begun is let in whole: half a gang would wait with what others need.
         let begun = self.is_attached(job_id) || gpu.tenants.is_empty();
         let promised = self.promised_bytes(gpu_id).saturating_add(self.need_bytes(job_id));
-        if !begun && promised > self.config.dram_bytes {
+        if !begun && (promised > self.config.dram_bytes || !self.has_room_for_one_more(gpu_id)) {
             return false;
         }
         self.attach(session_id, step, gpu_id, job_id);
@@ -214,25 +234,28 @@ impl Scheduler {
         self.next_tenant += 1;
         let id = TenantId(self.next_tenant);
         let begins = !self.is_attached(job);
-        self.recall_cached(gpu_id);
         let (Some(gpu), Some(session)) = (self.gpus.get_mut(&gpu_id), self.sessions.get_mut(&session_id))
         else {
             return;
         };
         gpu.tenants.insert(id);
         session.tenants.push(id);
-        let total_bytes = u64::from(gpu.ledger.total()) * self.config.unit_bytes;
-        self.tenants.insert(id, Tenant::new(session_id, job, gpu_id));
-        let quota = self.jobs.get(&job).and_then(|job| job.spec.memory).unwrap_or(u64::MAX);
-        let layout = Layout {
+        let tenant = Tenant { entering: Some(step), ..Tenant::new(session_id, job, gpu_id) };
+        self.tenants.insert(id, tenant);
+        if begins {
+            self.level_up(job);
+        }
+    }
+
+    /// How a tenant's memory is laid out.
+    fn layout(&self, tenant: &Tenant) -> Layout {
+        let total_bytes = u64::from(self.gpus[&tenant.gpu].ledger.total()) * self.config.unit_bytes;
+        let quota = self.jobs.get(&tenant.job).and_then(|job| job.spec.memory).unwrap_or(u64::MAX);
+        Layout {
             unit_bytes: self.config.unit_bytes,
             piece_bytes: u64::from(self.config.piece_units) * self.config.unit_bytes,
             total_bytes: total_bytes.min(quota),
             range_bytes: (total_bytes * 4).next_multiple_of(self.config.unit_bytes),
-        };
-        self.tell(session_id, ToShim::Attached { step, tenant: id, layout });
-        if begins {
-            self.level_up(job);
         }
     }
 
@@ -390,13 +413,13 @@ impl Scheduler {
         }
     }
 
-    fn mover_failed(&mut self, step: Step, reason: &str) {
+    fn mover_failed(&mut self, step: Step, reason: &str, out_of_memory: bool) {
         match self.pending.remove(&step) {
             Some(Pending::Save(tenant, _)) => self.save_failed(tenant),
             // A copy more than is needed stays in the tier until the tenant's end.
             Some(Pending::Unsave(tenant)) => self.unsaved(tenant),
             Some(Pending::MakeForLease(tenant, request, placed, new)) => {
-                self.make_failed_for_lease(tenant, request, &placed, new, reason);
+                self.make_failed_for_lease(tenant, request, &placed, new, reason, out_of_memory);
             }
             Some(Pending::MakeForNobody(gpu, uid, pieces, new)) => {
                 let adopted: Vec<PieceId> = pieces.into_iter().filter(|piece| !new.contains(piece)).collect();
@@ -421,7 +444,7 @@ impl Scheduler {
         let slices = slices.map(|job| job.slice_end.max(job.not_closed_before));
         let waiting = self.jobs.values().filter(|job| job.phase == Phase::Waiting);
         let retries = waiting.flat_map(|job| [job.not_restored_before, job.not_preempted_before]);
-        slices.chain(retries).filter(|due| *due > self.now).min()
+        slices.chain(retries).chain(self.next_look()).filter(|due| *due > self.now).min()
     }
 
     /// The GPUs, for status.

@@ -2,6 +2,7 @@
 //! every schedule is tested in `manager/tests/simulation`.
 
 mod desk;
+mod outside;
 
 use super::*;
 use desk::{Desk, GPU, OTHER_GPU, UNIT, ms};

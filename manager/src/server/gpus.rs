@@ -28,8 +28,6 @@ pub(crate) struct MoverLink {
     pub(crate) outbox: Outbox,
     pub(crate) name: String,
     pub(crate) total_bytes: u64,
-    pub(crate) free_bytes: Option<u64>,
-    pub(crate) saved_bytes: u64,
     ready: bool,
     process: Child,
 }
@@ -58,15 +56,7 @@ impl MoverLink {
             // The core has ended already if nobody listens.
             let _ = inputs.send(Input::MoverGone(gpu, why));
         })?;
-        Ok(Self {
-            outbox,
-            name: String::new(),
-            total_bytes: 0,
-            free_bytes: None,
-            saved_bytes: 0,
-            ready: false,
-            process,
-        })
+        Ok(Self { outbox, name: String::new(), total_bytes: 0, ready: false, process })
     }
 
     /// Bytes of the GPU that the ledger may use.
@@ -75,17 +65,10 @@ impl MoverLink {
     }
 
     pub(super) fn note(&mut self, message: &FromMover) {
-        match message {
-            FromMover::Ready { name, total_bytes, .. } => {
-                self.name.clone_from(name);
-                self.total_bytes = *total_bytes;
-                self.ready = true;
-            }
-            FromMover::Measured { free_bytes, saved_bytes, .. } => {
-                self.free_bytes = Some(*free_bytes);
-                self.saved_bytes = *saved_bytes;
-            }
-            _ => {}
+        if let FromMover::Ready { name, total_bytes, .. } = message {
+            self.name.clone_from(name);
+            self.total_bytes = *total_bytes;
+            self.ready = true;
         }
     }
 }

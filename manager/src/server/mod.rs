@@ -276,6 +276,7 @@ impl Server {
             FromShim::Failed { step, reason } => Event::ShimFailed { session, step, reason },
             FromShim::Idle => Event::Idle { session },
             FromShim::Waiting => Event::Waiting { session },
+            FromShim::MakeRoom { step, gpu } => Event::MakeRoom { session, step, gpu },
             FromShim::JobDone => return debug!(%session, "the job says it is done"),
         };
         self.tell_scheduler(event);
@@ -328,9 +329,9 @@ impl Server {
     }
 
     fn tell_status(&mut self, id: ClientId) {
-        // Times are of this moment, not of the last message.
-        self.tell_scheduler(Event::Tick);
-        self.measure();
+        // Times are of this moment, not of the last message; what is measured now is shown next
+        // time.
+        self.tell_scheduler(Event::Survey);
         for part in status::parts(self) {
             self.answer(id, part);
         }
@@ -342,17 +343,6 @@ impl Server {
             for id in std::mem::take(&mut self.awaiting_idle) {
                 self.tell_status(id);
             }
-        }
-    }
-
-    /// Asks the driver how much is free where several share a GPU; the next status shows the
-    /// answer. Where a job is alone its mover has no context, and needs none for this.
-    fn measure(&mut self) {
-        let shared = self.scheduler.gpus().iter().filter(|(_, gpu)| gpu.tenants.len() > 1);
-        let shared: Vec<GpuUuid> = shared.map(|(id, _)| *id).collect();
-        for gpu in shared {
-            // No order of the scheduler's has this number.
-            self.send_to_mover(gpu, &ToMover::Measure { step: Step(0) });
         }
     }
 
@@ -411,11 +401,12 @@ impl Server {
                 self.making.remove(&step);
                 Event::MoverFailed { gpu, step, reason, out_of_memory }
             }
-            FromMover::Measured { .. } | FromMover::Ready { .. } | FromMover::Unusable { .. } => {
-                if let Some(mover) = self.movers.get_mut(&gpu) {
-                    mover.note(&message);
-                }
-                return;
+            FromMover::Measured { step, free_bytes, total_bytes, .. } => {
+                let used_bytes = total_bytes.saturating_sub(free_bytes);
+                Event::Measured { gpu, step, used_bytes, total_bytes }
+            }
+            FromMover::Ready { .. } | FromMover::Unusable { .. } => {
+                return warn!(%gpu, "a mover said again whether it is ready");
             }
         };
         self.tell_scheduler(event);

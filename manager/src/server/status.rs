@@ -244,7 +244,6 @@ fn gpu_status(server: &Server, id: GpuUuid, gpu: &Gpu) -> GpuStatus {
     };
     let tenants = server.scheduler.tenants();
     let mover = server.movers.get(&id);
-    let pieces: u64 = gpu.ledger.pieces().map(|(_, record)| bytes(record.units)).sum();
     let used_bytes = tenants.values().filter(|t| t.gpu == id).map(spilled).sum();
     GpuStatus {
         uuid: id.to_string(),
@@ -252,10 +251,8 @@ fn gpu_status(server: &Server, id: GpuUuid, gpu: &Gpu) -> GpuStatus {
         gpu_memory_bytes: bytes(gpu.ledger.total()),
         unit_bytes: config.unit_bytes,
         offset_bytes: bytes(gpu.ledger.offset()),
-        headroom_bytes: bytes(gpu.ledger.reserved()),
-        outsider_bytes: mover.and_then(|mover| {
-            Some(mover.total_bytes.saturating_sub(mover.free_bytes?).saturating_sub(pieces))
-        }),
+        headroom_bytes: bytes(gpu.ledger.headroom()),
+        outsider_bytes: gpu.outside.units.map(bytes),
         free_bytes: bytes(gpu.ledger.free()),
         spare_bytes: sum(Class::Temporary, true),
         persistent: RegionStatus {

@@ -154,6 +154,7 @@ struct Sum {
     saved_bytes: u64,
     preempted_bytes: u64,
     refused: u64,
+    homeless: u64,
     deaths: u64,
     expelled: u64,
     failed_saves: u64,
@@ -169,6 +170,7 @@ impl Sum {
         self.saved_bytes += outcome.saved_bytes;
         self.preempted_bytes += outcome.preempted_bytes;
         self.refused += outcome.refused;
+        self.homeless += outcome.homeless;
         self.deaths += outcome.deaths;
         self.expelled += outcome.expelled;
         self.failed_saves += outcome.failed_saves;

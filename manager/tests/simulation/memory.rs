@@ -41,6 +41,8 @@ pub struct Memory {
     pub capacity: u32,
     /// What others than jobs use of it.
     pub outsiders: u32,
+    /// What the processes' contexts take.
+    contexts: BTreeMap<SessionId, u32>,
     unit_bytes: u64,
     dram_bytes: u64,
     pieces: BTreeMap<PieceId, Piece>,
@@ -73,6 +75,7 @@ impl Memory {
         Self {
             capacity,
             outsiders: 0,
+            contexts: BTreeMap::new(),
             unit_bytes,
             dram_bytes,
             pieces: BTreeMap::new(),
@@ -83,6 +86,20 @@ impl Memory {
     /// Units of all pieces.
     pub fn used(&self) -> u32 {
         self.pieces.values().map(|piece| piece.units.len() as u32).sum()
+    }
+
+    /// Units in use, by the driver's word.
+    pub fn used_by_all(&self) -> u32 {
+        self.used() + self.outsiders + self.contexts.values().sum::<u32>()
+    }
+
+    /// A process makes its context; `false`: there is no room for it.
+    pub fn make_context(&mut self, session: SessionId, units: u32) -> bool {
+        let fits = self.used_by_all() + units <= self.capacity;
+        if fits {
+            *self.contexts.entry(session).or_default() += units;
+        }
+        fits
     }
 
     /// How many pieces there are.
@@ -103,7 +120,7 @@ impl Memory {
     /// `Make`: all or none.
     pub fn make(&mut self, wanted: &[(PieceId, u64)]) -> Result<u64, Fault> {
         let units: u64 = wanted.iter().map(|(_, bytes)| bytes / self.unit_bytes).sum();
-        if u64::from(self.used() + self.outsiders) + units > u64::from(self.capacity) {
+        if u64::from(self.used_by_all()) + units > u64::from(self.capacity) {
             return Err(Fault::NoGpuMemory);
         }
         for &(id, bytes) in wanted {
@@ -181,8 +198,9 @@ impl Memory {
         self.saved.retain(|(owner, _, _), _| *owner != tenant);
     }
 
-    /// A process is dead: nothing is mapped there any more.
-    pub fn unmap_all(&mut self, session: SessionId) {
+    /// A process is dead: nothing is mapped there any more, and its context is gone.
+    pub fn bury(&mut self, session: SessionId) {
+        self.contexts.remove(&session);
         for piece in self.pieces.values_mut().filter(|piece| piece.mapped == Some(session)) {
             piece.mapped = None;
         }

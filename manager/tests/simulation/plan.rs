@@ -66,6 +66,8 @@ pub struct SessionPlan {
     pub starts: Micros,
     /// Which GPUs it attaches.
     pub gpus: Vec<usize>,
+    /// Units that its context takes, on each GPU.
+    pub context: u32,
     /// Units that stay, on each GPU.
     pub persistent: u32,
     /// Units needed inside an iteration, on each GPU.
@@ -105,10 +107,32 @@ impl Plan {
         let count = random.between(2, if gpus.len() > 2 { 7 } else { 5 });
         let mut jobs: Vec<JobPlan> =
             (0..count).map(|index| JobPlan::random(random, &gpus, &config, plain, index)).collect();
+        if random.chance(40) {
+            Self::give_contexts(&mut config, &gpus, &mut jobs);
+        }
         if random.chance(15) {
             Self::limit_tier(random, &mut config, &mut jobs);
         }
         Self { gpus, config, jobs, faults, latency: random.between(1, 60), plain }
+    }
+
+    /// Each context takes a unit, and every job still fits beside all of them.
+    fn give_contexts(config: &mut Config, gpus: &[u32], jobs: &mut [JobPlan]) {
+        let contexts: usize = jobs.iter().flat_map(|job| &job.sessions).map(|s| s.gpus.len()).sum();
+        config.headroom_units = config.headroom_units.max(1);
+        let left: Vec<u32> = gpus.iter().map(|units| units - contexts as u32).collect();
+        for job in jobs {
+            let ranks = job.sessions.len() as u64;
+            for session in &mut job.sessions {
+                session.context = 1;
+                session.fit(&left, config, ranks);
+            }
+        }
+    }
+
+    /// Do contexts take memory.
+    pub fn has_contexts(&self) -> bool {
+        self.jobs.iter().flat_map(|job| &job.sessions).any(|session| session.context > 0)
     }
 
     fn random_gpus(random: &mut Random) -> Vec<u32> {
@@ -272,6 +296,7 @@ impl Default for SessionPlan {
         Self {
             starts: 0,
             gpus: vec![0],
+            context: 0,
             persistent: 0,
             temporary: 0,
             growth: 0,
@@ -296,6 +321,7 @@ impl SessionPlan {
         let mut session = Self {
             starts: 0,
             gpus: gpus_used,
+            context: 0,
             persistent: random.units(1, size / 4),
             temporary: random.units(1, size * 2 / 3),
             growth: if random.chance(25) { random.units(1, 4) } else { 0 },

@@ -55,6 +55,8 @@ enum Doing {
     Computing,
     Resting,
     Attaching(Step),
+    /// For its context on the tenant's GPU.
+    MakingRoom(Step, TenantId),
     Allocating,
     AtBarrier,
     AtGate,
@@ -97,6 +99,8 @@ struct Place {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     pub refused: u64,
+    /// There was no room for its context.
+    pub homeless: u64,
     pub opened: u64,
     pub at_boundary: u64,
     /// The boundary count at its last closing at a boundary.
@@ -546,6 +550,7 @@ impl Process {
                 self.go(around)
             }
             ToShim::Refused { .. } => Ok(()),
+            ToShim::Room { step } => self.room(step, around),
             ToShim::Attached { step, tenant, .. } => self.attached(step, tenant, around),
             ToShim::Leased { step, pieces, more } => self.leased(step, &pieces, more, around),
             ToShim::LeaseRefused { step, .. } => self.lease_refused(step, around),
@@ -607,9 +612,42 @@ impl Process {
             return Err(format!("{}: {step} is answered, but not asked", self.id));
         }
         let gpu = around.gpus[self.plan.gpus[self.tenants.len()]];
-        self.tenants.push(Tenant::new(id, gpu, self.id));
-        self.doing = Doing::Ready;
-        self.go(around)
+        if self.make_context(id, gpu, around) {
+            return self.go(around);
+        }
+        self.next_step += 1;
+        let step = Step(self.next_step);
+        self.doing = Doing::MakingRoom(step, id);
+        around.says.push((0, Event::MakeRoom { session: self.id, step, gpu }));
+        Ok(())
+    }
+
+    /// Whether there is room for its context.
+    fn make_context(&mut self, id: TenantId, gpu: GpuUuid, around: &mut Around) -> bool {
+        let memory = around.memories.get_mut(&gpu);
+        let made = memory.is_some_and(|memory| memory.make_context(self.id, self.plan.context));
+        if made {
+            self.tenants.push(Tenant::new(id, gpu, self.id));
+            self.doing = Doing::Ready;
+        }
+        made
+    }
+
+    /// All was set free that can be: the context is made now, or the program ends.
+    fn room(&mut self, answered: Step, around: &mut Around) -> Result<(), String> {
+        let Doing::MakingRoom(step, id) = self.doing else {
+            return Err(format!("{}: it is given room, but does not ask for it", self.id));
+        };
+        if step != answered {
+            return Err(format!("{}: {answered} is answered, but not asked", self.id));
+        }
+        let gpu = around.gpus[self.plan.gpus[self.tenants.len()]];
+        if self.make_context(id, gpu, around) {
+            return self.go(around);
+        }
+        self.tally.homeless += 1;
+        self.doing = Doing::Ended;
+        Ok(())
     }
 
     fn close(

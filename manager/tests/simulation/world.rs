@@ -42,6 +42,7 @@ pub struct Outcome {
     pub switches: u64,
     pub saved_bytes: u64,
     pub refused: u64,
+    pub homeless: u64,
     pub deaths: u64,
     pub expelled: u64,
     pub preempted_bytes: u64,
@@ -289,9 +290,13 @@ impl World {
 
     fn die(&mut self, session: SessionId) -> Result<(), String> {
         let Some(process) = self.processes.remove(&session) else { return Ok(()) };
-        self.memories.values_mut().for_each(|memory| memory.unmap_all(session));
+        self.memories.values_mut().for_each(|memory| memory.bury(session));
         self.outcome.deaths += u64::from(!process.has_ended());
         self.outcome.refused += process.tally.refused;
+        self.outcome.homeless += process.tally.homeless;
+        if process.tally.homeless > 0 {
+            self.check_homeless(&process)?;
+        }
         self.say(session, 0, Event::SessionEnded { session });
         self.go_on_at_barriers(process.job)
     }
@@ -448,6 +453,19 @@ impl World {
         Ok(())
     }
 
+    /// Who is let in has room for its context, unless somebody cannot be moved.
+    fn check_homeless(&self, process: &Process) -> Result<(), String> {
+        let plan = &self.plan;
+        let stubborn =
+            |job: &JobPlan| job.spec.resident || job.sessions.iter().any(|session| session.hangs > 0);
+        let excused = plan.jobs.iter().any(stubborn) || !plan.faults.is_none();
+        let gang = plan.jobs[process.job].sessions.len() > 1;
+        if excused || gang {
+            return Ok(());
+        }
+        Err(format!("{} was let in, but there was no room for its context", process.id))
+    }
+
     fn deliver(&mut self, session: SessionId, message: ToShim) {
         let fails = self.chance(self.plan.faults.shim);
         if let ToShim::Map { step, .. } | ToShim::Unmap { step, .. } = &message
@@ -554,7 +572,11 @@ impl World {
             ToMover::Scrub { step, .. } if lazy => (step, Ok(0)),
             ToMover::Scrub { step, pieces } => (step, memory.scrub(&pieces)),
             ToMover::Destroy { step, pieces } => (step, memory.destroy(&pieces)),
-            ToMover::Measure { step } => (step, Ok(0)),
+            ToMover::Measure { step } => {
+                let used_bytes = u64::from(memory.used_by_all()) * UNIT;
+                let total_bytes = u64::from(memory.capacity) * UNIT;
+                return Ok(Some(Event::Measured { gpu, step, used_bytes, total_bytes }));
+            }
         };
         match outcome {
             Ok(bytes) => Ok(Some(Event::MoverDone { gpu, step, bytes })),
@@ -564,7 +586,8 @@ impl World {
             Err(Fault::Wrong(what) | Fault::SavedAlready(what)) => {
                 Err(format!("the mover of {gpu} cannot obey: {what}"))
             }
-            Err(Fault::NoGpuMemory) if faults.outsiders > 0 => {
+            // What lies outside of pieces is measured now and then: the GPU has the last word.
+            Err(Fault::NoGpuMemory) if faults.outsiders > 0 || self.plan.has_contexts() => {
                 Ok(Some(failure(gpu, step, "out of memory", true)))
             }
             Err(Fault::NoGpuMemory) => Err(format!("{gpu} is full, but its ledger says it is not (I4)")),

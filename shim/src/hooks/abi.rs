@@ -5,7 +5,7 @@
 
 use crate::driver;
 use crate::gate::Record;
-use crate::log::{Level, Once};
+use crate::log::{Once, info, warning};
 use crate::process::{self, Process};
 use crate::settings;
 use crate::status::{Answer, Status, code};
@@ -147,12 +147,22 @@ pub fn refuse(name: &str, said: &Once, call: impl FnOnce(&Driver) -> CUresult) -
         return call(driver::get());
     }
     let Some(_inside) = Inside::enter() else { return call(driver::get()) };
-    let say = AssertUnwindSafe(|| {
-        said.say(Level::Info, format_args!("{name} is not supported under Tidegate yet"));
-    });
     // A panic while speaking changes nothing about the answer.
-    let _ = catch_unwind(say);
+    let _ = catch_unwind(AssertUnwindSafe(|| name_refused(name, said)));
     CUresult::CUDA_ERROR_NOT_SUPPORTED
+}
+
+/// Each function once; of all of them the first by default, since the program may fail for it.
+fn name_refused(name: &str, said: &Once) {
+    static FIRST: Once = Once::new();
+    if !said.is_first() {
+        return;
+    }
+    if FIRST.is_first() {
+        warning!("{name} is not supported under Tidegate yet (TIDEGATE_LOG=info names every such call)");
+    } else {
+        info!("{name} is not supported under Tidegate yet");
+    }
 }
 
 /// One row for each hook: the driver's signature, and the safe function behind it.

@@ -1,9 +1,10 @@
 //! Contexts: a GPU is attached before its first one; what was allocated in one dies with it.
 
 use super::abi::{Out, Real};
+use super::room;
 use crate::driver::Context;
 use crate::process::Process;
-use crate::status::Answer;
+use crate::status::{Answer, Status};
 use std::ffi::{c_int, c_uint};
 use tidegate_ffi::cuda::sys::*;
 
@@ -66,16 +67,16 @@ fn create(
     Ok(())
 }
 
-/// Lets the driver make a context once the manager has made room for it.
+/// Lets the driver make a context on an attached GPU, if need be with room that the manager makes.
 fn made(
     process: &'static Process,
     real: Real<'_>,
     context: Out<'_, CUcontext>,
     device: CUdevice,
-) -> Result<Context, crate::status::Status> {
+) -> Result<Context, Status> {
     let context = context.preset(std::ptr::null_mut());
     process.attach(device)?;
-    real()?;
+    room::for_gpu(process, device, real)?;
     Ok(Context(context.get()))
 }
 

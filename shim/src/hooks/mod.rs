@@ -2,7 +2,7 @@
 //!
 //! - *hooked* rows have a row in [`hooks!`](abi) below and a safe function in the file of their
 //!   noun; a row that is missing, or has another signature, does not compile;
-//! - *gated* and *refused* rows are made here from the table alone;
+//! - *gated*, *counted* and *refused* rows are made here from the table alone;
 //! - *passes* rows are the driver's own and are not exported.
 
 #![expect(clippy::too_many_arguments, reason = "the driver's own signatures")]
@@ -14,6 +14,7 @@ mod context;
 mod init;
 mod memory;
 mod query;
+mod room;
 
 use crate::gate;
 use crate::log::Once;
@@ -60,6 +61,21 @@ macro_rules! export {
                 Some(function) => unsafe { function($($arg),*) },
                 None => CUresult::CUDA_ERROR_NOT_FOUND,
             })
+        }
+    };
+    (counted $name:ident ($($arg:ident : $type:ty),*)) => {
+        #[doc = concat!("The program's `", stringify!($name), "`: the driver, and once more when there is room.")]
+        ///
+        /// # Safety
+        /// What the driver's manual asks of the arguments.
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name($($arg: $type),*) -> CUresult {
+            let real = || {
+                // SAFETY: the program's own arguments, and its promise.
+                let outcome = unsafe { crate::driver::get().$name($($arg),*) };
+                outcome.map_err(crate::status::Status::from)
+            };
+            abi::enter(|process| room::for_current_gpu(process, &real), &real)
         }
     };
     (refused $name:ident ($($arg:ident : $type:ty),*)) => {

@@ -189,6 +189,9 @@ fn carry_out(driver: &Driver, words: &[&str], numbers: &[u64]) -> Result<String,
             }));
         }
         ("fork-and-init", []) => return Ok(fork(|| call!(driver, cuInit(0)))),
+        ("create", [device]) => crate::room::create(driver, words[1], *device as c_int)?,
+        ("load", []) => crate::room::load(driver)?,
+        ("call", []) => crate::calls::with_zeroes(driver, words[1])?,
         ("threads", []) => return Ok(threads()),
         ("route", []) => return Ok(crate::routes::of(words[1])),
         other => panic!("the guest does not know {other:?}"),

@@ -12,7 +12,10 @@ mod guest;
 mod manager;
 
 mod alone;
+mod calls;
 mod memory;
+mod refused;
+mod room;
 mod routes;
 mod storm;
 mod switches;

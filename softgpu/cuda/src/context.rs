@@ -15,7 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::abi::{Answer, Enum, Ignored, Maybe, Out};
 use crate::event::Record;
 use crate::monitor::Monitor;
-use crate::node::{self, Gpu};
+use crate::node::{self, Gpu, GpuConfig};
 use crate::registry::{self, Registry};
 use crate::store::Held;
 use crate::stream::{self, Role, Stream};
@@ -86,13 +86,18 @@ impl Context {
             of_threads: Mutex::default(),
             barriers: Mutex::default(),
             limits: Mutex::default(),
-            memory: Mutex::new(context_memory(node::gpu(device)?)?),
+            memory: Mutex::new(take(node::gpu(device)?, |config| config.context_bytes)?),
         })
     }
 
     /// Its GPU.
     pub fn gpu(&self) -> Answer<&'static Gpu> {
         node::gpu(self.device as i32)
+    }
+
+    /// The memory that a module takes which is loaded while this context is current.
+    pub fn module_memory(&self) -> Answer<Option<Held>> {
+        take(self.gpu()?, |config| config.module_bytes)
     }
 
     /// The sticky error, if there is one.
@@ -247,8 +252,9 @@ fn pop() -> Option<usize> {
     STACK.with(|stack| stack.borrow_mut().pop())
 }
 
-fn context_memory(gpu: &'static Gpu) -> Answer<Option<Held>> {
-    match gpu.config.context_bytes {
+/// Memory that the driver itself takes of a GPU for something, if it takes any.
+fn take(gpu: &'static Gpu, amount: impl FnOnce(&GpuConfig) -> u64) -> Answer<Option<Held>> {
+    match amount(&gpu.config) {
         0 => Ok(None),
         bytes => gpu.store.create(bytes).map(Some).map_err(|e| vmm::store_error(&e)),
     }

@@ -14,10 +14,11 @@ use cudarc::driver::sys::{
 use parking_lot::Mutex;
 
 use crate::abi::{Answer, Enum, Host, Ignored, Maybe, Out, Text};
-use crate::context;
+use crate::context::{self, Context};
 use crate::image::{self, Image, Kernel};
 use crate::registry::Registry;
 use crate::space::{self, Kind, Region};
+use crate::store::Held;
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 const INVALID_HANDLE: CUresult = CUresult::CUDA_ERROR_INVALID_HANDLE;
@@ -36,6 +37,14 @@ struct Module {
     context: usize,
     image: Arc<Image>,
     functions: Mutex<HashMap<String, usize>>,
+    memory: Mutex<Option<Taken>>,
+}
+
+/// GPU memory that a module takes.
+struct Taken {
+    /// The context it ends with, also for a library.
+    context: usize,
+    _held: Held,
 }
 
 /// A kernel of a module.
@@ -68,6 +77,7 @@ impl Module {
     }
 
     fn forget(&self) {
+        self.memory.lock().take();
         for handle in self.functions.lock().values() {
             FUNCTIONS.remove(*handle);
         }
@@ -106,9 +116,24 @@ fn offsets(sizes: &[usize]) -> Vec<usize> {
     sizes.iter().scan(0, place).collect()
 }
 
-fn add(image: Image, context: usize) -> usize {
-    let (image, functions) = (Arc::new(image), Mutex::default());
-    MODULES.add(|handle| Module { handle, context, image, functions }).handle
+fn add(image: Image, context: &Context) -> Answer<usize> {
+    Ok(register(image, context.handle, taken_in(context)?))
+}
+
+/// A library needs no context; with one, it is loaded there.
+fn add_library(image: Image) -> Answer<usize> {
+    let memory = context::current().map_or(Ok(None), |context| taken_in(&context))?;
+    Ok(register(image, NO_CONTEXT, memory))
+}
+
+fn register(image: Image, context: usize, memory: Option<Taken>) -> usize {
+    let (image, functions, memory) = (Arc::new(image), Mutex::default(), Mutex::new(memory));
+    MODULES.add(|handle| Module { handle, context, image, functions, memory }).handle
+}
+
+fn taken_in(context: &Context) -> Answer<Option<Taken>> {
+    let held = context.module_memory()?;
+    Ok(held.map(|held| Taken { context: context.handle, _held: held }))
 }
 
 fn from_file(path: &str) -> Answer<Image> {
@@ -128,14 +153,14 @@ fn from_memory(at: Host) -> Answer<Image> {
 /// `cuModuleLoad`
 pub fn load(out: Out<CUmodule>, path: Text) -> Answer {
     let context = context::current()?;
-    out.set(add(from_file(&path.0)?, context.handle) as CUmodule);
+    out.set(add(from_file(&path.0)?, &context)? as CUmodule);
     Ok(())
 }
 
 /// `cuModuleLoadData` and `cuModuleLoadFatBinary`
 pub fn load_data(out: Out<CUmodule>, image: Host) -> Answer {
     let context = context::current()?;
-    out.set(add(from_memory(image)?, context.handle) as CUmodule);
+    out.set(add(from_memory(image)?, &context)? as CUmodule);
     Ok(())
 }
 
@@ -195,7 +220,7 @@ pub fn load_library(
     _library_values: OptionValues,
     _library_count: u32,
 ) -> Answer {
-    out.set(add(from_memory(image)?, NO_CONTEXT) as CUlibrary);
+    out.set(add_library(from_memory(image)?)? as CUlibrary);
     Ok(())
 }
 
@@ -211,7 +236,7 @@ pub fn load_library_file(
     _library_values: OptionValues,
     _library_count: u32,
 ) -> Answer {
-    out.set(add(from_file(&path.0)?, NO_CONTEXT) as CUlibrary);
+    out.set(add_library(from_file(&path.0)?)? as CUlibrary);
     Ok(())
 }
 
@@ -363,10 +388,13 @@ pub fn find(function: CUfunction) -> Answer<Arc<Function>> {
     FUNCTIONS.get(function as usize).ok_or(INVALID_HANDLE)
 }
 
-/// Forgets the modules of a context that ends.
+/// Forgets the modules of a context that ends, and gives back what libraries took in it.
 pub fn forget_all_of(context: usize) {
-    for module in MODULES.all().iter().filter(|module| module.context == context) {
-        let _ = forget_module(module.handle);
+    for module in MODULES.all() {
+        if module.context == context {
+            let _ = forget_module(module.handle);
+        }
+        module.memory.lock().take_if(|taken| taken.context == context);
     }
 }
 

@@ -59,6 +59,9 @@ pub struct GpuConfig {
     /// Bytes a context takes.
     #[serde(default)]
     pub context_bytes: u64,
+    /// Bytes a loaded module takes.
+    #[serde(default)]
+    pub module_bytes: u64,
     /// Shortest duration of a kernel, ns, by name.
     #[serde(default)]
     kernels: HashMap<String, u64>,

@@ -147,7 +147,7 @@ fn solo_runs(plan: &Plan) -> anyhow::Result<(Vec<Training>, Duration)> {
     let node = plan
         .software
         .then(|| {
-            let spec = NodeSpec { count: 1, memory: plan.gpu_memory, link: None, call_cost: None };
+            let spec = NodeSpec { count: 1, memory: plan.gpu_memory, ..NodeSpec::default() };
             SoftwareNode::create(&spec, plan.unit)
         })
         .transpose()?;

@@ -60,6 +60,12 @@ pub struct Desk {
     /// What is answered only by [`Desk::finish_held`].
     pub hold: fn(&Effect) -> bool,
     pub forgotten: usize,
+    /// Pieces that there are.
+    made: BTreeMap<PieceId, (GpuUuid, u64)>,
+    /// Pieces that do not fit beside what is outside cannot be made.
+    pub short_of_memory: bool,
+    /// Units in use outside of pieces.
+    pub outside: u32,
     /// The most moves in one order.
     pub longest_order: usize,
     held: Vec<Event>,
@@ -99,6 +105,9 @@ impl Desk {
             order_time: Duration::ZERO,
             hold: |_| false,
             forgotten: 0,
+            made: BTreeMap::new(),
+            short_of_memory: false,
+            outside: 0,
             longest_order: 0,
             held: Vec::new(),
             live: BTreeMap::new(),
@@ -257,12 +266,18 @@ impl Desk {
 
     fn answer_as_mover(&mut self, gpu: GpuUuid, order: &ToMover) -> Option<Event> {
         self.now += self.order_time;
+        if let ToMover::Measure { step } = order {
+            let in_pieces: u64 =
+                self.made.values().filter(|(on, _)| *on == gpu).map(|(_, bytes)| bytes).sum();
+            let used_bytes = in_pieces + u64::from(self.outside) * UNIT;
+            return Some(Event::Measured { gpu, step: *step, used_bytes, total_bytes: 100 * UNIT });
+        }
         let (step, moves): (Step, &[Move]) = match order {
             ToMover::Save { step, moves, .. } | ToMover::Restore { step, moves, .. } => (*step, moves),
-            ToMover::Make { step, .. }
-            | ToMover::Scrub { step, .. }
-            | ToMover::Destroy { step, .. }
-            | ToMover::Measure { step } => (*step, &[]),
+            ToMover::Make { step, .. } | ToMover::Scrub { step, .. } | ToMover::Destroy { step, .. } => {
+                (*step, &[])
+            }
+            ToMover::Measure { .. } => return None,
             ToMover::Forget { .. } => {
                 self.forgotten += 1;
                 return None;
@@ -274,6 +289,22 @@ impl Desk {
         if (self.fail)(order) || too_far {
             let reason = "it was told to fail".into();
             return Some(Event::MoverFailed { gpu, step, reason, out_of_memory: false });
+        }
+        let in_pieces: u64 = self.made.values().filter(|(on, _)| *on == gpu).map(|(_, bytes)| bytes).sum();
+        let used = in_pieces + u64::from(self.outside) * UNIT;
+        if let ToMover::Make { step, pieces } = order
+            && self.short_of_memory
+            && used + pieces.iter().map(|(_, bytes)| bytes).sum::<u64>() > 100 * UNIT
+        {
+            let reason = "there is not so much".into();
+            return Some(Event::MoverFailed { gpu, step: *step, reason, out_of_memory: true });
+        }
+        match order {
+            ToMover::Make { pieces, .. } => {
+                self.made.extend(pieces.iter().map(|(piece, bytes)| (*piece, (gpu, *bytes))));
+            }
+            ToMover::Destroy { pieces, .. } => self.made.retain(|piece, _| !pieces.contains(piece)),
+            _ => {}
         }
         Some(Event::MoverDone { gpu, step, bytes: moves.iter().map(|m| m.bytes).sum() })
     }

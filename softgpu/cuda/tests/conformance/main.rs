@@ -10,6 +10,7 @@ mod graphs;
 mod kernels;
 mod memory;
 mod models;
+mod overhead;
 mod processes;
 mod streams;
 mod symbols;

@@ -1,0 +1,267 @@
+//! Memory in use that lies in no piece: contexts and modules of the jobs and of the mover, and
+//! what programs outside Tidegate take.
+//!
+//! Nobody asks for it unit by unit, so it is measured: what the driver calls used, less what is
+//! in pieces. It is measured where several tenants share a GPU (a job alone pays for no context
+//! of the mover's): before a newcomer is let in, at its first lease, when the GPU has less room
+//! than the ledger thought, and when somebody wants to know. What a newcomer's context took is
+//! the headroom that is kept for the next one.
+//!
+//! ```text
+//! Attach ─► measure ─► does every job still fit, alone, beside one more context? ─ no ─► queue
+//!                       └ yes ─► a tenant, entering: it takes its turn ─► Attached, when the
+//!                                                                        headroom is free
+//! MakeRoom ─► spare, unused, closed jobs' persistent pieces are set free ─► Room
+//! ```
+
+use super::{Effect, Pending, Phase, Scheduler, Tenant, Time};
+use std::collections::BTreeSet;
+use tidegate_ffi::units::{Class, GpuUuid, JobId, SessionId, Step, TenantId, Units};
+use tidegate_ffi::wire::message::{ToMover, ToShim};
+
+/// Who has no room because of what lies outside is looked at again after so many slices.
+pub(super) const SLICES_BETWEEN_LOOKS: u32 = 10;
+/// The most calls of one process that wait for room.
+const ROOMS_PER_SESSION: usize = 256;
+
+/// What is known of a GPU's memory outside of pieces.
+#[derive(Clone, Debug, Default)]
+pub struct Outside {
+    /// Units in use outside of pieces, as last measured.
+    pub units: Option<u32>,
+    /// What it was before newcomers made their contexts, and how many came since.
+    before: Option<(u32, u32)>,
+    /// When newcomers without room are looked at again.
+    next_look: Time,
+}
+
+impl Scheduler {
+    /// A process wants its first context on a GPU.
+    pub(super) fn ask_attach(&mut self, session: SessionId, step: Step, gpu: GpuUuid) {
+        self.admissions.push((session, step, gpu));
+        self.look_again(gpu);
+    }
+
+    /// Asks who is on a GPU for what they do not use, and measures the rest.
+    fn look_again(&mut self, gpu: GpuUuid) {
+        let next_look = self.now + self.config.slice * SLICES_BETWEEN_LOOKS;
+        if let Some(gpu) = self.gpus.get_mut(&gpu).filter(|gpu| !gpu.tenants.is_empty()) {
+            gpu.outside.next_look = next_look;
+        } else {
+            return;
+        }
+        self.recall_cached(gpu);
+        self.measure(gpu);
+    }
+
+    /// Looks again where newcomers wait for room.
+    pub(super) fn look_at_newcomers(&mut self) {
+        for gpu in self.awaited_gpus() {
+            if self.gpus[&gpu].outside.next_look <= self.now {
+                self.forget_recalls_on(gpu);
+                self.look_again(gpu);
+            }
+        }
+    }
+
+    /// When a GPU will be looked at again, for newcomers.
+    pub(super) fn next_look(&self) -> Option<Time> {
+        self.awaited_gpus().into_iter().map(|gpu| self.gpus[&gpu].outside.next_look).min()
+    }
+
+    /// The GPUs on which newcomers wait for somebody to make room.
+    fn awaited_gpus(&self) -> BTreeSet<GpuUuid> {
+        let awaited = self.admissions.iter().map(|(_, _, gpu)| *gpu);
+        awaited.filter(|id| self.gpus.get(id).is_some_and(|gpu| !gpu.tenants.is_empty())).collect()
+    }
+
+    /// Would every job on a GPU still fit there, alone, beside one more context. Who does not
+    /// could never run again: it does not shrink because others want it to.
+    pub(super) fn has_room_for_one_more(&self, gpu_id: GpuUuid) -> bool {
+        let ledger = &self.gpus[&gpu_id].ledger;
+        let room = ledger.total().saturating_sub(ledger.reserved() + self.expected_outside(gpu_id, true));
+        let jobs: BTreeSet<JobId> = self.tenants_on(gpu_id).map(|(_, tenant)| tenant.job).collect();
+        let known = !self.is_measuring(gpu_id) && !self.is_recalling(gpu_id);
+        known && jobs.into_iter().all(|job| self.units_in_use(gpu_id, job) <= room)
+    }
+
+    /// Units that newcomers' contexts will take which may not be there yet; `all`: of those too
+    /// who are not let in yet.
+    fn expected_outside(&self, gpu: GpuUuid, all: bool) -> u32 {
+        let newcomers = self.tenants_on(gpu).filter(|(_, t)| !t.measured && (all || t.entering.is_none()));
+        self.gpus[&gpu].ledger.headroom().saturating_mul(newcomers.count() as u32)
+    }
+
+    /// Could a job not run on its GPUs even if it had them alone: others' contexts took its room.
+    pub(super) fn is_shut_out(&self, id: JobId) -> bool {
+        self.gpus_of(id).into_iter().any(|gpu| {
+            let ledger = &self.gpus[&gpu].ledger;
+            self.units_in_use(gpu, id) + ledger.outside() > ledger.total()
+        })
+    }
+
+    /// What a job has on a GPU, wherever it lies now.
+    fn units_in_use(&self, gpu: GpuUuid, job: JobId) -> u32 {
+        let ledger = &self.gpus[&gpu].ledger;
+        let of_tenant = |(id, tenant): (TenantId, &Tenant)| {
+            let held: u32 = Class::ALL.iter().map(|region| ledger.held(id, *region)).sum();
+            let away = tenant.runs.iter().flatten().filter(|_| tenant.arrival.is_none());
+            held + away.map(|run| run.units).sum::<u32>()
+        };
+        self.tenants_on(gpu).filter(|(_, tenant)| tenant.job == job).map(of_tenant).sum()
+    }
+
+    /// Answers the newcomers for whose contexts there is room.
+    pub(super) fn let_in(&mut self) {
+        let entering = self.tenants.iter().filter(|(_, tenant)| tenant.entering.is_some());
+        let entering: Vec<TenantId> = entering.map(|(id, _)| *id).collect();
+        for id in entering {
+            if !self.must_wait_outside(id) {
+                self.enter(id);
+            }
+        }
+    }
+
+    fn must_wait_outside(&mut self, id: TenantId) -> bool {
+        let (gpu, job) = (self.tenants[&id].gpu, self.tenants[&id].job);
+        let short = self.gpus[&gpu].ledger.short_of(self.expected_outside(gpu, false));
+        if short == 0 {
+            return false;
+        }
+        if self.make_room(gpu, short, job) {
+            return true;
+        }
+        // Its turn comes, and others go for it. If they cannot, its context may fit all the same.
+        let will_go = |tenant: &Tenant| self.jobs.get(&tenant.job).is_some_and(|job| !job.unsliceable());
+        let others = self.tenants_on(gpu).filter(|(_, tenant)| tenant.job != job && tenant.holds_any());
+        let open = self.jobs.get(&job).is_none_or(|job| job.phase == Phase::Open);
+        !open && others.map(|(_, tenant)| tenant).any(will_go)
+    }
+
+    fn enter(&mut self, id: TenantId) {
+        let Some(tenant) = self.tenants.get_mut(&id) else { return };
+        let Some(step) = tenant.entering.take() else { return };
+        let (gpu, session) = (tenant.gpu, tenant.session);
+        let layout = self.layout(&self.tenants[&id]);
+        if let Some(outside) = self.gpus.get_mut(&gpu).map(|gpu| &mut gpu.outside)
+            && let Some(units) = outside.units
+        {
+            outside.before.get_or_insert((units, 0)).1 += 1;
+        }
+        self.tell(session, ToShim::Attached { step, tenant: id, layout });
+    }
+
+    /// A tenant asks for its first memory: its context is there now.
+    pub(super) fn note_context(&mut self, id: TenantId) {
+        let Some(tenant) = self.tenants.get_mut(&id) else { return };
+        if !std::mem::replace(&mut tenant.measured, true) {
+            let gpu = tenant.gpu;
+            self.survey_one(gpu);
+        }
+    }
+
+    /// Measures the GPUs that several share.
+    pub(super) fn survey(&mut self) {
+        let gpus: Vec<GpuUuid> = self.gpus.keys().copied().collect();
+        gpus.into_iter().for_each(|gpu| self.survey_one(gpu));
+    }
+
+    /// Before a lease is refused for what lies outside: that may be less by now. `true`: it is
+    /// being measured.
+    pub(super) fn doubts(&mut self, id: TenantId) -> bool {
+        let Some(tenant) = self.tenants.get_mut(&id) else { return false };
+        let gpu = tenant.gpu;
+        if self.gpus[&gpu].ledger.outside() == 0 || std::mem::replace(&mut tenant.deceived, true) {
+            return false;
+        }
+        self.measure(gpu);
+        true
+    }
+
+    pub(super) fn survey_one(&mut self, gpu: GpuUuid) {
+        if self.gpus.get(&gpu).is_some_and(|gpu| gpu.tenants.len() > 1) {
+            self.measure(gpu);
+        }
+    }
+
+    /// Lets the mover measure. It carries its orders out in order: what it was told to make
+    /// before is in pieces then, what it was told to destroy is not.
+    pub(super) fn measure(&mut self, gpu: GpuUuid) {
+        if self.is_measuring(gpu) {
+            return;
+        }
+        let ledger = &self.gpus[&gpu].ledger;
+        let leaving: BTreeSet<_> = self
+            .pending
+            .values()
+            .filter_map(|pending| match pending {
+                Pending::Destroy(on, pieces) if *on == gpu => Some(pieces),
+                _ => None,
+            })
+            .flatten()
+            .collect();
+        let staying = ledger.pieces().filter(|(piece, _)| !leaving.contains(piece));
+        let in_pieces = staying.map(|(_, record)| record.units).sum();
+        let step = self.step(Pending::Measure(gpu, in_pieces));
+        self.effects.push(Effect::Mover(gpu, ToMover::Measure { step }));
+    }
+
+    pub(super) fn is_measuring(&self, gpu: GpuUuid) -> bool {
+        self.pending.values().any(|pending| matches!(pending, Pending::Measure(on, _) if *on == gpu))
+    }
+
+    pub(super) fn measured(&mut self, step: Step, used_bytes: u64, total_bytes: u64) {
+        let Some(Pending::Measure(id, in_pieces)) = self.pending.remove(&step) else { return };
+        let unit = self.config.unit_bytes;
+        let units = |bytes: u64| u32::try_from(bytes.div_ceil(unit)).unwrap_or(u32::MAX / 8);
+        let Some(gpu) = self.gpus.get_mut(&id) else { return };
+        let outside = units(used_bytes).saturating_sub(in_pieces);
+        gpu.outside.units = Some(outside);
+        // What the ledger may not use at all is used up first.
+        let apart = ((total_bytes / unit) as u32).saturating_sub(gpu.ledger.total());
+        gpu.ledger.set_outside(Units(outside.saturating_sub(apart)));
+        let arrived = self.tenants_on(id).all(|(_, tenant)| tenant.measured || tenant.entering.is_some());
+        let Some(gpu) = self.gpus.get_mut(&id).filter(|_| arrived) else { return };
+        if let Some((before, newcomers)) = gpu.outside.before.take() {
+            let context = outside.saturating_sub(before).div_ceil(newcomers.max(1));
+            let headroom = gpu.ledger.headroom().max(context);
+            gpu.ledger.set_headroom(Units(headroom));
+        }
+    }
+
+    /// A process has no room for a context, a module or a graph.
+    pub(super) fn ask_room(&mut self, session: SessionId, step: Step, gpu: GpuUuid) {
+        let waiting = self.rooms.iter().filter(|(of, ..)| *of == session).count();
+        if !self.is_on(session, gpu) || waiting >= ROOMS_PER_SESSION {
+            return self.expel(session, "it asked for room where it may not");
+        }
+        self.rooms.push((session, step, gpu));
+        self.forget_recalls_on(gpu);
+        self.survey_one(gpu);
+    }
+
+    fn is_on(&self, session: SessionId, gpu: GpuUuid) -> bool {
+        self.tenants_on(gpu).any(|(_, tenant)| tenant.session == session)
+    }
+
+    /// Answers who wants room, when all is free that can be set free without stopping anybody.
+    pub(super) fn give_room(&mut self) {
+        for (session, step, gpu) in std::mem::take(&mut self.rooms) {
+            let Some(job) = self.sessions.get(&session).map(|session| session.job) else { continue };
+            if self.is_measuring(gpu) || self.set_free(gpu, job) {
+                self.rooms.push((session, step, gpu));
+            } else {
+                self.tell(session, ToShim::Room { step });
+            }
+        }
+    }
+
+    /// `true`: something is being set free.
+    fn set_free(&mut self, gpu: GpuUuid, asker: JobId) -> bool {
+        let short = self.gpus[&gpu].ledger.overdrawn();
+        self.destroy_spares(gpu, u32::MAX)
+            || self.units_are_coming(gpu)
+            || self.recall_unused(gpu, None)
+            || short > 0 && self.preempt(gpu, short, asker)
+    }
+}
