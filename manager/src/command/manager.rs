@@ -33,7 +33,8 @@ pub(super) struct Arguments {
     /// Let the members of this group connect too (a system manager).
     #[arg(long, value_name = "GROUP ID")]
     group: Option<u32>,
-    /// Share software GPUs: their number and memory, as in 2x256MiB or 1x19MiB,link=10GB/s.
+    /// Share software GPUs: their number and memory, as in 2x256MiB or 1x19MiB,link=10GB/s,context=512KiB;
+    /// call=TIME and module=SIZE can be set too.
     #[arg(long, value_name = "SPEC")]
     software_gpu: Option<NodeSpec>,
     /// Share only these GPUs (UUIDs). Default: all of the machine.
