@@ -36,8 +36,8 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "GID")]
     group: Option<u32>,
     /// Share software GPUs instead of the machine's: how many, of how much memory; perhaps the
-    /// bandwidth to the host and the time that each call takes. As in 2x256MiB or
-    /// 1x1GiB,link=10GB/s,call=2us.
+    /// bandwidth to the host, the time that each call takes, and the memory that a context and a
+    /// module take. As in 2x256MiB or 1x1GiB,link=10GB/s,call=2us,context=512KiB,module=64KiB.
     #[arg(long, value_name = "SPEC")]
     software_gpu: Option<NodeSpec>,
     /// Share only these GPUs, by UUID, separated by commas. Default: all of the machine.
@@ -70,7 +70,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "SIZE", value_parser = super::size)]
     offset: Option<ByteSize>,
     /// Memory of each GPU that is never handed out: contexts and modules need it. Default: 1GiB;
-    /// none on software GPUs, whose contexts take none.
+    /// none on software GPUs, whose contexts take none unless they are told to.
     #[arg(long, value_name = "SIZE", value_parser = super::size)]
     headroom: Option<ByteSize>,
     /// Host memory for saved bytes, divided evenly among the GPUs. Default: half of what is
