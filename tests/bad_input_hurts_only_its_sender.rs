@@ -6,6 +6,7 @@ mod support;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use support::patience::{PATIENCE, within};
 use support::{Jobs, MIB, Manager};
 use tidegate_ffi::units::{Class, SlotIndex, Step, TenantId, Units};
 use tidegate_ffi::wire::message::{FromShim, JobClaim, JobSpec, LeaseRequest, ToManager, ToShim};
@@ -16,9 +17,9 @@ use tidegate_ffi::wire::{Connection, Header};
 fn insult(manager: &Manager, bytes: &[u8]) {
     let mut stream = UnixStream::connect(manager.socket()).unwrap();
     stream.write_all(bytes).unwrap();
-    let mut rest = Vec::new();
     // However it ends, it ends: the manager does not wait for more.
-    let _ = stream.read_to_end(&mut rest);
+    let ended = within(PATIENCE, move || drop(stream.read_to_end(&mut Vec::new())));
+    assert!(ended.is_ok(), "the manager waits for more of {bytes:?}");
 }
 
 fn other_version() -> Vec<u8> {
@@ -43,13 +44,14 @@ fn lie(manager: &Manager) -> ToShim {
         ahead: Units(u32::MAX),
     };
     connection.send(&ToManager::Shim(FromShim::Lease(request)), &[]).unwrap();
-    loop {
+    let refusal = move || loop {
         match connection.receive::<ToShim>() {
             Ok((answer @ ToShim::Refused { .. }, _)) => return answer,
             Ok(_) => {}
             Err(error) => panic!("it was not told why: {error}"),
         }
-    }
+    };
+    within(PATIENCE, refusal).expect("the liar is not refused")
 }
 
 #[test]

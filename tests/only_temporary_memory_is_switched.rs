@@ -12,6 +12,8 @@ fn only_temporary_memory_is_switched() {
         job.tell("device 0");
         job.tell(&format!("alloc weights {MIB} persistent"));
         job.tell("fill weights 1");
+        // From now on what lives long is told by boundaries, not by how often it was switched.
+        job.tell("boundary");
     }
     for round in 0..4 {
         for job in &mut jobs {
