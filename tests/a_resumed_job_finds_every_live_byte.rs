@@ -49,9 +49,10 @@ impl Contents {
 
 #[test]
 fn a_resumed_job_finds_every_live_byte() {
-    let options =
-        ["--unit", "64KiB", "--piece", "256KiB", "--offset", "64KiB", "--slice", "10ms", "--poison"];
-    let manager = Manager::start("1x6MiB", &options);
+    let sizes = ["--unit", "64KiB", "--piece", "256KiB", "--offset", "64KiB"];
+    // Some switches are at a boundary, some by deadline.
+    let times = ["--slice", "10ms", "--boundary-deadline", "100ms"];
+    let manager = Manager::start("1x6MiB", &[&sizes[..], &times[..], &["--poison"]].concat());
     let names = ["a", "bb", "ccc"];
     let mut jobs = names.map(|name| Contents::new(&manager, name));
     let mut round = 0;

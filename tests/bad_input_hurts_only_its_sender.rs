@@ -86,3 +86,27 @@ fn nobody_but_the_user_may_connect() {
     assert_eq!(mode & 0o777, 0o600);
     let _ = manager.status().has_ended("nobody");
 }
+
+#[test]
+fn a_group_that_is_named_may_connect_too() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let group = another_group();
+    let manager = Manager::start("1x4MiB", &["--unit", "64KiB", "--group", &group.to_string()]);
+    let socket = std::fs::metadata(manager.socket()).unwrap();
+    assert_eq!((socket.permissions().mode() & 0o777, socket.gid()), (0o660, group));
+}
+
+/// A group that a file of ours does not get by itself, if we may give it one.
+fn another_group() -> u32 {
+    // SAFETY: it has no arguments and cannot fail.
+    let own = unsafe { libc::getegid() };
+    // SAFETY: as above.
+    if unsafe { libc::geteuid() } == 0 {
+        return own + 1;
+    }
+    let mut groups = [0; 256];
+    // SAFETY: the array has room for as many as it is told.
+    let count = unsafe { libc::getgroups(groups.len() as i32, groups.as_mut_ptr()) };
+    let all = &groups[..usize::try_from(count).unwrap_or(0)];
+    all.iter().copied().find(|group| *group != own).unwrap_or(own)
+}

@@ -6,7 +6,8 @@ use support::{Jobs, KIB, MIB, Manager};
 
 #[test]
 fn only_temporary_memory_is_switched() {
-    let manager = Manager::start("1x8MiB", &["--unit", "64KiB", "--offset", "64KiB", "--slice", "20ms"]);
+    let options = ["--unit", "64KiB", "--offset", "64KiB", "--slice", "20ms", "--boundary-deadline", "50ms"];
+    let manager = Manager::start("1x8MiB", &options);
     let mut jobs = ["a", "b"].map(|name| manager.probe(&["--name", name]));
     for job in &mut jobs {
         job.tell("device 0");

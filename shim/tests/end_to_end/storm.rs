@@ -1,19 +1,21 @@
 //! Many switches at moments that nobody chose, under threads that allocate, compute and free.
 
 use crate::guest::Line;
-use crate::manager::Manager;
+use crate::manager::{Manager, TENANT};
 use crate::stage::UNIT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tidegate_ffi::units::{PieceId, Step};
 use tidegate_ffi::wire::live::LiveRange;
-use tidegate_ffi::wire::message::{Drained, FromShim, LeaseRequest, Placed};
+use tidegate_ffi::wire::message::{Drained, FromShim, LeaseRequest, Placed, ToShim};
 
 /// The switches that must have happened for the promise to mean anything.
 const SWITCHES: usize = 40;
 /// What a thread does at once; it is told to do it again until the switches have happened.
 const ROUNDS: u32 = 500;
+/// So often pieces are asked back, while threads want memory.
+const RECALLS: usize = 3000;
 
 promise! {
     fn threads_find_their_bytes_whenever_they_are_stopped() {
@@ -147,5 +149,64 @@ impl Storm {
             self.manager.store(new.piece, &bytes);
             new
         })
+    }
+}
+
+promise! {
+    fn nobody_asks_for_slots_whose_pieces_it_has_not_given_back() {
+        let mut storm = Storm { manager: Manager::start(), placed: BTreeMap::new(), answered: Vec::new() };
+        let (guest, _first) = storm.manager.guest_with_context();
+        let mut working: Vec<Line> = (0..3).map(|_| guest.line()).collect();
+        for (seed, worker) in working.iter_mut().enumerate() {
+            assert_eq!(worker.ask("context"), "ok");
+            worker.tell(&format!("work {seed} {ROUNDS}"));
+        }
+        let (mut recalls, mut returned) = (0, 0);
+        while !working.is_empty() {
+            storm.manager.send(ToShim::Recall { tenant: TENANT }, &[]);
+            recalls += 1;
+            returned += storm.serve_until_returned();
+            working.retain_mut(|worker| {
+                let ended = worker.answers_within(Duration::from_micros(1));
+                if ended {
+                    assert_eq!(worker.hear(), "ok");
+                }
+                let again = ended && (recalls < RECALLS || returned == 0);
+                if again {
+                    worker.tell(&format!("work {recalls} {ROUNDS}"));
+                }
+                !ended || again
+            });
+        }
+        guest.end();
+    }
+}
+
+impl Storm {
+    /// Answers leases, none of which may be for a slot with a piece, until pieces come back: how
+    /// many.
+    fn serve_until_returned(&mut self) -> usize {
+        loop {
+            match self.manager.hear() {
+                FromShim::Return { pieces, .. } => {
+                    for piece in &pieces {
+                        self.placed.remove(piece).expect("a piece that it has");
+                        self.manager.destroy(*piece);
+                    }
+                    return pieces.len();
+                }
+                FromShim::Lease(lease) => {
+                    let end = lease.first.0 + lease.units.0;
+                    let there = |piece: &&Placed| {
+                        let behind = piece.slot.0 < end && lease.first.0 < piece.slot.0 + piece.units.0;
+                        piece.class == lease.class && behind
+                    };
+                    let there = self.placed.values().find(there);
+                    assert!(there.is_none(), "{lease:?}, where it still has {there:?}");
+                    self.grant(lease);
+                }
+                other => self.note(other),
+            }
+        }
     }
 }
