@@ -167,6 +167,12 @@ fn carry_out(driver: &Driver, words: &[&str], numbers: &[u64]) -> Result<String,
             call!(driver, cuStreamEndCapture(stream(*capturing), (&raw mut first).cast()))?;
         }
         ("work", [seed, rounds]) => work(driver, *seed, *rounds)?,
+        ("churn", [bytes, rounds]) => {
+            for _ in 0..*rounds {
+                call!(driver, cuMemAlloc_v2(&mut first, *bytes as usize))?;
+                call!(driver, cuMemFree_v2(first))?;
+            }
+        }
         ("release", []) => call!(driver, cuDevicePrimaryCtxRelease_v2(0))?,
         ("allocate", [bytes]) => {
             call!(driver, cuMemAlloc_v2(&mut first, *bytes as usize))?;

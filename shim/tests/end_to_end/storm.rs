@@ -14,8 +14,10 @@ use tidegate_ffi::wire::message::{Drained, FromShim, LeaseRequest, Placed, ToShi
 const SWITCHES: usize = 40;
 /// What a thread does at once; it is told to do it again until the switches have happened.
 const ROUNDS: u32 = 500;
-/// So often pieces are asked back, while threads want memory.
-const RECALLS: usize = 3000;
+/// So many pieces are asked back while so many threads want memory: enough for a lease to come
+/// between, if it can.
+const RETURNS: usize = 12_000;
+const THREADS: u64 = 8;
 
 promise! {
     fn threads_find_their_bytes_whenever_they_are_stopped() {
@@ -156,24 +158,25 @@ promise! {
     fn nobody_asks_for_slots_whose_pieces_it_has_not_given_back() {
         let mut storm = Storm { manager: Manager::start(), placed: BTreeMap::new(), answered: Vec::new() };
         let (guest, _first) = storm.manager.guest_with_context();
-        let mut working: Vec<Line> = (0..3).map(|_| guest.line()).collect();
-        for (seed, worker) in working.iter_mut().enumerate() {
+        let mut working: Vec<Line> = (0..THREADS).map(|_| guest.line()).collect();
+        for worker in &mut working {
             assert_eq!(worker.ask("context"), "ok");
-            worker.tell(&format!("work {seed} {ROUNDS}"));
+            worker.tell(&format!("churn {UNIT} {ROUNDS}"));
         }
-        let (mut recalls, mut returned) = (0, 0);
+        let mut returned = 0;
         while !working.is_empty() {
-            storm.manager.send(ToShim::Recall { tenant: TENANT }, &[]);
-            recalls += 1;
-            returned += storm.serve_until_returned();
+            for _ in 0..100 {
+                storm.manager.send(ToShim::Recall { tenant: TENANT }, &[]);
+                returned += storm.serve_until_returned();
+            }
             working.retain_mut(|worker| {
                 let ended = worker.answers_within(Duration::from_micros(1));
                 if ended {
                     assert_eq!(worker.hear(), "ok");
                 }
-                let again = ended && (recalls < RECALLS || returned == 0);
+                let again = ended && returned < RETURNS;
                 if again {
-                    worker.tell(&format!("work {recalls} {ROUNDS}"));
+                    worker.tell(&format!("churn {UNIT} {ROUNDS}"));
                 }
                 !ended || again
             });
@@ -183,8 +186,8 @@ promise! {
 }
 
 impl Storm {
-    /// Answers leases, none of which may be for a slot with a piece, until pieces come back: how
-    /// many.
+    /// Answers leases, none of which may be for a slot that has a piece, until the recall is
+    /// answered: how many pieces came back.
     fn serve_until_returned(&mut self) -> usize {
         loop {
             match self.manager.hear() {
