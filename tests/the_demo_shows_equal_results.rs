@@ -4,7 +4,6 @@
 mod support;
 
 use serde_json::Value;
-use std::process::Command;
 use support::patience::{PATIENCE, output_within};
 
 /// The switches of a leg that make it a test.
@@ -13,7 +12,7 @@ const SWITCHES: f64 = 3.0;
 fn demo(directory: &std::path::Path, steps: u32) -> Value {
     let json = directory.join("demo.json");
     let picture = directory.join("demo.svg");
-    let mut command = Command::new(support::tidegate());
+    let mut command = support::command();
     command.args(["demo", "--software", "--steps", &steps.to_string(), "--hidden", "256", "--batch", "240"]);
     command.args(["--slice", "20ms", "--gpu-memory", "5504KiB", "--unit", "64KiB", "--offset", "64KiB"]);
     command.arg("--json").arg(&json).arg("--picture").arg(&picture);

@@ -28,7 +28,10 @@ fn the_terminal_is_the_programs() {
     let manager = Manager::start("1x4MiB", &["--unit", "64KiB"]);
     let mut terminal = Terminal::open();
     let mut shell = Command::new("/bin/sh");
-    shell.args(["-m", "-c", SHELL, "sh", tidegate(), "run", "--socket"]).arg(manager.socket());
+    shell
+        .env_remove("CARGO")
+        .args(["-m", "-c", SHELL, "sh", tidegate(), "run", "--socket"])
+        .arg(manager.socket());
     let mut shell = terminal.start(shell.args(["--", "/bin/sh", "-c", PROGRAM]));
 
     let program = terminal.line_after("pid ");

@@ -26,7 +26,7 @@ impl Manager {
     /// `gpus` as in `--software-gpu`; more options as on the command line.
     pub fn start(gpus: &str, options: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let mut command = Command::new(tidegate());
+        let mut command = command();
         command.arg("manager").arg("--socket").arg(directory.path().join("socket"));
         command.args(["--software-gpu", gpus]).args(options).stdout(Stdio::piped()).process_group(0);
         let mut process = command.spawn().unwrap();
@@ -42,7 +42,7 @@ impl Manager {
 
     /// `tidegate run OPTIONS -- PROGRAM`, not started yet.
     pub fn run(&self, options: &[&str], program: &Path) -> Command {
-        let mut command = Command::new(tidegate());
+        let mut command = command();
         command.arg("run").arg("--socket").arg(self.socket()).args(options).arg("--").arg(program);
         command
     }
@@ -53,7 +53,7 @@ impl Manager {
     }
 
     pub fn status(&self) -> Status {
-        let mut command = Command::new(tidegate());
+        let mut command = command();
         command.args(["status", "--json", "--socket"]).arg(self.socket());
         let output = patience::output(command);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -197,6 +197,16 @@ impl Drop for Probe {
     }
 }
 
+/// `tidegate`, once all that it needs is built. Under cargo it would build that itself, while the
+/// test waits for something else; so the test does, however long it takes.
+pub fn command() -> Command {
+    artifacts::shim().expect("the libraries build");
+    let mut command = Command::new(tidegate());
+    command.env_remove("CARGO");
+    command
+}
+
+/// Where the command lies.
 pub fn tidegate() -> &'static str {
     env!("CARGO_BIN_EXE_tidegate")
 }
