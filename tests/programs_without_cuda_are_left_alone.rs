@@ -8,10 +8,11 @@ use std::process::{Command, Output};
 use support::Manager;
 use support::patience::output;
 
-/// Of a process that the shell starts: its threads, its descriptors, whether the shim is there.
+/// Of a process that the shell starts: its threads, its descriptors, whether the shim is there; of
+/// the shell itself: the first two.
 const SCRIPT: &str = "ls /proc/self/task | wc -l; ls /proc/self/fd | wc -l; \
     ls -l /proc/self/fd | grep -c -e socket -e memfd; grep -c libtidegate /proc/self/maps; \
-    ls /proc/$$/task | wc -l; ls /proc/$$/fd | wc -l";
+    set -- /proc/$$/task/*; echo $#; set -- /proc/$$/fd/*; echo $#";
 
 fn numbers(output: &Output) -> [u32; 6] {
     let lines = String::from_utf8(output.stdout.clone()).unwrap();

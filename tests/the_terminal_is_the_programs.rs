@@ -17,9 +17,10 @@ const CTRL_C: u8 = 0x03;
 const CTRL_Z: u8 = 0x1a;
 const CTRL_BACKSLASH: u8 = 0x1c;
 
-/// Says what it is told by signals, and ends at the last.
+/// Says what it is told by signals, and ends at the last. It starts no process: one that is stopped
+/// while it begins would keep its parent from being stopped.
 const PROGRAM: &str = "trap 'echo interrupted' INT; trap 'echo continued' CONT; trap 'exit 7' QUIT; \
-    echo pid $$; while :; do sleep 0.05; done";
+    echo pid $$; while :; do read -r line; done";
 /// A user's shell, with job control: `$@` in the foreground, and again when it was stopped.
 const SHELL: &str = "\"$@\"; echo stopped $?; fg > /dev/null; echo ended $?";
 
@@ -35,7 +36,13 @@ fn the_terminal_is_the_programs() {
     let mut shell = terminal.start(shell.args(["--", "/bin/sh", "-c", PROGRAM]));
 
     let program = terminal.line_after("pid ");
-    let watcher = watcher_of(&program).expect("run leaves a watcher");
+    let began = Instant::now();
+    // A process that has just begun has no words yet.
+    let watcher = std::iter::repeat_with(|| watcher_of(&program)).find(|watcher| {
+        assert!(began.elapsed() < PATIENCE, "run leaves no watcher");
+        watcher.is_some()
+    });
+    let watcher = watcher.flatten().unwrap();
     terminal.press(CTRL_C);
     terminal.line_after("interrupted");
     terminal.press(CTRL_Z);
