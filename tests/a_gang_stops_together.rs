@@ -1,8 +1,11 @@
-//! I5: one process on two GPUs has one grant: it runs on both or on none.
+//! I5: a gang runs as a whole or not at all, be it one process on two GPUs or two processes of one
+//! job; and its processes stop at the same boundary.
 
 mod support;
 
-use support::{Jobs, MIB, Manager, Status};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use support::{Jobs, MIB, Manager, Probe, Status};
 
 /// Who holds the GPU is written down at each opening and closing: jobs that do not fit together
 /// must never have been open at once.
@@ -33,16 +36,82 @@ fn a_process_on_two_gpus_runs_on_both_or_on_none() {
         job.tell(&format!("alloc t {}", 4 * MIB));
         job.tell("fill t 7");
     }
-    for _ in 0..6 {
+    manager.work_until_switched(&["gang"], 5, || {
         left.tell("check t 7");
         right.tell("check t 7");
         for device in 0..2 {
             gang.tell(&format!("device {device}"));
             gang.tell(&format!("check t{device} {device}"));
         }
-    }
+    });
     let status = manager.status();
-    assert!(status.job("gang").figures.switches >= 3, "no pressure, no test");
     assert!(!overlap(&status, "gang", "left"), "the gang ran beside who does not fit on GPU 0: {status:#?}");
     assert!(!overlap(&status, "gang", "right"), "the gang ran beside who does not fit on GPU 1: {status:#?}");
+}
+
+/// Another process of the probe's job, as its own child would be.
+fn another_of(probe: &Probe) -> Probe {
+    let environment = std::fs::read_to_string(format!("/proc/{}/environ", probe.process.id())).unwrap();
+    let mut command = Command::new(support::probe());
+    command.envs(environment.split('\0').filter_map(|variable| variable.split_once('=')));
+    Probe::start(command)
+}
+
+/// One iteration of a gang whose second rank is always late: a `Close` may come between their
+/// boundaries. Like ranks that communicate, neither begins the next iteration before both have
+/// ended this one, so if they were stopped at different boundaries, one would wait for ever.
+fn iterate([first, second]: &mut [Probe; 2]) {
+    first.tell("check t 1");
+    first.order("boundary");
+    for _ in 0..4 {
+        second.tell("check t 2");
+    }
+    second.order("boundary");
+    first.answer().expect("the first rank passes its boundary at last");
+    second.answer().expect("the second rank passes its boundary at last");
+}
+
+#[test]
+fn two_processes_of_one_job_stop_at_one_boundary() {
+    let times = ["--slice", "5ms", "--boundary-deadline", "1h"];
+    let sizes = ["--unit", "64KiB", "--offset", "64KiB"];
+    let manager = Manager::start("1x6MiB", &[times, sizes].concat());
+    let mut first = manager.probe(&["--name", "gang"]);
+    first.tell("device 0");
+    let second = another_of(&first);
+    let mut ranks = [first, second];
+    for (rank, seed) in ranks.iter_mut().zip(1..) {
+        rank.tell("device 0");
+        rank.tell(&format!("alloc t {}", 2 * MIB));
+        rank.tell(&format!("fill t {seed}"));
+    }
+    // A job that has told no boundary yet is not expected to reach one.
+    iterate(&mut ranks);
+    let mut other = manager.probe(&["--name", "other", "--need", "0,3MiB"]);
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let competes = scope.spawn(|| {
+            // Who fails below must not leave this thread waiting for a turn: it ends in words, too.
+            let mut work = |order: &str| {
+                other.order(order);
+                other.answer().is_ok()
+            };
+            let mut goes_on = work("device 0") && work(&format!("alloc t {}", 3 * MIB)) && work("fill t 3");
+            while goes_on && !ended.load(Ordering::Relaxed) {
+                goes_on = work("check t 3");
+            }
+        });
+        manager.work_until_switched(&["gang"], 12, || iterate(&mut ranks));
+        ended.store(true, Ordering::Relaxed);
+        // It may need one more turn, which a gang gives at its boundary only.
+        while !competes.is_finished() {
+            iterate(&mut ranks);
+        }
+    });
+    let status = manager.status();
+    let gang = status.job("gang");
+    assert_eq!(gang.pids.len(), 2, "two processes of one job: {gang:#?}");
+    assert_eq!(gang.figures.at_boundary, gang.figures.switches, "it stopped elsewhere than at its boundary");
+    assert!(!overlap(&status, "gang", "other"), "one rank ran beside who does not fit: {status:#?}");
+    ranks.into_iter().for_each(Probe::end);
 }

@@ -49,11 +49,15 @@ impl Contents {
 
 #[test]
 fn a_resumed_job_finds_every_live_byte() {
-    let options =
-        ["--unit", "64KiB", "--piece", "256KiB", "--offset", "64KiB", "--slice", "10ms", "--poison"];
-    let manager = Manager::start("1x6MiB", &options);
-    let mut jobs = ["a", "bb", "ccc"].map(|name| Contents::new(&manager, name));
-    for round in 0..30 {
+    let sizes = ["--unit", "64KiB", "--piece", "256KiB", "--offset", "64KiB"];
+    // Some switches are at a boundary, some by deadline.
+    let times = ["--slice", "10ms", "--boundary-deadline", "100ms"];
+    let manager = Manager::start("1x6MiB", &[&sizes[..], &times[..], &["--poison"]].concat());
+    let names = ["a", "bb", "ccc"];
+    let mut jobs = names.map(|name| Contents::new(&manager, name));
+    let mut round = 0;
+    let mut work = || {
+        round += 1;
         for contents in &mut jobs {
             if contents.live.len() < 8 {
                 contents.allocate();
@@ -66,9 +70,8 @@ fn a_resumed_job_finds_every_live_byte() {
                 contents.job.tell("boundary");
             }
         }
-    }
-    let status = manager.status();
-    let switches: u64 = ["a", "bb", "ccc"].iter().map(|name| status.job(name).figures.switches).sum();
-    assert!(switches >= 20, "only {switches} switches: no pressure, no test");
+    };
+    (0..30).for_each(|_| work());
+    manager.work_until_switched(&names, 20, work);
     jobs.into_iter().for_each(|contents| contents.job.end());
 }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{Jobs, MIB, Manager};
+use support::{MIB, Manager};
 
 #[test]
 fn an_address_never_changes() {
@@ -14,15 +14,11 @@ fn an_address_never_changes() {
         job.tell(&format!("fill t {seed}"));
     }
     let before: Vec<String> = jobs.iter_mut().map(|job| job.tell("address t")).collect();
-    let switches = || -> u64 {
-        let status = manager.status();
-        ["a", "b"].iter().map(|name| status.job(name).figures.switches).sum()
-    };
-    while switches() < 100 {
+    manager.work_until_switched(&["a", "b"], 100, || {
         for (seed, job) in jobs.iter_mut().enumerate() {
             job.tell(&format!("check t {seed}"));
         }
-    }
+    });
     let after: Vec<String> = jobs.iter_mut().map(|job| job.tell("address t")).collect();
     assert_eq!(before, after);
 }

@@ -6,6 +6,7 @@ mod support;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use support::patience::{PATIENCE, within};
 use support::{Jobs, MIB, Manager};
 use tidegate_ffi::units::{Class, SlotIndex, Step, TenantId, Units};
 use tidegate_ffi::wire::message::{FromShim, JobClaim, JobSpec, LeaseRequest, ToManager, ToShim};
@@ -16,9 +17,9 @@ use tidegate_ffi::wire::{Connection, Header};
 fn insult(manager: &Manager, bytes: &[u8]) {
     let mut stream = UnixStream::connect(manager.socket()).unwrap();
     stream.write_all(bytes).unwrap();
-    let mut rest = Vec::new();
     // However it ends, it ends: the manager does not wait for more.
-    let _ = stream.read_to_end(&mut rest);
+    let ended = within(PATIENCE, move || drop(stream.read_to_end(&mut Vec::new())));
+    assert!(ended.is_ok(), "the manager waits for more of {bytes:?}");
 }
 
 fn other_version() -> Vec<u8> {
@@ -43,13 +44,14 @@ fn lie(manager: &Manager) -> ToShim {
         ahead: Units(u32::MAX),
     };
     connection.send(&ToManager::Shim(FromShim::Lease(request)), &[]).unwrap();
-    loop {
+    let refusal = move || loop {
         match connection.receive::<ToShim>() {
             Ok((answer @ ToShim::Refused { .. }, _)) => return answer,
             Ok(_) => {}
             Err(error) => panic!("it was not told why: {error}"),
         }
-    }
+    };
+    within(PATIENCE, refusal).expect("the liar is not refused")
 }
 
 #[test]
@@ -83,4 +85,28 @@ fn nobody_but_the_user_may_connect() {
     let mode = std::fs::metadata(manager.socket()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let _ = manager.status().has_ended("nobody");
+}
+
+#[test]
+fn a_group_that_is_named_may_connect_too() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let group = another_group();
+    let manager = Manager::start("1x4MiB", &["--unit", "64KiB", "--group", &group.to_string()]);
+    let socket = std::fs::metadata(manager.socket()).unwrap();
+    assert_eq!((socket.permissions().mode() & 0o777, socket.gid()), (0o660, group));
+}
+
+/// A group that a file of ours does not get by itself, if we may give it one.
+fn another_group() -> u32 {
+    // SAFETY: it has no arguments and cannot fail.
+    let own = unsafe { libc::getegid() };
+    // SAFETY: as above.
+    if unsafe { libc::geteuid() } == 0 {
+        return own + 1;
+    }
+    let mut groups = [0; 256];
+    // SAFETY: the array has room for as many as it is told.
+    let count = unsafe { libc::getgroups(groups.len() as i32, groups.as_mut_ptr()) };
+    let all = &groups[..usize::try_from(count).unwrap_or(0)];
+    all.iter().copied().find(|group| *group != own).unwrap_or(own)
 }

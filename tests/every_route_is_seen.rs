@@ -9,9 +9,10 @@ mod support;
 
 use c::Compiler;
 use node::Node;
-use std::io::{BufRead, BufReader, Lines, Read};
+use std::io::Read;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use support::patience::{Lines, output};
 use support::{Jobs, MIB, Manager};
 use tidegate_manager::artifacts;
 
@@ -130,7 +131,8 @@ fn a_required_manager_that_is_missing_means_no_cuda() {
     let manager = manager();
     let linked = Linked::on(&manager);
     let mut command = linked.preloaded(Path::new("/nowhere/socket"));
-    let output = command.env("TIDEGATE_REQUIRED", "1").output().unwrap();
+    command.env("TIDEGATE_REQUIRED", "1");
+    let output = output(command);
     // CUDA_ERROR_SYSTEM_NOT_READY
     assert_eq!(String::from_utf8_lossy(&output.stdout), "driver->cuInit(0) is 802\n");
     let said = String::from_utf8_lossy(&output.stderr);
@@ -142,7 +144,8 @@ fn what_the_ledger_would_not_see_is_refused_by_name_and_once() {
     let manager = manager();
     let compiler = Compiler::with(Node::of(&manager).libraries());
     let mut command = manager.run(&["--name", "managed"], &compiler.compile("managed"));
-    let output = command.env("TIDEGATE_LOG", "info").output().unwrap();
+    command.env("TIDEGATE_LOG", "info");
+    let output = output(command);
     // CUDA_ERROR_NOT_SUPPORTED
     assert_eq!(String::from_utf8_lossy(&output.stdout), "cuMemAllocManaged is 801\n".repeat(2));
     let said = String::from_utf8_lossy(&output.stderr);
@@ -173,19 +176,19 @@ impl Linked {
 /// A program of `driver.h`, which says a word at each step and waits after the first.
 struct Program {
     process: Child,
-    lines: Lines<BufReader<ChildStdout>>,
+    lines: Lines,
 }
 
 impl Program {
     fn start(mut command: Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = command.spawn().unwrap();
-        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let lines = Lines::of(process.stdout.take().unwrap());
         Self { process, lines }
     }
 
     fn line(&mut self) -> String {
-        self.lines.next().map_or_else(|| format!("nothing; {}", self.said()), Result::unwrap)
+        self.lines.next().unwrap_or_else(|| format!("nothing; {}", self.said()))
     }
 
     fn go_on(&mut self) {
@@ -194,6 +197,7 @@ impl Program {
 
     /// Its good end, and what it said on stderr.
     fn end(mut self) -> String {
+        assert!(self.lines.ended(), "it goes on and on");
         let said = self.said();
         assert!(self.process.wait().unwrap().success(), "{said}");
         said

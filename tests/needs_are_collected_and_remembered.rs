@@ -36,7 +36,11 @@ fn runs_beside_a_big_one(options: &[&str], run_before: bool) -> bool {
     big.tell("fill t 1");
     let mut second = manager.probe(&[&["--name", "b"], options].concat());
     second.tell("device 0");
-    manager.job("b").state == "open"
+    // Granted it is at last in any case, for the first does nothing more.
+    let status = manager.status_when(|status| !status.job("b").figures.grants.is_empty());
+    let end_of_the_first = status.job("big").figures.grants[0].1;
+    let beside = |end: u64| status.job("b").figures.grants[0].0 < end;
+    end_of_the_first.is_none_or(beside)
 }
 
 #[test]

@@ -6,12 +6,15 @@ use support::{Jobs, KIB, MIB, Manager};
 
 #[test]
 fn only_temporary_memory_is_switched() {
-    let manager = Manager::start("1x8MiB", &["--unit", "64KiB", "--offset", "64KiB", "--slice", "20ms"]);
+    let options = ["--unit", "64KiB", "--offset", "64KiB", "--slice", "20ms", "--boundary-deadline", "50ms"];
+    let manager = Manager::start("1x8MiB", &options);
     let mut jobs = ["a", "b"].map(|name| manager.probe(&["--name", name]));
     for job in &mut jobs {
         job.tell("device 0");
         job.tell(&format!("alloc weights {MIB} persistent"));
         job.tell("fill weights 1");
+        // From now on what lives long is told by boundaries, not by how often it was switched.
+        job.tell("boundary");
     }
     for round in 0..4 {
         for job in &mut jobs {

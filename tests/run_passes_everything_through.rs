@@ -5,7 +5,8 @@ mod support;
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
+use support::patience::{Lines, finish, output};
 use support::{Jobs, Manager};
 
 fn manager() -> Manager {
@@ -16,10 +17,6 @@ fn shell(manager: &Manager, script: &str) -> Command {
     let mut command = manager.run(&["--name", "sh"], Path::new("/bin/sh"));
     command.args(["-c", script]);
     command
-}
-
-fn output(mut command: Command) -> Output {
-    command.output().unwrap()
 }
 
 #[test]
@@ -43,7 +40,7 @@ fn input_and_output_are_the_programs() {
         .spawn()
         .unwrap();
     program.stdin.take().unwrap().write_all(b"hello\n").unwrap();
-    let output = program.wait_with_output().unwrap();
+    let output = finish(program);
     assert_eq!(output.stdout, b"got hello\n");
     assert_eq!(output.stderr, b"oops\n");
 }
@@ -55,11 +52,11 @@ fn a_signal_reaches_the_program_itself() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut up = [0; 3];
-    std::io::Read::read_exact(program.stdout.as_mut().unwrap(), &mut up).unwrap();
+    let said = Lines::of(program.stdout.take().unwrap());
+    assert_eq!(said.next().as_deref(), Some("up"));
     // SAFETY: a signal to our own child, which has not been waited for.
     unsafe { libc::kill(program.id() as i32, libc::SIGUSR1) };
-    assert_eq!(program.wait().unwrap().code(), Some(9));
+    assert_eq!(finish(program).status.code(), Some(9));
 }
 
 #[test]

@@ -4,25 +4,27 @@
 mod support;
 
 use serde_json::Value;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
+use support::patience::{PATIENCE, finish, output_within};
 use support::{Jobs, Manager, Status};
 
-fn demo(directory: &std::path::Path) -> Value {
+/// The switches of a leg that make it a test.
+const SWITCHES: f64 = 3.0;
+
+fn demo(directory: &std::path::Path, steps: u32) -> Value {
     let json = directory.join("demo.json");
     let picture = directory.join("demo.svg");
-    let output = Command::new(support::tidegate())
-        .args(["demo", "--software", "--steps", "40", "--hidden", "256", "--batch", "240", "--slice", "20ms"])
-        .args(["--gpu-memory", "5504KiB", "--unit", "64KiB", "--offset", "64KiB", "--json"])
-        .arg(&json)
-        .arg("--picture")
-        .arg(&picture)
-        .output()
-        .unwrap();
+    let mut command = support::command();
+    command.args(["demo", "--software", "--steps", &steps.to_string(), "--hidden", "256", "--batch", "240"]);
+    command.args(["--slice", "20ms", "--gpu-memory", "5504KiB", "--unit", "64KiB", "--offset", "64KiB"]);
+    command.arg("--json").arg(&json).arg("--picture").arg(&picture);
+    let output = output_within(10 * PATIENCE, command);
     let told = String::from_utf8_lossy(&output.stdout);
     let warned = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{told}\n{warned}");
     assert!(!warned.contains("WARN"), "jobs that end as they should are nothing to warn of: {warned}");
-    for line in ["digits-1", "at a boundary", "losses and weights", "40 steps, loss"] {
+    let ended = format!("{steps} steps, loss");
+    for line in ["digits-1", "at a boundary", "losses and weights", &ended] {
         assert!(told.contains(line), "{line}: {told}");
     }
     assert!(told.lines().all(|line| line.chars().count() <= 100), "too wide to read: {told}");
@@ -34,9 +36,25 @@ fn demo(directory: &std::path::Path) -> Value {
 #[test]
 fn the_demo_shows_equal_results() {
     let directory = tempfile::tempdir().unwrap();
-    let figures = demo(directory.path());
+    let mut fewest = 0.0;
+    // How many switches there are in so many steps is the machine's affair.
+    for steps in [40, 80, 160, 320, 640] {
+        let figures = demo(directory.path(), steps);
+        fewest = check(&figures);
+        if fewest >= SWITCHES {
+            return;
+        }
+    }
+    panic!("a leg had only {fewest} switches: no pressure, no test");
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// The switches of the leg that had fewest.
+fn check(figures: &Value) -> f64 {
     assert_eq!(figures["software_gpu"], true);
-    let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{value} is no number"));
     assert!(number(&figures["footprint_sum_bytes"]) > number(&figures["gpu_memory_bytes"]));
     let legs = figures["legs"].as_array().unwrap();
     assert_eq!(
@@ -44,7 +62,6 @@ fn the_demo_shows_equal_results() {
         [true, false]
     );
     for leg in legs {
-        assert!(number(&leg["switches"]) >= 3.0, "no pressure, no test: {leg}");
         assert_eq!(leg["jobs"].as_array().unwrap().len(), 3);
         for job in leg["jobs"].as_array().unwrap() {
             assert!(
@@ -59,6 +76,7 @@ fn the_demo_shows_equal_results() {
             assert!(number(&job["restored_bytes"]) >= saved);
         }
     }
+    legs.iter().map(|leg| number(&leg["switches"])).fold(f64::INFINITY, f64::min)
 }
 
 #[test]
@@ -69,16 +87,12 @@ fn who_waits_for_the_idle_manager_sees_every_job_ended() {
         job.tell("device 0");
         job.tell("alloc a 65536");
     }
-    let socket = manager.socket();
-    let waiting = Command::new(support::tidegate())
-        .args(["status", "--wait-idle", "--json", "--socket"])
-        .arg(&socket)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut status = support::command();
+    status.args(["status", "--wait-idle", "--json", "--socket"]).arg(manager.socket());
+    let waiting = status.stdout(Stdio::piped()).spawn().unwrap();
     here.end();
     there.end();
-    let output = waiting.wait_with_output().unwrap();
+    let output = finish(waiting);
     let status: Status = serde_json::from_slice(&output.stdout).unwrap();
     assert!(status.jobs.is_empty() && status.has_ended("here") && status.has_ended("there"), "{status:#?}");
     for job in &status.ended {

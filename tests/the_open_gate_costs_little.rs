@@ -17,6 +17,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use support::Manager;
+use support::patience::{PATIENCE, output_within};
 
 /// Instructions that a launch may execute in the shim.
 const MOST_ADDED: u64 = 60;
@@ -41,12 +42,9 @@ fn a_launch_through_the_open_gate_adds_few_instructions() {
     ]);
     command.args(["--collect-atstart=no", "--toggle-collect=cuLaunchKernel", "--zero-before=launch_counted"]);
     command.arg(format!("--callgrind-out-file={}", profile.path().display()));
-    let output = command
-        .arg(compiler.compile("launcher"))
-        .arg(LAUNCHES.to_string())
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
+    command.arg(compiler.compile("launcher")).arg(LAUNCHES.to_string()).stdin(Stdio::null());
+    // Valgrind takes fifty times as long.
+    let output = output_within(5 * PATIENCE, command);
     assert!(output.stdout == b"launched\n", "{output:?}");
     let counted = total(&std::fs::read_to_string(profile.path()).unwrap());
     println!("{counted} instructions added by {LAUNCHES} launches: {} each", counted / LAUNCHES);

@@ -17,12 +17,21 @@ impl Compiler {
 
     /// The executable made of `tests/programs/NAME.c`.
     pub fn compile(&self, name: &str) -> PathBuf {
+        self.make(name, &["-lcuda", "-ldl"])
+    }
+
+    /// The module image made of `tests/programs/NAME.c`: a library with kernels.
+    pub fn compile_kernels(&self, name: &str) -> PathBuf {
+        self.make(name, &["-shared", "-fPIC"])
+    }
+
+    fn make(&self, name: &str, options: &[&str]) -> PathBuf {
         let source =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name).with_extension("c");
         let program = self.directory.path().join(name);
         let mut cc = Command::new("cc");
         cc.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Wno-unused-function", "-Werror", "-o"]);
-        cc.arg(&program).arg(&source).arg("-L").arg(&self.libraries).args(["-lcuda", "-ldl"]);
+        cc.arg(&program).arg(&source).arg("-L").arg(&self.libraries).args(options);
         let status = cc.status().expect("cc, which Rust links with, is missing");
         assert!(status.success(), "{cc:?}");
         program

@@ -1,23 +1,24 @@
 //! What the tests share: a manager on software GPUs, and programs under it.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
-use std::io::{BufRead, BufReader, Write};
+pub mod patience;
+
+use patience::{Lines, PATIENCE};
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Instant;
 use tidegate_manager::artifacts;
 pub use tidegate_manager::server::status::{EndedJob, JobStatus, Status};
 
 pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;
 
-/// How long anything in a test may take before it counts as hung.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// A manager of a test's own, on software GPUs; it ends with the test.
 pub struct Manager {
     process: Child,
+    said: Lines,
     directory: tempfile::TempDir,
 }
 
@@ -25,14 +26,14 @@ impl Manager {
     /// `gpus` as in `--software-gpu`; more options as on the command line.
     pub fn start(gpus: &str, options: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let mut command = Command::new(tidegate());
+        let mut command = command();
         command.arg("manager").arg("--socket").arg(directory.path().join("socket"));
         command.args(["--software-gpu", gpus]).args(options).stdout(Stdio::piped()).process_group(0);
         let mut process = command.spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line.trim_end(), "ready", "the manager did not start");
-        Self { process, directory }
+        let said = Lines::of(process.stdout.take().unwrap());
+        let manager = Self { process, said, directory };
+        assert_eq!(manager.said.next().as_deref(), Some("ready"), "the manager did not start");
+        manager
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -41,7 +42,7 @@ impl Manager {
 
     /// `tidegate run OPTIONS -- PROGRAM`, not started yet.
     pub fn run(&self, options: &[&str], program: &Path) -> Command {
-        let mut command = Command::new(tidegate());
+        let mut command = command();
         command.arg("run").arg("--socket").arg(self.socket()).args(options).arg("--").arg(program);
         command
     }
@@ -52,11 +53,9 @@ impl Manager {
     }
 
     pub fn status(&self) -> Status {
-        let output = Command::new(tidegate())
-            .args(["status", "--json", "--socket"])
-            .arg(self.socket())
-            .output()
-            .unwrap();
+        let mut command = command();
+        command.args(["status", "--json", "--socket"]).arg(self.socket());
+        let output = patience::output(command);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
     }
@@ -73,6 +72,27 @@ impl Manager {
         }
     }
 
+    /// Has `work` done again and again, until the jobs have been switched so often, all added up.
+    /// How much work that takes is the machine's affair; that another switch comes is not.
+    pub fn work_until_switched(&self, jobs: &[&str], switches: u64, mut work: impl FnMut()) {
+        let count = || -> u64 {
+            let status = self.status();
+            jobs.iter().map(|name| status.job(name).figures.switches).sum()
+        };
+        let (mut last, mut since) = (0, Instant::now());
+        loop {
+            let counted = count();
+            if counted >= switches {
+                return;
+            }
+            if counted > last {
+                (last, since) = (counted, Instant::now());
+            }
+            assert!(since.elapsed() < PATIENCE, "{counted} switches of {switches}, and no more come");
+            work();
+        }
+    }
+
     pub fn job(&self, name: &str) -> JobStatus {
         self.status().job(name).clone()
     }
@@ -86,7 +106,13 @@ impl Drop for Manager {
     fn drop(&mut self) {
         // SAFETY: a signal to our own child, which has not been waited for.
         unsafe { libc::kill(self.process.id() as i32, libc::SIGTERM) };
+        let ended = self.said.ended();
+        if !ended {
+            // SAFETY: a signal to the group that was made for the manager, which has not been waited for.
+            unsafe { libc::kill(-(self.process.id() as i32), libc::SIGKILL) };
+        }
         let _ = self.process.wait();
+        assert!(ended || std::thread::panicking(), "the manager did not end when it was told to");
     }
 }
 
@@ -121,14 +147,14 @@ impl Jobs for Status {
 pub struct Probe {
     pub process: Child,
     orders: Option<ChildStdin>,
-    answers: BufReader<ChildStdout>,
+    answers: Lines,
 }
 
 impl Probe {
     pub fn start(mut command: Command) -> Self {
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let orders = process.stdin.take();
-        let answers = BufReader::new(process.stdout.take().unwrap());
+        let answers = Lines::of(process.stdout.take().unwrap());
         Self { process, orders, answers }
     }
 
@@ -138,14 +164,14 @@ impl Probe {
     }
 
     /// The next answer: `Ok` or `Err` with its words.
+    #[track_caller]
     pub fn answer(&mut self) -> Result<String, String> {
-        let mut line = String::new();
-        self.answers.read_line(&mut line).unwrap();
+        let Some(line) = self.answers.next() else { return Err("the program ended".into()) };
         match line.trim_end().split_once(' ') {
             Some(("ok", words)) => Ok(words.into()),
             Some(("error", words)) => Err(words.into()),
             _ if line.trim_end() == "ok" => Ok(String::new()),
-            _ => Err(format!("the program ended: {line:?}")),
+            _ => Err(format!("the program said {line:?}")),
         }
     }
 
@@ -159,6 +185,7 @@ impl Probe {
     /// Ends the program and waits for its end.
     pub fn end(mut self) {
         self.orders = None;
+        assert!(self.answers.ended(), "the program did not end when it was told to");
         assert!(self.process.wait().unwrap().success());
     }
 }
@@ -170,6 +197,16 @@ impl Drop for Probe {
     }
 }
 
+/// `tidegate`, once all that it needs is built. Under cargo it would build that itself, while the
+/// test waits for something else; so the test does, however long it takes.
+pub fn command() -> Command {
+    artifacts::shim().expect("the libraries build");
+    let mut command = Command::new(tidegate());
+    command.env_remove("CARGO");
+    command
+}
+
+/// Where the command lies.
 pub fn tidegate() -> &'static str {
     env!("CARGO_BIN_EXE_tidegate")
 }

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use super::support::Manager;
+use super::support::patience::output;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -12,7 +13,8 @@ impl Node {
     /// What `tidegate run` tells its program.
     pub fn of(manager: &Manager) -> Self {
         let mut command = manager.run(&["--name", "node"], Path::new("printenv"));
-        let output = command.arg("TIDEGATE_SOFTGPU").output().unwrap();
+        command.arg("TIDEGATE_SOFTGPU");
+        let output = output(command);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         Self(String::from_utf8(output.stdout).unwrap().trim_end().into())
     }

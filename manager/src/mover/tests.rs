@@ -6,6 +6,7 @@
 
 use super::{MoverConfig, run};
 use crate::software_gpu::{NODE_VARIABLE, SoftwareNode};
+use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs::File;
@@ -13,8 +14,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Output, Stdio};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use tidegate_ffi::units::{Class, GpuUuid, PieceId, Step, TenantId};
 use tidegate_ffi::wire::Connection;
 use tidegate_ffi::wire::message::{FromMover, Move, ToMover};
@@ -22,6 +24,8 @@ use tidegate_ffi::wire::message::{FromMover, Move, ToMover};
 /// Set in a test's own process: the GPU.
 const GPU_VARIABLE: &str = "TIDEGATE_TEST_MOVER_GPU";
 const FAULTS_VARIABLE: &str = "TIDEGATE_SOFTGPU_FAULTS";
+/// No test takes longer, on the slowest machine, or it hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
 const UNIT: u64 = 64 << 10;
 const GPU_UNITS: u64 = 64;
 const TENANT: TenantId = TenantId(7);
@@ -47,9 +51,22 @@ fn on_a_software_gpu(test: &str, dram: u64, faults: &str, body: impl FnOnce(&mut
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([&format!("mover::tests::{test}"), "--exact", "--nocapture"]);
     command.env(NODE_VARIABLE, node.path()).env(FAULTS_VARIABLE, faults);
-    let output = command.env(GPU_VARIABLE, node.gpus()[0].to_string()).output().unwrap();
+    command.env(GPU_VARIABLE, node.gpus()[0].to_string()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = finish(command.spawn().unwrap(), test);
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+/// Waits for a test's own process, not for ever.
+fn finish(process: Child, test: &str) -> Output {
+    let pid = Pid::from_child(&process);
+    let (done, ended) = std::sync::mpsc::channel();
+    // Nobody waits any more if it took too long.
+    std::thread::spawn(move || drop(done.send(process.wait_with_output())));
+    ended.recv_timeout(PATIENCE).map(Result::unwrap).unwrap_or_else(|_| {
+        let _ = kill_process(pid, Signal::KILL);
+        panic!("{test} did not end within {PATIENCE:?}")
+    })
 }
 
 fn start(config: MoverConfig) -> (Connection, JoinHandle<anyhow::Result<()>>, FromMover) {

@@ -42,6 +42,24 @@ impl Guest {
         }
     }
 
+    /// How many pieces of the GPU the guest has mapped.
+    pub fn mapped_pieces(&self) -> usize {
+        let node = std::env::var("TIDEGATE_SOFTGPU").unwrap();
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.process())).unwrap();
+        maps.lines().filter(|line| line.contains(&node)).count()
+    }
+
+    /// Whether the thread that carries out the manager's orders sleeps.
+    pub fn gate_thread_sleeps(&self) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.process())).unwrap();
+        let stats = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("stat")).ok());
+        stats.filter(|stat| stat.contains("(tidegate-gate)")).all(|stat| stat.contains(") S "))
+    }
+
+    fn process(&self) -> u32 {
+        self.child.as_ref().expect("it has not ended").id()
+    }
+
     /// Ends the guest: what it said on stderr.
     pub fn end(mut self) -> Vec<String> {
         self.line().tell("end");
@@ -71,8 +89,8 @@ impl Line {
     /// The answer to an order.
     pub fn hear(&mut self) -> String {
         let mut answer = String::new();
-        self.reader.get_mut().set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        self.reader.read_line(&mut answer).unwrap();
+        self.reader.get_mut().set_read_timeout(Some(stage::STEP_PATIENCE)).unwrap();
+        self.reader.read_line(&mut answer).expect("the guest does not answer");
         answer.trim_end().into()
     }
 
@@ -149,6 +167,12 @@ fn carry_out(driver: &Driver, words: &[&str], numbers: &[u64]) -> Result<String,
             call!(driver, cuStreamEndCapture(stream(*capturing), (&raw mut first).cast()))?;
         }
         ("work", [seed, rounds]) => work(driver, *seed, *rounds)?,
+        ("churn", [bytes, rounds]) => {
+            for _ in 0..*rounds {
+                call!(driver, cuMemAlloc_v2(&mut first, *bytes as usize))?;
+                call!(driver, cuMemFree_v2(first))?;
+            }
+        }
         ("release", []) => call!(driver, cuDevicePrimaryCtxRelease_v2(0))?,
         ("allocate", [bytes]) => {
             call!(driver, cuMemAlloc_v2(&mut first, *bytes as usize))?;

@@ -16,6 +16,8 @@ use tidegate_ffi::wire::{Connection, Mapped};
 
 /// The one tenant.
 pub const TENANT: TenantId = TenantId(7);
+/// A deadline that is not to come.
+pub const PATIENCE_MS: u64 = 60_000;
 /// What the job is told as the GPU's memory.
 pub const QUOTA: u64 = 8 << 20;
 
@@ -189,7 +191,7 @@ impl Manager {
     }
 
     pub fn ask_to_close(&self, boundary: u64, deadline_ms: u64) {
-        self.send(ToShim::Close { step: Step(99), boundary, deadline_ms, drain_ms: 10_000 }, &[]);
+        self.send(ToShim::Close { step: Step(99), boundary, deadline_ms, drain_ms: PATIENCE_MS }, &[]);
     }
 
     /// Threads that wait may say so before.

@@ -1,18 +1,23 @@
 //! Many switches at moments that nobody chose, under threads that allocate, compute and free.
 
 use crate::guest::Line;
-use crate::manager::Manager;
+use crate::manager::{Manager, TENANT};
 use crate::stage::UNIT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tidegate_ffi::units::{PieceId, Step};
 use tidegate_ffi::wire::live::LiveRange;
-use tidegate_ffi::wire::message::{Drained, FromShim, LeaseRequest, Placed};
+use tidegate_ffi::wire::message::{Drained, FromShim, LeaseRequest, Placed, ToShim};
 
 /// The switches that must have happened for the promise to mean anything.
 const SWITCHES: usize = 40;
-const ROUNDS: u32 = 1500;
+/// What a thread does at once; it is told to do it again until the switches have happened.
+const ROUNDS: u32 = 500;
+/// So many pieces are asked back while so many threads want memory: enough for a lease to come
+/// between, if it can.
+const RETURNS: usize = 12_000;
+const THREADS: u64 = 8;
 
 promise! {
     fn threads_find_their_bytes_whenever_they_are_stopped() {
@@ -34,10 +39,13 @@ promise! {
                 if ended {
                     assert_eq!(worker.hear(), "ok");
                 }
-                !ended
+                let again = ended && switches < SWITCHES;
+                if again {
+                    worker.tell(&format!("work {switches} {ROUNDS}"));
+                }
+                !ended || again
             });
         }
-        assert!(switches >= SWITCHES, "only {switches} switches");
         guest.end();
     }
 }
@@ -143,5 +151,65 @@ impl Storm {
             self.manager.store(new.piece, &bytes);
             new
         })
+    }
+}
+
+promise! {
+    fn nobody_asks_for_slots_whose_pieces_it_has_not_given_back() {
+        let mut storm = Storm { manager: Manager::start(), placed: BTreeMap::new(), answered: Vec::new() };
+        let (guest, _first) = storm.manager.guest_with_context();
+        let mut working: Vec<Line> = (0..THREADS).map(|_| guest.line()).collect();
+        for worker in &mut working {
+            assert_eq!(worker.ask("context"), "ok");
+            worker.tell(&format!("churn {UNIT} {ROUNDS}"));
+        }
+        let mut returned = 0;
+        while !working.is_empty() {
+            for _ in 0..100 {
+                storm.manager.send(ToShim::Recall { tenant: TENANT }, &[]);
+                returned += storm.serve_until_returned();
+            }
+            working.retain_mut(|worker| {
+                let ended = worker.answers_within(Duration::from_micros(1));
+                if ended {
+                    assert_eq!(worker.hear(), "ok");
+                }
+                let again = ended && returned < RETURNS;
+                if again {
+                    worker.tell(&format!("churn {UNIT} {ROUNDS}"));
+                }
+                !ended || again
+            });
+        }
+        guest.end();
+    }
+}
+
+impl Storm {
+    /// Answers leases, none of which may be for a slot that has a piece, until the recall is
+    /// answered: how many pieces came back.
+    fn serve_until_returned(&mut self) -> usize {
+        loop {
+            match self.manager.hear() {
+                FromShim::Return { pieces, .. } => {
+                    for piece in &pieces {
+                        self.placed.remove(piece).expect("a piece that it has");
+                        self.manager.destroy(*piece);
+                    }
+                    return pieces.len();
+                }
+                FromShim::Lease(lease) => {
+                    let end = lease.first.0 + lease.units.0;
+                    let there = |piece: &&Placed| {
+                        let behind = piece.slot.0 < end && lease.first.0 < piece.slot.0 + piece.units.0;
+                        piece.class == lease.class && behind
+                    };
+                    let there = self.placed.values().find(there);
+                    assert!(there.is_none(), "{lease:?}, where it still has {there:?}");
+                    self.grant(lease);
+                }
+                other => self.note(other),
+            }
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! What a program notices of being stopped and going on: nothing but the time.
 
-use crate::manager::{Manager, TENANT};
+use crate::manager::{Manager, PATIENCE_MS, TENANT};
 use crate::stage::UNIT;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 use tidegate_ffi::units::{Class, Step};
 use tidegate_ffi::wire::message::{FromShim, ToShim};
 
@@ -26,6 +26,7 @@ promise! {
         manager.store(new.piece, &saved);
 
         line.tell(&format!("read {address} 100000"));
+        assert_eq!(manager.hear(), FromShim::Waiting);
         assert!(line.is_silent(), "a copy went through a closed gate");
         manager.map(&[new]);
         manager.open();
@@ -68,8 +69,12 @@ promise! {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();
         assert_eq!(line.ask("boundary"), "ok");
-        manager.ask_to_close(3, 20_000);
-        std::thread::sleep(Duration::from_millis(30));
+        manager.ask_to_close(3, PATIENCE_MS);
+        // It has heard of it, and waits for the boundary.
+        let gate = &manager.page.as_ref().unwrap().gate;
+        while gate.load(Ordering::Relaxed) != 1 || !guest.gate_thread_sleeps() {
+            std::thread::yield_now();
+        }
         assert_eq!(line.ask("boundary"), "ok");
         line.tell("boundary");
         let (drained, _) = manager.hear_drained();
@@ -86,7 +91,7 @@ promise! {
     fn an_allocation_on_the_way_to_the_boundary_is_served() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();
-        manager.ask_to_close(0, 20_000);
+        manager.ask_to_close(0, PATIENCE_MS);
         line.tell("allocate 5000");
         let lease = manager.hear_lease();
         manager.grant(&lease);
@@ -107,8 +112,11 @@ promise! {
         line.tell(&format!("allocate {}", 4 * UNIT));
         let lease = manager.hear_lease();
         let part = manager.make(lease.class, lease.first.0, 1);
+        assert_eq!(guest.mapped_pieces(), 0);
         manager.give(&lease, vec![part], true);
-        std::thread::sleep(Duration::from_millis(50));
+        while guest.mapped_pieces() == 0 {
+            std::thread::yield_now();
+        }
         let (drained, live) = manager.close(0, 0);
         assert_eq!(drained.outstanding, [lease.step]);
         assert_eq!(live, []);

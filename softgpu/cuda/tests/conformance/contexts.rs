@@ -63,7 +63,7 @@ promise! {
         ok!(cuCtxCreate_v4(&mut context, std::ptr::null_mut(), 0, 0));
         alloc(1 << 20);
         stream(0);
-        busy(std::ptr::null_mut(), 5);
+        nap(std::ptr::null_mut(), 5);
         ok!(cuCtxDestroy_v2(context));
         assert_eq!(free_memory(), MEMORY);
         assert_eq!(cu!(cuCtxSetCurrent(context)), CUresult::CUDA_ERROR_INVALID_CONTEXT);
@@ -115,7 +115,7 @@ promise! {
         start_on(0);
         let (nowhere, value) = (8u64, 1u32);
         let (mark, poke) = (event(), kernel(c"poke"));
-        busy(std::ptr::null_mut(), 30);
+        nap(std::ptr::null_mut(), 30);
         assert_eq!(launch(poke, std::ptr::null_mut(), &[arg(&nowhere), arg(&value)]), CUresult::CUDA_SUCCESS);
         ok!(cuEventRecord(mark, std::ptr::null_mut()));
         assert_eq!(cu!(cuEventSynchronize(mark)), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
@@ -139,7 +139,7 @@ promise! {
         use std::os::unix::process::ExitStatusExt;
         if part() == "crasher" {
             start();
-            busy(std::ptr::null_mut(), 1);
+            nap(std::ptr::null_mut(), 1);
             ok!(cuCtxSynchronize());
             // SAFETY: none; this process is here to fault.
             unsafe { std::ptr::without_provenance_mut::<u32>(16).write_volatile(1) };

@@ -12,11 +12,12 @@ promise! {
         let (lane, x, y) = (stream(1), alloc(16), alloc(16));
         write(x, &[1.0f32, 2.0, 3.0, 4.0]);
         write(y, &[1.0f32; 4]);
-        busy(lane, 30);
+        let held = hold(lane);
         let (mut count, mut a) = (4u32, 2.0f32);
         let done = launch(kernel(c"axpy"), lane, &[arg(&count), arg(&a), arg(&x), arg(&y)]);
         assert_eq!(done, CUresult::CUDA_SUCCESS);
         (count, a) = (0, 0.0);
+        held.let_go();
         ok!(cuStreamSynchronize(lane));
         assert_eq!(read::<f32>(y, 4), [3.0, 5.0, 7.0, 9.0], "{count} {a}");
     }

@@ -104,12 +104,13 @@ promise! {
         let mut page = 1u32;
         // SAFETY: four bytes of our own.
         unsafe { pin.write(1) };
-        busy(lane, 200);
+        let held = hold(lane);
         ok!(cuMemcpyHtoDAsync_v2(at, arg(&page), 4, lane));
         ok!(cuMemcpyHtoDAsync_v2(at + 4, pin.cast(), 4, lane));
         page += 1;
         // SAFETY: as above; the copy has not run.
         unsafe { pin.write(page) };
+        held.let_go();
         ok!(cuStreamSynchronize(lane));
         assert_eq!(read::<u32>(at, 2), [1, 2]);
     }
@@ -121,7 +122,7 @@ promise! {
         let lane = stream(1);
         let at = alloc(4);
         write(at, &[5u32]);
-        busy(lane, 30);
+        nap(lane, 30);
         let mut back = 0u32;
         ok!(cuMemcpyDtoHAsync_v2((&raw mut back).cast(), at, 4, lane));
         assert_eq!(back, 5);

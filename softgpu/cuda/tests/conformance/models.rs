@@ -7,6 +7,9 @@ use cudarc::driver::sys::{CUresult, CUstream};
 
 use crate::support::*;
 
+/// What is modelled takes so long on an idle machine; on a busy one it is tried so long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Asserts that `act` never takes less than was modelled, and once hardly more: what others on this
 /// machine take is not the model's.
 fn takes(modelled: f64, act: impl Fn()) {
@@ -19,8 +22,13 @@ fn takes(modelled: f64, act: impl Fn()) {
         assert!(*took >= modelled * 0.99, "{took} s, modelled {modelled} s");
         *took <= modelled * 1.1 + 0.002
     };
-    let times: Vec<f64> = std::iter::repeat_with(once).take(40).take_while(|t| !close(t)).collect();
-    assert!(times.len() < 40, "modelled {modelled} s, took {times:?}");
+    assert!(sometime(|| close(&once())), "modelled {modelled} s, it always took much longer");
+}
+
+/// Whether something is so at one of many tries.
+fn sometime(so: impl Fn() -> bool) -> bool {
+    let began = Instant::now();
+    std::iter::repeat_with(so).take_while(|_| began.elapsed() < PATIENCE).any(|so| so)
 }
 
 promise! {
@@ -46,9 +54,9 @@ promise! {
         let quick = || {
             let begin = Instant::now();
             ok!(cuMemcpyDtoD_v2(at, other, 8 << 20));
-            begin.elapsed() < Duration::from_millis(20)
+            begin.elapsed() < Duration::from_millis(41)
         };
-        assert!((0..9).any(|_| quick()), "a copy within the device crosses no link");
+        assert!(sometime(quick), "a copy within the device crosses no link");
     }
 }
 

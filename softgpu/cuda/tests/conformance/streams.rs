@@ -1,7 +1,7 @@
 //! Streams, events, and the order they keep.
 
 use std::ptr::null_mut;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use cudarc::driver::sys::{CUresult, CUstream};
 
@@ -26,15 +26,13 @@ promise! {
         ok!(cuCtxSynchronize());
         ok!(cuMemsetD8_v2(list, 0, 4096));
         ok!(cuCtxSynchronize());
-        let begin = Instant::now();
-        busy(lane, 200);
+        let held = hold(lane);
         for value in 0..100 {
             append(list, value, lane);
         }
-        assert!(begin.elapsed() < Duration::from_millis(200));
         assert_eq!(cu!(cuStreamQuery(lane)), CUresult::CUDA_ERROR_NOT_READY);
+        held.let_go();
         ok!(cuStreamSynchronize(lane));
-        assert!(begin.elapsed() >= Duration::from_millis(200));
         assert_eq!(read::<u32>(list, 101)[1..], (0..100).collect::<Vec<u32>>());
     }
 }
@@ -43,10 +41,12 @@ promise! {
     fn the_legacy_stream_waits_for_blocking_streams_and_they_for_it() on PLAIN; {
         start();
         let (blocking, list) = (stream(0), list());
-        busy(blocking, 100);
+        let held = hold(blocking);
         append(list, 1, blocking);
         append(list, 2, null_mut());
         append(list, 3, blocking);
+        assert_eq!(cu!(cuStreamQuery(null_mut())), CUresult::CUDA_ERROR_NOT_READY);
+        held.let_go();
         ok!(cuStreamSynchronize(blocking));
         assert_eq!(read::<u32>(list, 4), [3, 1, 2, 3]);
     }
@@ -56,10 +56,11 @@ promise! {
     fn non_blocking_streams_do_not_wait_for_the_legacy_stream() on PLAIN; {
         start();
         let (free, list) = (stream(1), list());
-        busy(null_mut(), 400);
+        let held = hold(null_mut());
         append(list, 1, free);
         ok!(cuStreamSynchronize(free));
         assert_eq!(cu!(cuStreamQuery(null_mut())), CUresult::CUDA_ERROR_NOT_READY);
+        held.let_go();
     }
 }
 
@@ -68,12 +69,13 @@ promise! {
         let context = start() as usize;
         let per_thread = || 2 as CUstream;
         let list = list();
-        busy(per_thread(), 30);
+        let held = hold(per_thread());
         append(list, 1, per_thread());
         std::thread::spawn(move || {
             ok!(cuCtxSetCurrent(context as _));
             ok!(cuStreamQuery(per_thread()));
         }).join().unwrap();
+        held.let_go();
         ok!(cuStreamSynchronize(per_thread()));
         assert_eq!(read::<u32>(list, 2), [1, 1]);
         std::thread::spawn(move || {
@@ -93,12 +95,14 @@ promise! {
         ok!(cuEventQuery(begin));
         let started = Instant::now();
         ok!(cuEventRecord(begin, one));
-        busy(one, 100);
+        nap(one, 100);
+        let held = hold(one);
         append(list, 1, one);
         ok!(cuEventRecord(end, one));
         assert_eq!(cu!(cuEventQuery(end)), CUresult::CUDA_ERROR_NOT_READY);
         ok!(cuStreamWaitEvent(other, end, 0));
         append(list, 2, other);
+        held.let_go();
         ok!(cuStreamSynchronize(other));
         assert_eq!(read::<u32>(list, 3), [2, 1, 2]);
         let mut milliseconds = 0.0;
@@ -112,20 +116,22 @@ promise! {
     fn a_context_records_and_awaits_all_its_streams() on PLAIN; {
         let context = start();
         let (one, other, list) = (stream(1), stream(0), list());
-        let mark = event();
+        let (mark, end_of_one) = (event(), event());
         ok!(cuCtxRecordEvent(context, mark));
         ok!(cuEventQuery(mark));
-        let begin = Instant::now();
-        busy(one, 20);
-        busy(other, 100);
+        let (first, second) = (hold(one), hold(other));
+        ok!(cuEventRecord(end_of_one, one));
         ok!(cuCtxRecordEvent(context, mark));
         assert_eq!(cu!(cuEventQuery(mark)), CUresult::CUDA_ERROR_NOT_READY);
         ok!(cuCtxWaitEvent(context, mark));
         let late = stream(1);
         append(list, 1, late);
         assert_eq!(cu!(cuStreamQuery(late)), CUresult::CUDA_ERROR_NOT_READY);
+        first.let_go();
+        ok!(cuEventSynchronize(end_of_one));
+        assert_eq!(cu!(cuEventQuery(mark)), CUresult::CUDA_ERROR_NOT_READY);
+        second.let_go();
         ok!(cuEventSynchronize(mark));
-        assert!(begin.elapsed() >= Duration::from_millis(100));
         ok!(cuCtxSynchronize());
         assert_eq!(read::<u32>(list, 2), [1, 1]);
     }
@@ -135,9 +141,10 @@ promise! {
     fn a_destroyed_stream_still_does_its_work() on PLAIN; {
         start();
         let (lane, list) = (stream(1), list());
-        busy(lane, 20);
+        let held = hold(lane);
         append(list, 1, lane);
         ok!(cuStreamDestroy_v2(lane));
+        held.let_go();
         assert_eq!(cu!(cuStreamSynchronize(lane)), CUresult::CUDA_ERROR_INVALID_HANDLE);
         ok!(cuCtxSynchronize());
         assert_eq!(read::<u32>(list, 2), [1, 1]);
@@ -153,9 +160,10 @@ promise! {
         start();
         let lane = stream(1);
         let noted = std::sync::atomic::AtomicU32::new(0);
-        busy(lane, 20);
+        let held = hold(lane);
         ok!(cuLaunchHostFunc(lane, Some(note), (&raw const noted).cast_mut().cast()));
         assert_eq!(noted.load(std::sync::atomic::Ordering::SeqCst), 0);
+        held.let_go();
         ok!(cuStreamSynchronize(lane));
         assert_eq!(noted.load(std::sync::atomic::Ordering::SeqCst), 1);
     }
@@ -179,7 +187,7 @@ promise! {
     fn a_process_may_end_with_work_under_way() on PLAIN; {
         start();
         let lane = stream(1);
-        busy(lane, 5000);
+        let _held = hold(lane);
         append(alloc(4096), 1, lane);
         std::process::exit(0);
     }

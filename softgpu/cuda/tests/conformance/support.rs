@@ -5,13 +5,14 @@ use std::ffi::{CStr, OsString, c_void};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{self, CUcontext, CUdeviceptr, CUfunction, CUresult};
 
-/// No promise takes longer, or it hangs.
-const PATIENCE: Duration = Duration::from_secs(40);
+/// No promise takes longer, on the slowest machine, or it hangs.
+const PATIENCE: Duration = Duration::from_secs(150);
 
 /// Calls a driver function and gives its code.
 macro_rules! cu {
@@ -102,7 +103,8 @@ pub fn finish(mut child: Child, name: &str) {
     let (mut out, mut err) = (String::new(), String::new());
     child.stdout.take().map(|mut pipe| pipe.read_to_string(&mut out));
     child.stderr.take().map(|mut pipe| pipe.read_to_string(&mut err));
-    assert!(status.is_some_and(|status| status.success()), "{name}: {status:?}\n{out}\n{err}");
+    let Some(status) = status else { panic!("{name}: it did not end within {PATIENCE:?}\n{out}\n{err}") };
+    assert!(status.success(), "{name}: {status:?}\n{out}\n{err}");
 }
 
 fn this_test(name: &str, node: &Path) -> Command {
@@ -266,10 +268,31 @@ pub fn arg<T>(value: &T) -> *const c_void {
     std::ptr::from_ref(value).cast()
 }
 
-/// Keeps its stream busy for some milliseconds.
-pub fn busy(stream: sys::CUstream, milliseconds: u64) {
+/// Keeps its stream busy for some milliseconds, at least.
+pub fn nap(stream: sys::CUstream, milliseconds: u64) {
     let function = kernel(c"nap");
     assert_eq!(launch(function, stream, &[arg(&milliseconds)]), CUresult::CUDA_SUCCESS);
+}
+
+/// A kernel that runs until it is let go; at the latest when this is dropped.
+pub struct Held(&'static AtomicU32);
+
+impl Held {
+    pub fn let_go(self) {}
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.store(1, Ordering::SeqCst);
+    }
+}
+
+/// Keeps its stream busy until it is let go.
+pub fn hold(stream: sys::CUstream) -> Held {
+    let word: &'static AtomicU32 = Box::leak(Box::default());
+    let address = word.as_ptr();
+    assert_eq!(launch(kernel(c"hold"), stream, &[arg(&address)]), CUresult::CUDA_SUCCESS);
+    Held(word)
 }
 
 /// Reads device memory.

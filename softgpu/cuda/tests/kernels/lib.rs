@@ -68,6 +68,18 @@ pub unsafe extern "C" fn nap(_: *const Launch, args: *const *const c_void) {
 }
 
 #[unsafe(no_mangle)]
+pub static hold_params: Params<1> = params([8]);
+
+/// Ends when *at is not 0 any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hold(_: *const Launch, args: *const *const c_void) {
+    let at = unsafe { *(*args).cast::<*const u32>() };
+    while unsafe { at.read_volatile() } == 0 {
+        std::thread::sleep(std::time::Duration::from_micros(100));
+    }
+}
+
+#[unsafe(no_mangle)]
 pub static poke_params: Params<2> = params([8, 4]);
 
 /// *at = value
