@@ -3,7 +3,7 @@
 
 mod support;
 
-use support::{Jobs, KIB, Manager, Probe};
+use support::{KIB, Manager, Probe};
 
 /// Names, sizes and seeds of what a job has; sizes that straddle units and pieces.
 struct Contents {

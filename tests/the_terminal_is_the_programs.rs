@@ -93,15 +93,7 @@ impl Terminal {
         let stdio = || Stdio::from(tty.try_clone().unwrap());
         leader.stdin(stdio()).stdout(stdio()).stderr(stdio());
         // SAFETY: between fork and exec only two system calls are made.
-        unsafe {
-            leader.pre_exec(|| {
-                libc::setsid();
-                match libc::ioctl(0, libc::TIOCSCTTY, 0) {
-                    0 => Ok(()),
-                    _ => Err(std::io::Error::last_os_error()),
-                }
-            })
-        };
+        unsafe { leader.pre_exec(take_terminal) };
         let child = leader.spawn().unwrap();
         // The command keeps descriptors of its own.
         *leader = Command::new("true");
@@ -119,6 +111,12 @@ impl Terminal {
         let found = lines.filter_map(|line| line.split_once(words).map(|(_, rest)| rest.to_owned())).next();
         found.unwrap_or_else(|| panic!("the terminal never says {words:?}"))
     }
+}
+
+/// Makes the calling process a session's leader, on the terminal that is its standard input.
+fn take_terminal() -> std::io::Result<()> {
+    rustix::process::setsid()?;
+    Ok(rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?)
 }
 
 /// The process that watches a program.

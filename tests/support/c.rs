@@ -1,4 +1,5 @@
 //! The tests' C programs: compiled by the system's compiler and linked with the software driver.
+#![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
