@@ -26,6 +26,7 @@ mod departure;
 mod event;
 mod job;
 mod lease;
+mod needs;
 mod order;
 mod outside;
 #[cfg(test)]
@@ -36,6 +37,7 @@ pub use job::{Arrival, Departure, Job, Pending, Phase, Recall, SavedRange, Sessi
 pub use outside::Outside;
 
 use crate::ledger::Ledger;
+use needs::Needs;
 use std::collections::{BTreeMap, BTreeSet};
 use tidegate_ffi::units::{GpuUuid, JobId, PieceId, SessionId, Step, TenantId, Units};
 use tidegate_ffi::wire::message::{JobSpec, Layout, Need, ToMover, ToShim};
@@ -77,7 +79,7 @@ pub struct Scheduler {
     /// Processes that wait for room outside of pieces.
     rooms: Vec<(SessionId, Step, GpuUuid)>,
     /// What a user's job of a name last needed (R4.1).
-    remembered: BTreeMap<(u32, String), Need>,
+    remembered: Needs,
     next_step: u64,
     next_tenant: u64,
     next_piece: u64,
@@ -97,7 +99,7 @@ impl Scheduler {
             pending: BTreeMap::new(),
             admissions: Vec::new(),
             rooms: Vec::new(),
-            remembered: BTreeMap::new(),
+            remembered: Needs::default(),
             next_step: 0,
             next_tenant: 0,
             next_piece: 0,
@@ -170,7 +172,7 @@ impl Scheduler {
     }
 
     fn add_job(&mut self, id: JobId, uid: u32, mut spec: JobSpec) {
-        spec.need = spec.need.or_else(|| self.remembered.get(&(uid, spec.name.clone())).copied());
+        spec.need = spec.need.or_else(|| self.remembered.of(uid, &spec.name));
         self.jobs.insert(id, Job::new(uid, spec));
     }
 
@@ -326,7 +328,7 @@ impl Scheduler {
         job.used.persistent = job.used.persistent.max(bytes(tenant.peak_persistent));
         job.used.temporary = job.used.temporary.max(bytes(tenant.peak_temporary));
         if job.used != Need::default() {
-            self.remembered.insert((job.uid, job.spec.name.clone()), job.used);
+            self.remembered.note(job.uid, &job.spec.name, job.used);
         }
     }
 
