@@ -436,6 +436,8 @@ pub enum ToCommand {
         place: u32,
         /// How many wait.
         of: u32,
+        /// The name of a job in its way that cannot be stopped: its work does not end.
+        behind: Option<String>,
     },
     /// The answer to `Status`: a part of a JSON text with the names that docs/status.md
     /// documents. The text is as long as the jobs' histories: it comes in as many parts as it

@@ -45,7 +45,7 @@ fn detach(program: i32, socket: OwnedFd) -> anyhow::Result<()> {
 }
 
 fn watch(connection: &Connection, program: &OwnedFd) {
-    let mut waited = false;
+    let mut said = Said::default();
     loop {
         let mut fds = [PollFd::new(connection, PollFlags::IN), PollFd::new(program, PollFlags::IN)];
         match poll(&mut fds, None) {
@@ -57,7 +57,7 @@ fn watch(connection: &Connection, program: &OwnedFd) {
             return;
         }
         match connection.receive::<ToCommand>() {
-            Ok((ToCommand::Queue { place, of }, _)) => waited = tell(place, of, waited),
+            Ok((ToCommand::Queue { place, of, behind }, _)) => said.tell(place, of, behind),
             Ok(_) => {}
             // The manager is gone; the shim says what that means for the program.
             Err(_) => return,
@@ -65,10 +65,27 @@ fn watch(connection: &Connection, program: &OwnedFd) {
     }
 }
 
-/// Says that the job begins to wait for its first turn; turns that come and go are not news.
-fn tell(place: u32, of: u32, waited: bool) -> bool {
-    if place > 0 && !waited {
-        eprintln!("tidegate: waiting for GPU memory, place {place} of {of}");
+/// What the user knows already.
+#[derive(Default)]
+struct Said {
+    waits: bool,
+    behind: Option<String>,
+}
+
+impl Said {
+    /// Says that the job begins to wait for its first turn, and for whom in vain; turns that come
+    /// and go are not news.
+    fn tell(&mut self, place: u32, of: u32, behind: Option<String>) {
+        if place > 0 && !std::mem::replace(&mut self.waits, true) {
+            eprintln!("tidegate: waiting for GPU memory, place {place} of {of}");
+        }
+        if let Some(name) = &behind
+            && self.behind != behind
+        {
+            eprintln!(
+                "tidegate: waiting for the end of {name:?}, which cannot be stopped: its work does not end"
+            );
+            self.behind = behind;
+        }
     }
-    waited || place > 0
 }

@@ -204,6 +204,8 @@ pub enum Effect {
         place: u32,
         /// How many wait.
         of: u32,
+        /// A job in its way that cannot be stopped.
+        behind: Option<JobId>,
     },
     /// The pieces are no more: their fds can be closed.
     Destroyed(Vec<PieceId>),

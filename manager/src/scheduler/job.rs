@@ -61,8 +61,8 @@ pub struct Job {
     pub cramped: bool,
     /// The most that a process of it, that has ended, needed on a GPU.
     pub used: Need,
-    /// The last queue place that was told.
-    pub told_place: Option<(u32, u32)>,
+    /// The last queue place that was told, of how many, and behind whom; within: it waited.
+    pub told_place: Option<Option<(u32, u32, Option<JobId>)>>,
     /// What its slices and switches cost.
     pub stats: Stats,
 }
@@ -159,7 +159,12 @@ impl Job {
 
     /// May it never be closed: it serves, or it cannot be drained.
     pub fn unsliceable(&self) -> bool {
-        self.spec.resident || self.failed_drains >= super::DRAINS_BEFORE_UNSLICEABLE
+        self.spec.resident || self.is_endless()
+    }
+
+    /// Could it not be drained, however often that was tried.
+    pub fn is_endless(&self) -> bool {
+        self.failed_drains >= super::DRAINS_BEFORE_UNSLICEABLE
     }
 
     /// Does it hold a grant, or is it about to.

@@ -243,16 +243,23 @@ impl Scheduler {
     pub(super) fn tell_places(&mut self) {
         let queue: Vec<JobId> = self.queue();
         let of = queue.len() as u32;
-        let mut told = Vec::new();
-        for (id, job) in &mut self.jobs {
-            let place = queue.iter().position(|waiting| waiting == id).map_or(0, |index| index as u32 + 1);
-            let state = (place, if place == 0 { 0 } else { of });
-            if job.told_place != Some(state) {
-                job.told_place = Some(state);
-                told.push(Effect::Queue { job: *id, place: state.0, of: state.1 });
+        let ids: Vec<JobId> = self.jobs.keys().copied().collect();
+        for id in ids {
+            let place = queue.iter().position(|waiting| *waiting == id).map(|index| index as u32 + 1);
+            let told = place.map(|place| (place, of, self.behind(id)));
+            if let Some(job) = self.jobs.get_mut(&id).filter(|job| job.told_place != Some(told)) {
+                job.told_place = Some(told);
+                let (place, of, behind) = told.unwrap_or_default();
+                self.effects.push(Effect::Queue { job: id, place, of, behind });
             }
         }
-        self.effects.append(&mut told);
+    }
+
+    /// A job whose work does not end, on a GPU that this one waits for: it cannot be stopped.
+    fn behind(&self, id: JobId) -> Option<JobId> {
+        let gpus = self.gpus_of(id);
+        let in_the_way = self.tenants.values().filter(|tenant| gpus.contains(&tenant.gpu)).map(|t| t.job);
+        in_the_way.filter(|job| *job != id).find(|job| self.jobs.get(job).is_some_and(Job::is_endless))
     }
 
     /// The jobs that wait: first those that wait for their turn, in order, then those that wait

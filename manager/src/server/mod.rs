@@ -429,7 +429,7 @@ impl Server {
             Effect::Shim(session, message) => self.send_to_shim(session, message),
             Effect::Mover(gpu, message) => self.send_to_mover(gpu, &message),
             Effect::Expel(session, reason) => self.expel(ClientId(session.0), &reason),
-            Effect::Queue { job, place, of } => self.tell_place(job, place, of),
+            Effect::Queue { job, place, of, behind } => self.tell_place(job, place, of, behind),
             Effect::Destroyed(pieces) => {
                 for piece in pieces {
                     self.pieces.remove(&piece);
@@ -463,9 +463,19 @@ impl Server {
         }
     }
 
-    fn tell_place(&mut self, job: JobId, place: u32, of: u32) {
+    fn tell_place(&mut self, job: JobId, place: u32, of: u32, behind: Option<JobId>) {
         let Some(id) = self.announcers.get(&job).copied() else { return };
-        self.answer(id, ToCommand::Queue { place, of });
+        let behind = behind.map(|other| self.name_for(other, job));
+        self.answer(id, ToCommand::Queue { place, of, behind });
+    }
+
+    /// A job's name, as another job's user may know it.
+    fn name_for(&self, job: JobId, reader: JobId) -> String {
+        let jobs = self.scheduler.jobs();
+        match (jobs.get(&job), jobs.get(&reader)) {
+            (Some(job), Some(reader)) if job.uid == reader.uid => job.spec.name.clone(),
+            _ => "another user's job".into(),
+        }
     }
 
     fn job_ended(&mut self, id: JobId, job: &Job) {

@@ -92,6 +92,8 @@ pub struct JobStatus {
     pub state: String,
     /// Its place among those that wait; 0: it does not wait.
     pub queue_place: u32,
+    /// It is never closed: it is resident, or its work did not end when it should have.
+    pub unsliceable: bool,
     /// The GPUs it is on.
     pub gpus: Vec<String>,
     /// Process ids.
@@ -299,6 +301,7 @@ fn job_status(server: &Server, id: JobId, job: &Job) -> JobStatus {
     JobStatus {
         state: state(job, tenants.is_empty()).into(),
         queue_place: queue.iter().position(|waiting| *waiting == id).map_or(0, |index| index as u32 + 1),
+        unsliceable: job.unsliceable(),
         gpus: tenants.iter().map(|tenant| tenant.gpu.to_string()).collect(),
         pids: clients().map(|client| client.pid).collect(),
         persistent_bytes: resident(Class::Persistent),
