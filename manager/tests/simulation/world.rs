@@ -572,6 +572,7 @@ impl World {
             ToMover::Scrub { step, .. } if lazy => (step, Ok(0)),
             ToMover::Scrub { step, pieces } => (step, memory.scrub(&pieces)),
             ToMover::Destroy { step, pieces } => (step, memory.destroy(&pieces)),
+            ToMover::Adopt { .. } => return Ok(None),
             ToMover::Measure { step } => {
                 let used_bytes = u64::from(memory.used_by_all()) * UNIT;
                 let total_bytes = u64::from(memory.capacity) * UNIT;
