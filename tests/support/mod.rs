@@ -25,8 +25,14 @@ pub struct Manager {
 impl Manager {
     /// `gpus` as in `--software-gpu`; more options as on the command line.
     pub fn start(gpus: &str, options: &[&str]) -> Self {
+        Self::start_with(gpus, options, &[])
+    }
+
+    /// The same, with paths in its environment.
+    pub fn start_with(gpus: &str, options: &[&str], environment: &[(&str, &Path)]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut command = command();
+        command.envs(environment.iter().copied());
         command.arg("manager").arg("--socket").arg(directory.path().join("socket"));
         command.args(["--software-gpu", gpus]).args(options).stdout(Stdio::piped()).process_group(0);
         let mut process = command.spawn().unwrap();

@@ -305,7 +305,8 @@ pub enum ToMover {
         /// From where.
         moves: Vec<Move>,
     },
-    /// Copy saved bytes back into pieces, then forget the saved copy.
+    /// Copy saved bytes back into pieces, then forget the saved copy. If the mover dies before it
+    /// has answered, the copy is still there for the next one.
     Restore {
         /// Repeated by the answer.
         step: Step,
@@ -323,7 +324,7 @@ pub enum ToMover {
         /// Which.
         pieces: Vec<PieceId>,
     },
-    /// Release pieces: their memory goes back to the GPU.
+    /// Release pieces: their memory goes back to the GPU. What is unknown is gone already.
     Destroy {
         /// Repeated by the answer.
         step: Step,
@@ -335,11 +336,38 @@ pub enum ToMover {
         /// Who.
         tenant: TenantId,
     },
+    /// The first orders, of which the last brings the index: take over what the mover before held.
+    /// With the descriptors of the pieces, of the slabs, and of the index, in this order. Not
+    /// answered by `Done` but, after the last, by `Index` and `Adopted`, or by `Unusable`.
+    Adopt {
+        /// Names and sizes in bytes.
+        pieces: Vec<(PieceId, u64)>,
+        /// Names of the slabs of saved bytes.
+        slabs: Vec<u32>,
+        /// Brings no index yet, or the last part; with it the orders that were not answered: they
+        /// follow, and whatever was done for them counts as not done.
+        again: Option<Vec<Step>>,
+    },
     /// Ask the driver what is free. Answered by `Measured`.
     Measure {
         /// Repeated by the answer.
         step: Step,
     },
+}
+
+impl ToMover {
+    /// What the answer will repeat; `None`: there is no such answer.
+    pub fn step(&self) -> Option<Step> {
+        match self {
+            ToMover::Make { step, .. }
+            | ToMover::Save { step, .. }
+            | ToMover::Restore { step, .. }
+            | ToMover::Scrub { step, .. }
+            | ToMover::Destroy { step, .. }
+            | ToMover::Measure { step } => Some(*step),
+            ToMover::Forget { .. } | ToMover::Adopt { .. } => None,
+        }
+    }
 }
 
 /// A mover's messages.
@@ -354,7 +382,7 @@ pub enum FromMover {
         /// The smallest size of a piece; pieces are multiples of it.
         granularity_bytes: u64,
     },
-    /// The other first message: it is not.
+    /// The other first message: it is not. Also the other answer to `Adopt`. The mover ends.
     Unusable {
         /// Why, in one sentence.
         reason: String,
@@ -382,6 +410,25 @@ pub enum FromMover {
         /// The GPU's (or the tier's) memory was not enough: it may help to free some.
         out_of_memory: bool,
     },
+    /// A slab of memory for saved bytes was made. With its descriptor (sealed memfd): the manager
+    /// keeps it for the next mover.
+    Slab {
+        /// Its name.
+        slab: u32,
+    },
+    /// A slab was given back to the system: the manager closes its descriptor.
+    SlabGone {
+        /// Its name.
+        slab: u32,
+    },
+    /// From now on the save index lies here. With one descriptor (memfd, sealed against
+    /// shrinking), which takes the place of the one before.
+    Index,
+    /// The answer to `Adopt`: all is there as it was.
+    Adopted {
+        /// How long it took, in microseconds.
+        micros: u64,
+    },
     /// The answer to `Measure`.
     Measured {
         /// Of the order.
@@ -393,6 +440,19 @@ pub enum FromMover {
         /// Bytes of saved data in the DRAM tier.
         saved_bytes: u64,
     },
+}
+
+impl FromMover {
+    /// The order that this answers, if it answers one.
+    pub fn step(&self) -> Option<Step> {
+        match self {
+            FromMover::Made { step }
+            | FromMover::Done { step, .. }
+            | FromMover::Failed { step, .. }
+            | FromMover::Measured { step, .. } => Some(*step),
+            _ => None,
+        }
+    }
 }
 
 /// A command's messages.

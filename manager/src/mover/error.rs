@@ -75,6 +75,9 @@ pub enum OrderError {
     /// The tier has no room, or does not know its own memory.
     #[error(transparent)]
     Tier(#[from] TierError),
+    /// The save index cannot be written or read.
+    #[error("the save index: {0}")]
+    Index(#[from] std::io::Error),
     /// A driver call failed.
     #[error(transparent)]
     Driver(#[from] DriverError),

@@ -46,6 +46,16 @@ impl Index {
         removed
     }
 
+    /// All entries: whose, in which address range, at which place of it, and where they lie.
+    pub fn entries(&self) -> impl Iterator<Item = (TenantId, Class, u64, Extent)> + '_ {
+        let entries = |(&(tenant, class), ranges): (&(TenantId, Class), &'_ Ranges)| {
+            let of_range: Vec<_> =
+                ranges.0.iter().map(|(at, extent)| (tenant, class, *at, *extent)).collect();
+            of_range
+        };
+        self.ranges.iter().flat_map(entries)
+    }
+
     /// Forgets all of a tenant's bytes; returns where they lay.
     pub fn forget(&mut self, tenant: TenantId) -> Vec<Extent> {
         let ranges = Class::ALL.into_iter().filter_map(|class| self.ranges.remove(&(tenant, class)));

@@ -10,17 +10,23 @@
 //! CUDA. Orders are handled one by one, in the order in which they come; each is answered before
 //! the next is read, so an answered order is over.
 //!
+//! It may die at any moment, and lose nothing: the manager holds a descriptor of every piece, of
+//! every slab of the tier and of the save index (`journal`). The next mover is handed them, and the
+//! orders that were not answered are given again (I7).
+//!
 //! Invariants:
 //! - an order that fails changes nothing: no piece is made, no byte is kept or forgotten (poison
 //!   and scrubs apart, whose pieces hold no bytes of value);
-//! - the write order of a save: bytes first, then the index (DESIGN §8);
+//! - the write order of a save: bytes first, then the index, then the answer (DESIGN §8);
 //! - no tenant's bytes are read out under another tenant's name: the index has one entry for each
 //!   saved byte, and only its bytes are copied back;
 //! - the tier's memory never exceeds its share (I6).
 
 mod copy;
+pub mod death;
 mod error;
 mod index;
+mod journal;
 mod orders;
 mod pieces;
 mod plan;
@@ -30,8 +36,8 @@ mod tests;
 mod tier;
 
 use anyhow::Context as _;
-use copy::{Gpu, OpenError};
-use orders::Mover;
+use copy::Gpu;
+use orders::{Answer, Mover};
 use rustix::io::Errno;
 use std::ffi::CString;
 use std::os::fd::AsFd;
@@ -63,7 +69,7 @@ pub fn run(connection: Connection, config: MoverConfig) -> anyhow::Result<()> {
     }
 }
 
-fn refuse(connection: &Connection, error: &OpenError) -> anyhow::Result<()> {
+fn refuse(connection: &Connection, error: &dyn std::error::Error) -> anyhow::Result<()> {
     tracing::warn!(%error, "the GPU is not usable");
     let message = FromMover::Unusable { reason: error.to_string() };
     connection.send(&message, &[]).context("the manager cannot be told that its GPU is not usable")
@@ -71,13 +77,16 @@ fn refuse(connection: &Connection, error: &OpenError) -> anyhow::Result<()> {
 
 fn serve(connection: &Connection, gpu: Rc<Gpu>, dram_bytes: u64) -> anyhow::Result<()> {
     connection.send(&ready(&gpu), &[]).context("the manager cannot be told that its GPU is ready")?;
-    let mut mover = Mover::new(gpu, dram_bytes);
+    let mut mover = Mover::new(gpu, dram_bytes).context("the save index cannot be made")?;
     loop {
         match connection.receive::<ToMover>() {
-            Ok((order, _)) => match carry_out(connection, &mut mover, order) {
-                // The manager has ended before it could hear the answer.
-                Err(SendError::Socket(Errno::PIPE)) => return Ok(()),
-                answered => answered.context("an order cannot be answered")?,
+            Ok((order, fds)) => match mover.handle(order, fds) {
+                Ok(answers) => match answers.iter().try_for_each(|answer| tell(connection, answer)) {
+                    // The manager has ended before it could hear the answer.
+                    Err(SendError::Socket(Errno::PIPE)) => return Ok(()),
+                    told => told.context("an order cannot be answered")?,
+                },
+                Err(error) => return refuse(connection, &error),
             },
             Err(ReceiveError::Closed) => return Ok(()),
             Err(error) => return Err(error).context("the manager's orders cannot be read"),
@@ -94,8 +103,9 @@ fn ready(gpu: &Gpu) -> FromMover {
     }
 }
 
-fn carry_out(connection: &Connection, mover: &mut Mover, order: ToMover) -> Result<(), SendError> {
-    let Some(answer) = mover.handle(order) else { return Ok(()) };
+fn tell(connection: &Connection, answer: &Answer) -> Result<(), SendError> {
     let fds: Vec<_> = answer.fds.iter().map(AsFd::as_fd).collect();
-    connection.send(&answer.message, &fds)
+    connection.send(&answer.message, &fds)?;
+    death::point("answered");
+    Ok(())
 }

@@ -4,10 +4,12 @@
 //! measures (DESIGN §2): a GPU with a single tenant pays for neither.
 
 use super::copy::{Gpu, Piece};
+use super::death;
 use super::error::OrderError;
 use super::pieces::Pieces;
 use super::save::Store;
-use super::tier::{Dram, Tier};
+use super::tier::{Dram, SlabId, SlabNews, Tier};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Instant;
@@ -24,6 +26,8 @@ pub struct Mover {
     pieces: Pieces,
     store: Store<Dram>,
     engaged: bool,
+    /// Slabs to take over, until the index comes.
+    slabs: Vec<(SlabId, OwnedFd)>,
     gpu: Rc<Gpu>,
 }
 
@@ -41,19 +45,77 @@ enum Outcome {
 
 impl Mover {
     /// A mover that has made nothing yet, with `dram_bytes` for saved bytes.
-    pub fn new(gpu: Rc<Gpu>, dram_bytes: u64) -> Self {
+    pub fn new(gpu: Rc<Gpu>, dram_bytes: u64) -> io::Result<Self> {
         let slab_bytes = SLAB_BYTES.min(gpu.properties().total_bytes);
         let tier = Dram::new(dram_bytes, slab_bytes, Some(gpu.clone()));
-        Self { pieces: Pieces::default(), store: Store::new(tier), engaged: false, gpu }
+        let (pieces, store) = (Pieces::default(), Store::new(tier)?);
+        Ok(Self { pieces, store, engaged: false, slabs: Vec::new(), gpu })
     }
 
-    /// Carries one order out; `None` when it is not answered.
-    pub fn handle(&mut self, order: ToMover) -> Option<Answer> {
+    /// Carries one order out, and says what the manager is to be told, in this order.
+    ///
+    /// # Errors
+    /// What a mover before this one held cannot be taken over.
+    pub fn handle(&mut self, order: ToMover, fds: Vec<OwnedFd>) -> Result<Vec<Answer>, OrderError> {
+        let answer = match order {
+            ToMover::Adopt { pieces, slabs, again } => return self.adopt(&pieces, &slabs, again, fds),
+            order => self.obey(order),
+        };
+        // The manager has the slabs before it hears that bytes are saved in them.
+        let mut answers = self.slab_news();
+        answers.extend(answer);
+        match self.store.tidy().and_then(|anew| anew.then(|| self.store.share_journal()).transpose()) {
+            Ok(anew) => answers.extend(anew.map(index)),
+            Err(error) => tracing::warn!(%error, "the save index cannot be written anew"),
+        }
+        Ok(answers)
+    }
+
+    fn slab_news(&mut self) -> Vec<Answer> {
+        let answer = |news| match news {
+            SlabNews::Made(slab, fd) => Answer { message: FromMover::Slab { slab: slab.0 }, fds: vec![fd] },
+            SlabNews::GivenBack(slab) => {
+                Answer { message: FromMover::SlabGone { slab: slab.0 }, fds: Vec::new() }
+            }
+        };
+        self.store.tier_mut().news().into_iter().map(answer).collect()
+    }
+
+    /// Takes over what a mover before this one held; with the last part of it, answers.
+    fn adopt(
+        &mut self,
+        pieces: &[(PieceId, u64)],
+        slabs: &[u32],
+        again: Option<Vec<Step>>,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Vec<Answer>, OrderError> {
+        let began = Instant::now();
+        let mut fds = fds.into_iter();
+        let adopted = pieces.iter().zip(&mut fds);
+        let adopted = adopted.map(|(&(id, bytes), fd)| Ok((id, Piece::adopt(&self.gpu, &fd, bytes)?)));
+        self.pieces.add(adopted.collect::<Result<_, DriverError>>()?);
+        self.slabs.extend(slabs.iter().copied().map(SlabId).zip(&mut fds));
+        death::point("adopt");
+        let Some(again) = again else { return Ok(Vec::new()) };
+        if let Some(journal) = fds.next() {
+            let saved = self.store.adopt(journal, &again)?;
+            let mut slabs = std::mem::take(&mut self.slabs);
+            slabs.sort_unstable_by_key(|(slab, _)| *slab);
+            self.store.tier_mut().adopt(slabs, saved)?;
+        }
+        let answers = vec![index(self.store.share_journal()?), adopted_in(began)];
+        Ok(answers)
+    }
+
+    /// Carries out one order that may fail; `None` when it is not answered.
+    fn obey(&mut self, order: ToMover) -> Option<Answer> {
         let began = Instant::now();
         let (step, outcome) = match order {
             ToMover::Make { step, pieces } => (step, self.make(&pieces)),
-            ToMover::Save { step, tenant, moves } => (step, self.save(tenant, &moves)),
-            ToMover::Restore { step, tenant, moves, poison } => (step, self.restore(tenant, &moves, &poison)),
+            ToMover::Save { step, tenant, moves } => (step, self.save(step, tenant, &moves)),
+            ToMover::Restore { step, tenant, moves, poison } => {
+                (step, self.restore(step, tenant, &moves, &poison))
+            }
             ToMover::Scrub { step, pieces } => (step, self.scrub(&pieces)),
             ToMover::Destroy { step, pieces } => (step, self.destroy(&pieces)),
             ToMover::Measure { step } => (step, self.measure()),
@@ -61,6 +123,7 @@ impl Mover {
                 self.store.forget(tenant);
                 return None;
             }
+            ToMover::Adopt { .. } => return None,
         };
         Some(answer(step, outcome, began))
     }
@@ -75,36 +138,47 @@ impl Mover {
         let made = made.collect::<Result<Vec<_>, DriverError>>()?;
         let fds = made.iter().map(|(_, piece)| piece.export()).collect::<Result<Vec<_>, DriverError>>()?;
         self.pieces.add(made);
+        death::point("make");
         Ok(Outcome::Made(fds))
     }
 
-    fn save(&mut self, tenant: TenantId, moves: &[Move]) -> Result<Outcome, OrderError> {
+    fn save(&mut self, step: Step, tenant: TenantId, moves: &[Move]) -> Result<Outcome, OrderError> {
         self.engage()?;
-        self.store.save(&self.gpu, &mut self.pieces, tenant, moves).map(Outcome::Moved)
+        let bytes = self.store.save(&self.gpu, &mut self.pieces, step, tenant, moves)?;
+        death::point("save:index");
+        Ok(Outcome::Moved(bytes))
     }
 
     fn restore(
         &mut self,
+        step: Step,
         tenant: TenantId,
         moves: &[Move],
         poison: &[PieceId],
     ) -> Result<Outcome, OrderError> {
         self.engage()?;
-        self.store.restore(&self.gpu, &mut self.pieces, tenant, moves, poison).map(Outcome::Moved)
+        let bytes = self.store.restore(&self.gpu, &mut self.pieces, step, tenant, moves, poison)?;
+        death::point("restore:index");
+        Ok(Outcome::Moved(bytes))
     }
 
     fn scrub(&mut self, ids: &[PieceId]) -> Result<Outcome, OrderError> {
         self.engage()?;
-        self.pieces.fill(&self.gpu, ids, 0).map(Outcome::Moved)
+        let bytes = self.pieces.fill(&self.gpu, ids, 0)?;
+        death::point("scrub");
+        Ok(Outcome::Moved(bytes))
     }
 
     fn destroy(&mut self, ids: &[PieceId]) -> Result<Outcome, OrderError> {
-        self.pieces.remove(ids).map(Outcome::Moved)
+        let bytes = self.pieces.remove(ids)?;
+        death::point("destroy");
+        Ok(Outcome::Moved(bytes))
     }
 
     fn measure(&mut self) -> Result<Outcome, OrderError> {
         self.engage()?;
         let (free_bytes, total_bytes) = self.gpu.measure()?;
+        death::point("measure");
         Ok(Outcome::Measured { free_bytes, total_bytes, saved_bytes: self.store.saved_bytes() })
     }
 
@@ -120,6 +194,15 @@ impl Mover {
         }
         Ok(())
     }
+}
+
+fn index(journal: OwnedFd) -> Answer {
+    Answer { message: FromMover::Index, fds: vec![journal] }
+}
+
+fn adopted_in(began: Instant) -> Answer {
+    let micros = began.elapsed().as_micros() as u64;
+    Answer { message: FromMover::Adopted { micros }, fds: Vec::new() }
 }
 
 fn answer(step: Step, outcome: Result<Outcome, OrderError>, began: Instant) -> Answer {

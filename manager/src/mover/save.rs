@@ -1,20 +1,28 @@
 //! Save and restore: a tenant's live bytes, from pieces to a tier and back.
 //!
 //! ```text
-//! save     plan ─► map pieces ─► extents ─► copies, waited for ─► index
-//! restore  plan ─► find in the index ─► poison ─► copies, waited for ─► index and extents forgotten
+//! save     plan ─► map pieces ─► extents ─► copies, waited for ─► journal ─► index
+//! restore  plan ─► find in the index ─► poison ─► copies, waited for ─► journal ─► forgotten
 //! ```
+//! The journal is the index as the next mover finds it, should this one die: an order that was not
+//! answered has, for the next, not been carried out.
+//!
 //! Invariant: an extent is in the index, or free; on every error it is what it was before.
 
 #![forbid(unsafe_code)]
 
 use super::copy::{Gpu, Transfer};
+use super::death;
 use super::error::OrderError;
 use super::index::Index;
+use super::journal::{self, Journal};
 use super::pieces::Pieces;
 use super::plan::{Part, deal, plan};
 use super::tier::{Extent, Tier};
-use tidegate_ffi::units::{PieceId, TenantId};
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use tidegate_ffi::units::{PieceId, Step, TenantId};
 use tidegate_ffi::wire::message::Move;
 
 /// What poison fills pieces with: no float, no plausible integer.
@@ -24,12 +32,35 @@ const POISON: u8 = 0xFF;
 pub struct Store<T: Tier> {
     tier: T,
     index: Index,
+    journal: Journal,
 }
 
 impl<T: Tier> Store<T> {
     /// A store that holds nothing.
-    pub fn new(tier: T) -> Self {
-        Self { tier, index: Index::default() }
+    pub fn new(tier: T) -> io::Result<Self> {
+        Ok(Self { tier, index: Index::default(), journal: Journal::new()? })
+    }
+
+    /// Takes over the index of a mover that died, without what was done by the orders in `again`.
+    /// Its saved bytes are for the tier to take over. The journal begins anew.
+    pub fn adopt(&mut self, journal: OwnedFd, again: &[Step]) -> io::Result<Vec<Extent>> {
+        self.index = journal::replay(&File::from(journal), again)?;
+        self.journal = Journal::of(&self.index)?;
+        Ok(self.index.entries().map(|(_, _, _, extent)| extent).collect())
+    }
+
+    /// A descriptor of the journal.
+    pub fn share_journal(&self) -> io::Result<OwnedFd> {
+        self.journal.share()
+    }
+
+    /// Begins the journal anew if most of it does not count any more; `true`: it did.
+    pub fn tidy(&mut self) -> io::Result<bool> {
+        let stale = self.journal.is_stale(&self.index);
+        if stale {
+            self.journal = Journal::of(&self.index)?;
+        }
+        Ok(stale)
     }
 
     /// The tier.
@@ -47,6 +78,7 @@ impl<T: Tier> Store<T> {
         &mut self,
         gpu: &Gpu,
         pieces: &mut Pieces,
+        step: Step,
         tenant: TenantId,
         moves: &[Move],
     ) -> Result<u64, OrderError> {
@@ -55,7 +87,10 @@ impl<T: Tier> Store<T> {
         pieces.map_for(gpu, &moves)?;
         let extents = self.tier.allocate(total(&moves))?;
         let parts = deal(&moves, &extents);
-        match self.transfers(pieces, &parts).and_then(|copies| Ok(gpu.copy_out(&copies)?)) {
+        match self
+            .copy_out(gpu, pieces, &parts)
+            .and_then(|()| Ok(self.journal.saved(step, tenant, &parts)?))
+        {
             Ok(()) => self.enter(tenant, &parts),
             Err(error) => {
                 self.free(extents);
@@ -65,12 +100,19 @@ impl<T: Tier> Store<T> {
         Ok(total(&moves))
     }
 
+    fn copy_out(&self, gpu: &Gpu, pieces: &Pieces, parts: &[Part]) -> Result<(), OrderError> {
+        gpu.copy_out(&self.transfers(pieces, parts)?)?;
+        death::point("save:bytes");
+        Ok(())
+    }
+
     /// Copies saved bytes back into pieces, after filling `poison` with 0xFF, and forgets the
     /// saved copy; returns how many bytes. A failed restore keeps the saved copy.
     pub fn restore(
         &mut self,
         gpu: &Gpu,
         pieces: &mut Pieces,
+        step: Step,
         tenant: TenantId,
         moves: &[Move],
         poison: &[PieceId],
@@ -81,12 +123,18 @@ impl<T: Tier> Store<T> {
         pieces.fill(gpu, poison, POISON)?;
         let parts = deal(&moves, &extents);
         gpu.copy_in(&self.transfers(pieces, &parts)?)?;
+        death::point("restore:bytes");
+        self.journal.restored(step, tenant, &moves)?;
         self.remove(tenant, &moves);
         Ok(total(&moves))
     }
 
     /// Forgets all of a tenant's saved bytes.
     pub fn forget(&mut self, tenant: TenantId) {
+        if let Err(error) = self.journal.gone(tenant) {
+            // The bytes stay for the next mover, if there is one, until that is replaced too.
+            tracing::warn!(%error, %tenant, "it cannot be noted that saved bytes are forgotten");
+        }
         let extents = self.index.forget(tenant);
         self.free(extents);
         self.tier.trim();

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -36,6 +36,9 @@ struct Bench {
     thread: JoinHandle<anyhow::Result<()>>,
     ready: FromMover,
     next: u64,
+    config: MoverConfig,
+    slabs: BTreeMap<u32, OwnedFd>,
+    index: Option<OwnedFd>,
 }
 
 /// Runs `test` of this module in a process of its own, with a GPU of 64 units and `dram` units for
@@ -83,8 +86,11 @@ fn software_driver() -> CString {
 
 impl Bench {
     fn start(gpu: GpuUuid, dram_bytes: u64) -> Self {
-        let (mover, thread, ready) = start(MoverConfig { gpu, dram_bytes, driver: software_driver() });
-        Self { mover, thread, ready, next: 0 }
+        let config = MoverConfig { gpu, dram_bytes, driver: software_driver() };
+        let (mover, thread, ready) = start(config.clone());
+        let mut bench = Self { mover, thread, ready, next: 0, config, slabs: BTreeMap::new(), index: None };
+        bench.adopt(&[], &[]);
+        bench
     }
 
     fn end(self) {
@@ -99,7 +105,48 @@ impl Bench {
 
     fn ask(&mut self, order: ToMover) -> (FromMover, Vec<OwnedFd>) {
         self.mover.send(&order, &[]).unwrap();
-        self.mover.receive().unwrap()
+        self.answer()
+    }
+
+    /// The next answer; what the manager keeps for the next mover comes before it.
+    fn answer(&mut self) -> (FromMover, Vec<OwnedFd>) {
+        loop {
+            let (answer, mut fds) = self.mover.receive().unwrap();
+            match answer {
+                FromMover::Slab { slab } => drop(self.slabs.insert(slab, fds.remove(0))),
+                FromMover::SlabGone { slab } => drop(self.slabs.remove(&slab)),
+                FromMover::Index => self.index = Some(fds.remove(0)),
+                answer => return (answer, fds),
+            }
+        }
+    }
+
+    /// Kills nobody, but goes on with another mover, for whom `again` was not answered.
+    fn replace(&mut self, pieces: &[(u64, u64, &File)], again: &[Step]) {
+        let config = self.config.clone();
+        let (mover, thread, ready) = start(config);
+        let old = std::mem::replace(&mut self.mover, mover);
+        drop(old);
+        std::mem::replace(&mut self.thread, thread).join().unwrap().unwrap();
+        self.ready = ready;
+        self.adopt(pieces, again);
+    }
+
+    /// Hands a new mover everything, each kind in a message of its own.
+    fn adopt(&mut self, pieces: &[(u64, u64, &File)], again: &[Step]) {
+        let send = |order: ToMover, fds: &[BorrowedFd<'_>]| self.mover.send(&order, fds).unwrap();
+        for (id, units, file) in pieces {
+            let pieces = vec![(PieceId(*id), units * UNIT)];
+            send(ToMover::Adopt { pieces, slabs: Vec::new(), again: None }, &[file.as_fd()]);
+        }
+        for (slab, fd) in &self.slabs {
+            send(ToMover::Adopt { pieces: Vec::new(), slabs: vec![*slab], again: None }, &[fd.as_fd()]);
+        }
+        let index: Vec<_> = self.index.iter().map(|fd| fd.as_fd()).collect();
+        let again = Some(again.to_vec());
+        send(ToMover::Adopt { pieces: Vec::new(), slabs: Vec::new(), again }, &index);
+        let (adopted, _) = self.answer();
+        assert!(matches!(adopted, FromMover::Adopted { .. }), "{adopted:?}");
     }
 
     fn try_make(&mut self, pieces: &[(u64, u64)]) -> Result<Vec<File>, (String, bool)> {
@@ -346,9 +393,84 @@ fn wrong_orders_are_refused_in_words() {
         assert!(refused(&[(2, 0)]).contains("positive multiples"));
         let many: Vec<_> = (10..264).map(|id| (id, 1)).collect();
         assert!(refused(&many).contains("253"));
-        assert_eq!(bench.destroy(&[1, 2]).unwrap_err().0, "piece 2 is unknown to the mover");
+        assert_eq!(bench.destroy(&[1, 1]).unwrap_err().0, "piece 1 is named twice in one order");
         assert_eq!(bench.scrub(&[2]).unwrap_err().0, "piece 2 is unknown to the mover");
-        assert_eq!(bench.destroy(&[1]), Ok(UNIT));
+        assert_eq!(bench.destroy(&[1, 2]), Ok(UNIT));
+        assert_eq!(bench.destroy(&[1, 2]), Ok(0), "what is gone already is gone");
+    });
+}
+
+#[test]
+fn the_next_mover_has_everything_that_was_answered() {
+    on_a_software_gpu("the_next_mover_has_everything_that_was_answered", 16, "", |bench| {
+        let (first, a) = filled(bench, 1, 2);
+        let (second, b) = filled(bench, 2, 1);
+        assert_eq!(bench.save(&[moved(1, 10, 90_000, 1_000)]), Ok(90_000));
+        assert_eq!(bench.save(&[moved(2, 0, 60_000, 200_000)]), Ok(60_000));
+        assert_eq!(bench.restore(&[moved(2, 0, 10_000, 200_000)], &[]), Ok(10_000));
+        let free = bench.measure().0;
+        bench.replace(&[(1, 2, &first), (2, 1, &second)], &[]);
+        assert_eq!((bench.measure().0, bench.saved_bytes()), (free, 140_000));
+        assert_eq!(bench.scrub(&[1, 2]), Ok(3 * UNIT));
+        assert_eq!(bench.restore(&[moved(1, 10, 90_000, 1_000)], &[1]), Ok(90_000));
+        assert!(bench.restore(&[moved(2, 0, 1, 200_000)], &[]).unwrap_err().0.contains("not all"));
+        assert_eq!(bench.restore(&[moved(2, 10_000, 50_000, 210_000)], &[2]), Ok(50_000));
+        assert!(contents(&first)[10..90_010] == a[10..90_010]);
+        assert!(contents(&second)[10_000..60_000] == b[10_000..60_000]);
+        // What was free is free again to the byte.
+        assert_eq!(bench.saved_bytes(), 0);
+        let (third, c) = filled(bench, 3, 16);
+        assert_eq!(bench.save(&[moved(3, 0, 16 * UNIT, 0)]), Ok(16 * UNIT));
+        bench.replace(&[(3, 16, &third)], &[]);
+        assert_eq!(bench.restore(&[moved(3, 0, 16 * UNIT, 0)], &[3]), Ok(16 * UNIT));
+        assert!(contents(&third) == c);
+    });
+}
+
+#[test]
+fn an_order_that_was_not_answered_can_be_given_again() {
+    on_a_software_gpu("an_order_that_was_not_answered_can_be_given_again", 4, "", |bench| {
+        let (piece, bytes) = filled(bench, 1, 2);
+        let all = [moved(1, 0, 2 * UNIT, 0)];
+        // Its save was carried out; nobody heard of it.
+        assert_eq!(bench.save(&all), Ok(2 * UNIT));
+        let save = Step(bench.next);
+        bench.replace(&[(1, 2, &piece)], &[save]);
+        assert_eq!(bench.saved_bytes(), 0);
+        assert_eq!(bench.save(&all), Ok(2 * UNIT));
+        // So was its restore: the next mover has the saved copy still, wherever the old one lay.
+        piece.write_all_at(&vec![7; 2 * UNIT as usize], 0).unwrap();
+        assert_eq!(bench.restore(&all, &[1]), Ok(2 * UNIT));
+        let restore = Step(bench.next);
+        piece.write_all_at(&vec![7; 2 * UNIT as usize], 0).unwrap();
+        bench.replace(&[(1, 2, &piece)], &[restore]);
+        assert_eq!(bench.saved_bytes(), 2 * UNIT);
+        assert_eq!(bench.restore(&all, &[1]), Ok(2 * UNIT));
+        assert!(contents(&piece) == bytes && bench.saved_bytes() == 0);
+    });
+}
+
+#[test]
+fn the_log_is_written_anew_and_loses_nothing() {
+    on_a_software_gpu("the_log_is_written_anew_and_loses_nothing", 4, "", |bench| {
+        let (piece, bytes) = filled(bench, 1, 2);
+        assert_eq!(bench.save(&[moved(1, UNIT, UNIT, UNIT)]), Ok(UNIT));
+        let size = |bench: &Bench| File::from(bench.index.as_ref().unwrap().try_clone().unwrap()).metadata();
+        let many: Vec<Move> = (0..4096).map(|i| moved(1, i * 16, 1, i * 16)).collect();
+        let (mut before, mut anew) = (0, 0);
+        for _ in 0..20 {
+            assert_eq!(bench.save(&many), Ok(4096));
+            assert_eq!(bench.restore(&many, &[]), Ok(4096));
+            bench.measure();
+            let now = size(bench).unwrap().len();
+            anew += u32::from(now < before);
+            before = now;
+        }
+        assert!(anew > 0, "the log has {before} bytes");
+        bench.replace(&[(1, 2, &piece)], &[]);
+        piece.write_all_at(&vec![7; UNIT as usize], UNIT).unwrap();
+        assert_eq!(bench.restore(&[moved(1, UNIT, UNIT, UNIT)], &[]), Ok(UNIT));
+        assert!(contents(&piece) == bytes);
     });
 }
 

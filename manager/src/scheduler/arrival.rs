@@ -22,7 +22,8 @@ impl Scheduler {
     /// Starts bringing back a job that should run, if it waits and there is room.
     pub(super) fn bring_back(&mut self, id: JobId) {
         let Some(job) = self.jobs.get(&id) else { return };
-        if job.phase != Phase::Waiting || self.now < job.not_restored_before || self.is_moving(id) {
+        let not_yet = job.phase != Phase::Waiting || self.now < job.not_restored_before;
+        if not_yet || self.is_moving(id) || self.is_stranded(id) {
             return;
         }
         let away: Vec<TenantId> =

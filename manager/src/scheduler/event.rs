@@ -42,6 +42,11 @@ pub enum Event {
         /// How many units the ledger may use.
         units: u32,
     },
+    /// A GPU's mover is gone for good. Who runs there keeps what it has.
+    GpuLost {
+        /// Which.
+        gpu: GpuUuid,
+    },
     /// A job was announced.
     JobArrived {
         /// Its id.

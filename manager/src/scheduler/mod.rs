@@ -62,6 +62,8 @@ pub struct Gpu {
     pub tenants: BTreeSet<TenantId>,
     /// What is known of memory outside of pieces.
     pub outside: Outside,
+    /// Nobody can make or move its memory any more.
+    pub lost: bool,
 }
 
 /// The state of all GPUs and jobs.
@@ -125,6 +127,7 @@ impl Scheduler {
     fn take_in(&mut self, event: Event) {
         match event {
             Event::GpuAdded { gpu, units } => self.add_gpu(gpu, units),
+            Event::GpuLost { gpu } => self.lose_gpu(gpu),
             Event::JobArrived { job, uid, spec } => self.add_job(job, uid, spec),
             Event::JobReleased { job } => self.release_job(job),
             Event::SessionJoined { session, job } => self.join(session, job),
@@ -166,9 +169,26 @@ impl Scheduler {
     fn add_gpu(&mut self, gpu: GpuUuid, units: u32) {
         let mut ledger = Ledger::new(Units(units), Units(self.config.offset_units));
         ledger.set_headroom(Units(self.config.headroom_units));
-        let gpu_state =
-            Gpu { ledger, spares: BTreeMap::new(), tenants: BTreeSet::new(), outside: Outside::default() };
-        self.gpus.insert(gpu, gpu_state);
+        let (spares, tenants, outside) = (BTreeMap::new(), BTreeSet::new(), Outside::default());
+        self.gpus.insert(gpu, Gpu { ledger, spares, tenants, outside, lost: false });
+    }
+
+    /// A GPU's memory cannot be moved any more. Who has a grant there keeps it, and is never closed
+    /// again; who waits could wait for ever, and ends.
+    fn lose_gpu(&mut self, id: GpuUuid) {
+        let Some(gpu) = self.gpus.get_mut(&id) else { return };
+        gpu.lost = true;
+        let waits = |tenant: &Tenant| matches!(self.phase_of(tenant), Phase::Waiting | Phase::Restoring);
+        let waiting: BTreeSet<SessionId> =
+            self.tenants_on(id).filter(|(_, t)| waits(t)).map(|(_, tenant)| tenant.session).collect();
+        for session in waiting {
+            self.expel(session, &format!("{id} cannot be shared any more: its mover died again and again"));
+        }
+    }
+
+    /// Is the job on a GPU whose memory cannot be moved any more.
+    fn is_stranded(&self, id: JobId) -> bool {
+        self.gpus_of(id).iter().any(|gpu| self.gpus[gpu].lost)
     }
 
     fn add_job(&mut self, id: JobId, uid: u32, mut spec: JobSpec) {
@@ -207,8 +227,9 @@ impl Scheduler {
     fn try_admit(&mut self, session_id: SessionId, step: Step, gpu_id: GpuUuid) -> bool {
         let Some(session) = self.sessions.get(&session_id) else { return true };
         let job_id = session.job;
-        let Some(gpu) = self.gpus.get(&gpu_id) else {
-            let reason = format!("this manager does not share {gpu_id}");
+        let Some(gpu) = self.gpus.get(&gpu_id).filter(|gpu| !gpu.lost) else {
+            let known = if self.gpus.contains_key(&gpu_id) { " any more: its mover died" } else { "" };
+            let reason = format!("this manager does not share {gpu_id}{known}");
             self.tell(session_id, ToShim::Refused { reason });
             return true;
         };

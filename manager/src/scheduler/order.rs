@@ -141,7 +141,8 @@ impl Scheduler {
 
     /// May the job be closed at all, and already.
     pub(super) fn may_close(&self, id: JobId) -> bool {
-        self.jobs.get(&id).is_some_and(|job| !job.unsliceable() && self.now >= job.not_closed_before)
+        let may = |job: &Job| !job.unsliceable() && self.now >= job.not_closed_before;
+        self.jobs.get(&id).is_some_and(may) && !self.is_stranded(id)
     }
 
     pub(super) fn gpus_of(&self, id: JobId) -> BTreeSet<GpuUuid> {

@@ -19,7 +19,7 @@ pub use gpus::GpuPlan;
 use crate::scheduler::{Config, Effect, Event, Job, Pages, Scheduler, Time};
 use client::{Client, ClientId, Role};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
-use gpus::MoverLink;
+use gpus::{HeldPiece, MoverLink};
 use status::EndedJob;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -78,7 +78,7 @@ pub struct Setup {
 pub fn run(setup: Setup) -> anyhow::Result<()> {
     let (sender, inputs) = unbounded();
     let mut movers = BTreeMap::new();
-    for plan in &setup.gpus {
+    for plan in setup.gpus {
         movers.insert(plan.uuid, MoverLink::start(plan, sender.clone())?);
     }
     let mut held_back = VecDeque::new();
@@ -118,9 +118,10 @@ struct Server {
     movers: BTreeMap<GpuUuid, MoverLink>,
     clients: HashMap<ClientId, Client>,
     /// The manager's duplicate of every piece.
-    pieces: BTreeMap<PieceId, Arc<OwnedFd>>,
-    /// Pieces in the order in which their fds will come, by the `Make` that asked for them.
-    making: BTreeMap<Step, Vec<PieceId>>,
+    pieces: BTreeMap<PieceId, HeldPiece>,
+    /// Pieces and their bytes in the order in which their fds will come, by the `Make` that asked
+    /// for them.
+    making: BTreeMap<Step, Vec<(PieceId, u64)>>,
     tokens: HashMap<u64, (JobId, u32)>,
     announcers: HashMap<JobId, ClientId>,
     /// Peaks of live bytes, by class, of processes that ended.
@@ -176,6 +177,7 @@ impl Server {
             self.take_in(input);
         }
         while !self.stopping && !self.idle_too_long() {
+            self.replace_movers();
             match self.next_input(inputs) {
                 Ok(input) => self.take_in(input),
                 Err(RecvTimeoutError::Timeout) => self.tell_scheduler(Event::Tick),
@@ -189,7 +191,9 @@ impl Server {
         let wakeup = self.scheduler.next_wakeup().map(|due| due.saturating_sub(self.now()));
         let idle = self.idle_exit.filter(|_| self.clients.is_empty());
         let idle = idle.map(|limit| limit.saturating_sub(self.idle_since.elapsed()));
-        match wakeup.into_iter().chain(idle).min() {
+        let mover = self.movers.values().filter_map(MoverLink::due).min();
+        let mover = mover.map(|due| due.saturating_sub(self.now()));
+        match wakeup.into_iter().chain(idle).chain(mover).min() {
             Some(wait) => inputs.recv_timeout(wait),
             None => inputs.recv().map_err(|_| RecvTimeoutError::Disconnected),
         }
@@ -213,10 +217,7 @@ impl Server {
             Input::Said(id, ToManager::Command(message), _) => self.hear_command(id, message),
             Input::Gone(id) => self.client_gone(id),
             Input::Mover(gpu, message, fds) => self.hear_mover(gpu, message, fds),
-            Input::MoverGone(gpu, why) => {
-                warn!(%gpu, why, "a mover is gone; the manager cannot go on without it");
-                self.stopping = true;
-            }
+            Input::MoverGone(gpu, why) => self.mover_gone(gpu, &why),
             Input::Stop => self.stopping = true,
         }
     }
@@ -385,13 +386,18 @@ impl Server {
     }
 
     fn hear_mover(&mut self, gpu: GpuUuid, message: FromMover, fds: Vec<OwnedFd>) {
+        if let Some((mover, step)) = self.movers.get_mut(&gpu).zip(message.step()) {
+            mover.answered(step);
+        }
         let event = match message {
             FromMover::Made { step } => {
                 let pieces = self.making.remove(&step).unwrap_or_default();
                 if pieces.len() != fds.len() {
                     warn!(%gpu, "a mover made another number of pieces than asked");
                 }
-                self.pieces.extend(pieces.into_iter().zip(fds.into_iter().map(Arc::new)));
+                for ((piece, bytes), fd) in pieces.into_iter().zip(fds) {
+                    self.pieces.insert(piece, HeldPiece { gpu, bytes, fd: Arc::new(fd) });
+                }
                 Event::MoverDone { gpu, step, bytes: 0 }
             }
             FromMover::Done { step, bytes, .. } => Event::MoverDone { gpu, step, bytes },
@@ -405,11 +411,49 @@ impl Server {
                 let used_bytes = total_bytes.saturating_sub(free_bytes);
                 Event::Measured { gpu, step, used_bytes, total_bytes }
             }
-            FromMover::Ready { .. } | FromMover::Unusable { .. } => {
-                return warn!(%gpu, "a mover said again whether it is ready");
+            FromMover::Unusable { reason } => return warn!(%gpu, reason, "a mover cannot use its GPU"),
+            FromMover::Ready { .. }
+            | FromMover::Slab { .. }
+            | FromMover::SlabGone { .. }
+            | FromMover::Index
+            | FromMover::Adopted { .. } => {
+                if let Some(mover) = self.movers.get_mut(&gpu) {
+                    mover.note(&message, fds);
+                }
+                return;
             }
         };
         self.tell_scheduler(event);
+    }
+
+    fn mover_gone(&mut self, gpu: GpuUuid, why: &str) {
+        let now = self.now();
+        if self.movers.get_mut(&gpu).is_some_and(|mover| mover.gone(now, why)) {
+            self.give_up(gpu);
+        }
+    }
+
+    /// Starts the movers whose time has come, in the places of those that died.
+    fn replace_movers(&mut self) {
+        let now = self.now();
+        let due = |mover: &MoverLink| mover.due().is_some_and(|due| due <= now);
+        let due: Vec<GpuUuid> =
+            self.movers.iter().filter(|(_, mover)| due(mover)).map(|(gpu, _)| *gpu).collect();
+        for gpu in due {
+            let pieces = self.pieces.iter().filter(|(_, piece)| piece.gpu == gpu);
+            let pieces: Vec<_> = pieces.map(|(id, piece)| (*id, piece.clone())).collect();
+            if self.movers.get_mut(&gpu).is_some_and(|mover| mover.replace(now, &pieces)) {
+                self.give_up(gpu);
+            }
+        }
+    }
+
+    /// There will be no mover for this GPU any more; the others go on.
+    fn give_up(&mut self, gpu: GpuUuid) {
+        self.tell_scheduler(Event::GpuLost { gpu });
+        if let Some(mover) = self.movers.get_mut(&gpu) {
+            mover.give_up();
+        }
     }
 
     fn tell_scheduler(&mut self, event: Event) {
@@ -445,7 +489,7 @@ impl Server {
             _ => &[],
         };
         let fds: Vec<_> =
-            placed.iter().filter_map(|placed| self.pieces.get(&placed.piece).cloned()).collect();
+            placed.iter().filter_map(|placed| Some(self.pieces.get(&placed.piece)?.fd.clone())).collect();
         if fds.len() != placed.len() {
             warn!(%session, "a piece has no file descriptor");
         }
@@ -456,10 +500,10 @@ impl Server {
 
     fn send_to_mover(&mut self, gpu: GpuUuid, message: &ToMover) {
         if let ToMover::Make { step, pieces } = message {
-            self.making.insert(*step, pieces.iter().map(|(piece, _)| *piece).collect());
+            self.making.insert(*step, pieces.clone());
         }
-        if let Some(mover) = self.movers.get(&gpu) {
-            mover.outbox.send(message, Vec::new());
+        if let Some(mover) = self.movers.get_mut(&gpu) {
+            mover.order(message);
         }
     }
 

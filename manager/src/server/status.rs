@@ -52,6 +52,19 @@ pub struct GpuStatus {
     pub spans: Vec<SpanStatus>,
     /// Where spilled bytes lie.
     pub tiers: Vec<TierStatus>,
+    /// The process that moves its memory.
+    pub mover: MoverStatus,
+}
+
+/// A GPU's mover.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct MoverStatus {
+    /// Whether there will be none any more: they died again and again.
+    pub lost: bool,
+    /// How many took over from one that died.
+    pub replacements: u64,
+    /// From the last one's death until the next one had everything.
+    pub last_replacement_micros: Option<u64>,
 }
 
 /// One region.
@@ -275,6 +288,16 @@ fn gpu_status(server: &Server, id: GpuUuid, gpu: &Gpu) -> GpuStatus {
             })
             .collect(),
         tiers: vec![TierStatus { tier: "dram".into(), share_bytes: config.dram_bytes, used_bytes }],
+        mover: mover_status(mover),
+    }
+}
+
+fn mover_status(mover: Option<&super::MoverLink>) -> MoverStatus {
+    let replacements = mover.map(|mover| &mover.replacements);
+    MoverStatus {
+        lost: replacements.is_some_and(|r| r.lost),
+        replacements: replacements.map_or(0, |r| r.count),
+        last_replacement_micros: replacements.and_then(|r| r.last).map(|time| time.as_micros() as u64),
     }
 }
 

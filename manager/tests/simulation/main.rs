@@ -114,6 +114,12 @@ fn a_mover_that_does_not_scrub_is_found() {
     is_found(|faults| faults.laziness = 1000, "(I8)");
 }
 
+#[test]
+fn a_mover_that_forgets_before_it_has_answered_is_found() {
+    let forget = |faults: &mut Faults| (faults.mover_deaths, faults.forgetfulness) = (100, 1000);
+    is_found(forget, "cannot obey");
+}
+
 /// The greatest relative distance of a job's part of GPU time from its part of the weights.
 fn unfairness(seed: u64) -> Result<f64, String> {
     let mut world = World::new(Plan::of_exclusive_jobs(seed), seed);
@@ -158,6 +164,7 @@ struct Sum {
     deaths: u64,
     expelled: u64,
     failed_saves: u64,
+    mover_deaths: u64,
     longest_wait: u64,
 }
 
@@ -174,6 +181,7 @@ impl Sum {
         self.deaths += outcome.deaths;
         self.expelled += outcome.expelled;
         self.failed_saves += outcome.failed_saves;
+        self.mover_deaths += outcome.mover_deaths;
         self.longest_wait = self.longest_wait.max(outcome.longest_wait);
     }
 }

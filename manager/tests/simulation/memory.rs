@@ -193,6 +193,22 @@ impl Memory {
         Ok(0)
     }
 
+    /// `Destroy`, where the death of a mover may have destroyed some already.
+    pub fn destroy_rest(&mut self, ids: &[PieceId]) -> Result<u64, Fault> {
+        let left: Vec<PieceId> = ids.iter().copied().filter(|id| self.pieces.contains_key(id)).collect();
+        self.destroy(&left)
+    }
+
+    /// The mover died at an order that came after `before`: pieces that nobody else holds are gone,
+    /// and the tier is as the next mover finds it, unless that is `forgetful`.
+    pub fn outlive_mover(&mut self, before: Self, forgetful: bool) {
+        self.pieces
+            .retain(|id, piece| piece.mapped.is_some() || before.pieces.contains_key(id) && !piece.destroyed);
+        if !forgetful {
+            self.saved = before.saved;
+        }
+    }
+
     /// `Forget`.
     pub fn forget(&mut self, tenant: TenantId) {
         self.saved.retain(|(owner, _, _), _| *owner != tenant);

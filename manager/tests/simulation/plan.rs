@@ -44,6 +44,10 @@ pub struct Faults {
     pub confusion: u64,
     /// Scrubs that leave everything as it was (the test of the test).
     pub laziness: u64,
+    /// Orders at which the mover dies. It is replaced, and nobody may notice: this is no fault.
+    pub mover_deaths: u64,
+    /// Deaths of movers after which what was not answered counts as done (the test of the test).
+    pub forgetfulness: u64,
 }
 
 /// A job.
@@ -104,6 +108,8 @@ impl Plan {
         let mut config = Self::random_config(random, smallest);
         let faults = if random.chance(35) { Faults::random(random, smallest) } else { Faults::default() };
         let plain = faults.is_none() && random.chance(50);
+        let mover_deaths = if !plain && random.chance(40) { random.between(1, 60) } else { 0 };
+        let faults = Faults { mover_deaths, ..faults };
         let count = random.between(2, if gpus.len() > 2 { 7 } else { 5 });
         let mut jobs: Vec<JobPlan> =
             (0..count).map(|index| JobPlan::random(random, &gpus, &config, plain, index)).collect();

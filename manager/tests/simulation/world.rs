@@ -24,6 +24,7 @@ enum Happening {
     Obeys(SessionId, ToShim),
     Rings(SessionId, Timer),
     Carries(GpuUuid),
+    Replaced(GpuUuid),
     WakesUp,
     OutsidersLeave,
 }
@@ -33,6 +34,8 @@ enum Happening {
 struct Mover {
     orders: VecDeque<ToMover>,
     busy: bool,
+    /// Another one was here before.
+    replaced: bool,
 }
 
 /// What a schedule came to.
@@ -47,6 +50,7 @@ pub struct Outcome {
     pub expelled: u64,
     pub preempted_bytes: u64,
     pub failed_saves: u64,
+    pub mover_deaths: u64,
     pub longest_wait: Micros,
     pub oversubscribed: bool,
 }
@@ -252,6 +256,11 @@ impl World {
                 self.with_process(session, |process, around| process.ring(timer, around))
             }
             Happening::Carries(gpu) => self.carry(gpu),
+            Happening::Replaced(gpu) => {
+                self.movers.entry(gpu).or_default().busy = false;
+                self.next_order(gpu);
+                Ok(())
+            }
             Happening::OutsidersLeave => {
                 self.memories.values_mut().for_each(|memory| memory.outsiders = 0);
                 Ok(())
@@ -525,12 +534,33 @@ impl World {
         }) else {
             return Ok(());
         };
+        if self.chance(self.plan.faults.mover_deaths) {
+            return self.lose_mover(gpu, order);
+        }
         let answer = self.obey_order(gpu, order)?;
         self.next_order(gpu);
         match answer {
             Some(event) => self.hear(event),
             None => Ok(()),
         }
+    }
+
+    /// A mover dies at an order: before it, or when it is carried out but not answered. The next
+    /// one is given it again.
+    fn lose_mover(&mut self, gpu: GpuUuid, order: ToMover) -> Result<(), String> {
+        self.outcome.mover_deaths += 1;
+        let Some(before) = self.memories.get(&gpu).cloned() else { return Ok(()) };
+        if self.random.chance(50) {
+            self.obey_order(gpu, order.clone())?;
+        }
+        let forgetful = self.chance(self.plan.faults.forgetfulness);
+        self.memories.entry(gpu).and_modify(|memory| memory.outlive_mover(before, forgetful));
+        let mover = self.movers.entry(gpu).or_default();
+        (mover.busy, mover.replaced) = (true, true);
+        mover.orders.push_front(order);
+        let pause = self.random.between(100, 1500);
+        self.at(self.now + pause, Happening::Replaced(gpu));
+        Ok(())
     }
 
     fn obey_order(&mut self, gpu: GpuUuid, order: ToMover) -> Result<Option<Event>, String> {
@@ -546,6 +576,7 @@ impl World {
         let confuses = matches!(order, ToMover::Restore { .. }) && self.chance(faults.confusion);
         let lazy = self.chance(faults.laziness);
         let is_save = matches!(order, ToMover::Save { .. });
+        let replaced = self.movers.get(&gpu).is_some_and(|mover| mover.replaced);
         let Some(memory) = self.memories.get_mut(&gpu) else { return Err(format!("{gpu} is not there")) };
         if confuses {
             memory.confuse();
@@ -571,7 +602,9 @@ impl World {
             }
             ToMover::Scrub { step, .. } if lazy => (step, Ok(0)),
             ToMover::Scrub { step, pieces } => (step, memory.scrub(&pieces)),
+            ToMover::Destroy { step, pieces } if replaced => (step, memory.destroy_rest(&pieces)),
             ToMover::Destroy { step, pieces } => (step, memory.destroy(&pieces)),
+            ToMover::Adopt { .. } => return Ok(None),
             ToMover::Measure { step } => {
                 let used_bytes = u64::from(memory.used_by_all()) * UNIT;
                 let total_bytes = u64::from(memory.capacity) * UNIT;

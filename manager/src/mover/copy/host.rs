@@ -2,10 +2,11 @@
 
 use super::gpu::log_release;
 use super::{Gpu, OutOfBounds, check_bounds};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::marker::PhantomData;
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::rc::Rc;
 use tidegate_ffi::cuda::DriverError;
@@ -31,6 +32,17 @@ impl HostMemory {
         let mapping = Mapping::make(bytes as usize).and_then(|mapping| mapping.touch().map(|()| mapping));
         let mapping = mapping.map_err(|errno| HostMemoryError { bytes, errno })?;
         Ok(Self { lock: None, mapping })
+    }
+
+    /// The memory that another process made, by its file.
+    pub fn adopt(file: OwnedFd) -> Result<Self, HostMemoryError> {
+        let mapping = Mapping::adopt(file).map_err(|errno| HostMemoryError { bytes: 0, errno })?;
+        Ok(Self { lock: None, mapping })
+    }
+
+    /// A descriptor by which another process has the memory too.
+    pub fn share(&self) -> std::io::Result<OwnedFd> {
+        self.mapping.file.try_clone()
     }
 
     /// Page-locks it, so that copies run at the link's speed and asynchronously.
@@ -82,16 +94,33 @@ pub fn page_bytes() -> u64 {
 struct Mapping {
     address: NonNull<u8>,
     bytes: usize,
+    file: OwnedFd,
 }
+
+/// The size of the file stays what it is.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 impl Mapping {
     fn make(bytes: usize) -> Result<Self, Errno> {
-        let file = memfd_create("tidegate-saved", MemfdFlags::CLOEXEC)?;
+        let file = memfd_create("tidegate-saved", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, bytes as u64)?;
+        fcntl_add_seals(&file, SEALS)?;
+        Self::map(file, bytes)
+    }
+
+    fn adopt(file: OwnedFd) -> Result<Self, Errno> {
+        if !fcntl_get_seals(&file)?.contains(SEALS) {
+            return Err(Errno::PERM);
+        }
+        let bytes = fstat(&file)?.st_size as usize;
+        Self::map(file, bytes)
+    }
+
+    fn map(file: OwnedFd, bytes: usize) -> Result<Self, Errno> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
         let address = unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, &file, 0) }?;
-        Ok(Self { address: NonNull::new(address.cast()).ok_or(Errno::NOMEM)?, bytes })
+        Ok(Self { address: NonNull::new(address.cast()).ok_or(Errno::NOMEM)?, bytes, file })
     }
 
     /// Makes all pages present, huge ones where the system has them: a page that is missing later

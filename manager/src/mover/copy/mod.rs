@@ -14,7 +14,7 @@ mod gpu;
 mod host;
 mod piece;
 
-pub use gpu::{Gpu, OpenError};
+pub use gpu::Gpu;
 pub use host::{HostMemory, HostMemoryError, HostRange, page_bytes};
 pub use piece::{DeviceRange, Piece, Window};
 

@@ -4,7 +4,7 @@ use super::gpu::{log_release, read};
 use super::{Gpu, OutOfBounds, check_bounds};
 use std::ffi::c_int;
 use std::marker::PhantomData;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use tidegate_ffi::cuda::sys::{
     CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType, CUmemGenericAllocationHandle,
     CUresult,
@@ -23,6 +23,11 @@ impl Piece {
     /// Makes a piece of `bytes` bytes, a multiple of the GPU's granularity.
     pub fn make(gpu: &Gpu, bytes: u64) -> Result<Self, DriverError> {
         Ok(Self { window: None, handle: Handle::make(gpu, bytes)?, bytes })
+    }
+
+    /// The piece of `bytes` bytes that another process made, by its descriptor.
+    pub fn adopt(gpu: &Gpu, fd: &OwnedFd, bytes: u64) -> Result<Self, DriverError> {
+        Ok(Self { window: None, handle: Handle::import(gpu, fd)?, bytes })
     }
 
     /// Length in bytes.
@@ -150,6 +155,17 @@ impl Handle {
         };
         Ok(Self { driver: gpu.driver(), raw })
     }
+
+    fn import(gpu: &Gpu, fd: &OwnedFd) -> Result<Self, DriverError> {
+        let raw = match import(gpu, fd) {
+            Err(error) if error.code == CUresult::CUDA_ERROR_INVALID_CONTEXT => {
+                gpu.engage()?;
+                import(gpu, fd)?
+            }
+            imported => imported?,
+        };
+        Ok(Self { driver: gpu.driver(), raw })
+    }
 }
 
 impl Drop for Handle {
@@ -163,6 +179,15 @@ fn create(gpu: &Gpu, bytes: u64) -> Result<CUmemGenericAllocationHandle, DriverE
     let properties = gpu.piece_properties();
     // SAFETY: `out` is a valid place for a handle, the properties are borrowed for the call.
     read(|out| unsafe { gpu.driver().cuMemCreate(out, bytes as usize, &properties, 0) })
+}
+
+fn import(gpu: &Gpu, fd: &OwnedFd) -> Result<CUmemGenericAllocationHandle, DriverError> {
+    let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    // For this kind of handle the driver takes the descriptor's number in a pointer's place.
+    let descriptor = std::ptr::without_provenance_mut(fd.as_raw_fd() as usize);
+    // SAFETY: `out` is a valid place for a handle; the descriptor is open during the call, which
+    // does not keep it.
+    read(|out| unsafe { gpu.driver().cuMemImportFromShareableHandle(out, descriptor, kind) })
 }
 
 /// A reserved range of addresses.

@@ -11,9 +11,10 @@
 
 use super::free_list::FreeList;
 use super::shortage::Shortage;
-use super::{Extent, SlabId, Tier, TierError};
+use super::{Extent, SlabId, SlabNews, Tier, TierError};
 use crate::mover::copy::{Gpu, HostMemory, HostRange, page_bytes};
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 /// Host memory for saved bytes, up to a share.
@@ -25,6 +26,7 @@ pub struct Dram {
     next: u32,
     free: FreeList,
     shortage: Shortage,
+    news: Vec<SlabNews>,
     /// For whom slabs are page-locked; `None` once that has failed.
     locks_for: Option<Rc<Gpu>>,
 }
@@ -43,15 +45,48 @@ impl Dram {
             next: 0,
             free: FreeList::default(),
             shortage: Shortage::default(),
+            news: Vec::new(),
             locks_for: gpu,
+        }
+    }
+
+    /// Takes over the slabs of a mover that died, with the saved bytes in them. They are
+    /// page-locked when memory is got ahead of need.
+    pub fn adopt(&mut self, slabs: Vec<(SlabId, OwnedFd)>, mut saved: Vec<Extent>) -> Result<(), TierError> {
+        saved.sort_unstable();
+        let mut saved = saved.into_iter().peekable();
+        for (slab, file) in slabs {
+            let memory = HostMemory::adopt(file)?;
+            let mut next = 0;
+            while let Some(extent) = saved.next_if(|extent| extent.slab <= slab) {
+                let inside = extent.end() <= memory.bytes();
+                if extent.slab != slab || extent.start < next || !inside {
+                    return Err(TierError::Contradiction(extent));
+                }
+                self.give_hole(slab, next, extent.start);
+                next = extent.end();
+            }
+            self.give_hole(slab, next, memory.bytes());
+            self.held += memory.bytes();
+            self.next = self.next.max(slab.0 + 1);
+            self.slabs.insert(slab, memory);
+        }
+        saved.next().map_or(Ok(()), |extent| Err(TierError::Contradiction(extent)))
+    }
+
+    fn give_hole(&mut self, slab: SlabId, start: u64, end: u64) {
+        if end > start {
+            self.free.give(Extent { slab, start, bytes: end - start });
         }
     }
 
     fn grow(&mut self) -> Result<(), TierError> {
         let bytes = self.slab_bytes.min(self.share - self.held);
         let mut memory = HostMemory::new(bytes)?;
+        let shared = memory.share()?;
         self.lock(&mut memory);
         let slab = SlabId(self.next);
+        self.news.push(SlabNews::Made(slab, shared));
         self.next += 1;
         self.slabs.insert(slab, memory);
         self.held += bytes;
@@ -92,7 +127,13 @@ impl Dram {
 
 impl Tier for Dram {
     fn prepare(&mut self) -> Result<(), TierError> {
-        if self.slabs.is_empty() && self.share > 0 { self.grow() } else { Ok(()) }
+        if self.slabs.is_empty() && self.share > 0 {
+            return self.grow();
+        }
+        let mut slabs = std::mem::take(&mut self.slabs);
+        slabs.values_mut().for_each(|memory| self.lock(memory));
+        self.slabs = slabs;
+        Ok(())
     }
 
     fn allocate(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError> {
@@ -122,6 +163,7 @@ impl Tier for Dram {
         self.free.give(*kept);
         for slab in given_back {
             self.slabs.remove(&slab.slab);
+            self.news.push(SlabNews::GivenBack(slab.slab));
             self.held -= slab.bytes;
         }
     }
@@ -129,6 +171,10 @@ impl Tier for Dram {
     fn memory(&self, extent: Extent) -> Result<HostRange<'_>, TierError> {
         let memory = self.slabs.get(&extent.slab).ok_or(TierError::Unknown(extent))?;
         memory.range(extent.start, extent.bytes).map_err(|_| TierError::Unknown(extent))
+    }
+
+    fn news(&mut self) -> Vec<SlabNews> {
+        std::mem::take(&mut self.news)
     }
 
     fn used(&self) -> u64 {

@@ -10,6 +10,7 @@ mod shortage;
 pub use dram::Dram;
 
 use super::copy::{HostMemoryError, HostRange};
+use std::os::fd::OwnedFd;
 
 /// A piece of a tier's memory, counted up for the life of the tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,6 +42,17 @@ pub trait Tier {
     fn memory(&self, extent: Extent) -> Result<HostRange<'_>, TierError>;
     /// Bytes handed out.
     fn used(&self) -> u64;
+    /// What has changed in the slabs since this was asked last.
+    fn news(&mut self) -> Vec<SlabNews>;
+}
+
+/// What the manager, who holds each slab too, must know.
+#[derive(Debug)]
+pub enum SlabNews {
+    /// A slab was made; a descriptor of its memory.
+    Made(SlabId, OwnedFd),
+    /// A slab was given back.
+    GivenBack(SlabId),
 }
 
 /// Why a tier cannot hold bytes.
@@ -61,6 +73,12 @@ pub enum TierError {
     /// The system has no more memory, though the share would allow it.
     #[error("this GPU's share of the DRAM tier cannot grow: {0}; lower --dram")]
     Host(#[from] HostMemoryError),
+    /// The slab's descriptor cannot be passed on.
+    #[error("a slab of the DRAM tier cannot be shared with the manager: {0}")]
+    Share(#[from] std::io::Error),
+    /// Saved bytes that lie in no slab, or on each other.
+    #[error("the save index contradicts the tier's memory at {0:?}")]
+    Contradiction(Extent),
     /// An extent that this tier did not hand out.
     #[error("{0:?} is no memory of the tier")]
     Unknown(Extent),

@@ -277,7 +277,7 @@ impl Desk {
             ToMover::Make { step, .. } | ToMover::Scrub { step, .. } | ToMover::Destroy { step, .. } => {
                 (*step, &[])
             }
-            ToMover::Measure { .. } => return None,
+            ToMover::Measure { .. } | ToMover::Adopt { .. } => return None,
             ToMover::Forget { .. } => {
                 self.forgotten += 1;
                 return None;

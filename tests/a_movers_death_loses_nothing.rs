@@ -1,0 +1,266 @@
+//! I7: a mover may be killed at any moment. Another takes its place; running jobs go on, waiting
+//! ones wait, every byte is as it was, and nothing leaks.
+
+mod support;
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+use support::patience::{Lines, PATIENCE};
+use support::{Jobs, MIB, Manager, Probe, Status, train_digits};
+use tidegate_manager::mover::death;
+use tidegate_manager::software_gpu::{NODE_VARIABLE, SoftwareNode};
+
+const OPTIONS: [&str; 7] = ["--unit", "64KiB", "--offset", "64KiB", "--slice", "5ms", "--poison"];
+
+/// Where a mover can be told to die, at any switch.
+const POINTS: [&str; 10] = [
+    "save:bytes",
+    "index:torn",
+    "save:index",
+    "restore:bytes",
+    "restore:index",
+    "make",
+    "scrub",
+    "destroy",
+    "measure",
+    "answered",
+];
+
+fn replacements(status: &Status) -> u64 {
+    status.gpus[0].mover.replacements
+}
+
+/// The processes whose parent is `parent`.
+fn children(parent: u32) -> Vec<u32> {
+    let parent_of = |pid: u32| -> Option<u32> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+    };
+    let pids = std::fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| parent_of(*pid) == Some(parent)).collect()
+}
+
+fn descriptors(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+}
+
+fn kill_mover(manager: &Manager) {
+    for mover in children(manager.pid()) {
+        // SAFETY: a signal to a child of our own manager's, which cannot be anybody else's yet: the
+        // manager waits for it, and only then is its number free.
+        unsafe { libc::kill(mover as i32, libc::SIGKILL) };
+    }
+}
+
+/// A manager whose movers can be told to die.
+struct Killer {
+    manager: Manager,
+    orders: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl Killer {
+    fn start(gpus: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let orders = directory.path().join("die-at");
+        let manager = Manager::start_with(gpus, &OPTIONS, &[(death::VARIABLE, orders.as_path())]);
+        Self { manager, orders, _directory: directory }
+    }
+
+    /// Tells the mover to die at a point; it is there at once or not at all.
+    fn order(&self, point: &str) {
+        let written = self.orders.with_extension("new");
+        std::fs::write(&written, point).unwrap();
+        std::fs::rename(written, &self.orders).unwrap();
+    }
+
+    /// Has `work` done until the mover has died there and another has everything.
+    fn die_at(&self, point: &str, mut work: impl FnMut()) {
+        let (before, began) = (replacements(&self.manager.status()), Instant::now());
+        self.order(point);
+        while self.orders.exists() {
+            assert!(began.elapsed() < PATIENCE, "no mover came to {point}");
+            work();
+            // Whoever wants to know how the memory is used has it measured.
+            self.manager.status();
+        }
+        self.manager.status_when(|status| replacements(status) > before);
+        work();
+    }
+}
+
+/// Two jobs of which only one has room at a time.
+fn oversubscribed(manager: &Manager) -> [Probe; 2] {
+    ["a", "b"].map(|name| {
+        let mut job = manager.probe(&["--name", name]);
+        job.tell("device 0");
+        job.tell(&format!("alloc p {} persistent", 768 << 10));
+        job.tell(&format!("alloc t {}", 3 * MIB));
+        job.tell("fill p 1");
+        job.tell("fill t 2");
+        job
+    })
+}
+
+fn check(jobs: &mut [Probe]) {
+    for job in jobs {
+        job.tell("check t 2");
+        job.tell("check p 1");
+        // Memory that comes and goes: pieces are made, scrubbed and destroyed.
+        job.tell("alloc x 200000");
+        job.tell("fill x 3");
+        job.tell("check x 3");
+        job.tell("free x");
+    }
+}
+
+fn nothing_is_used(status: &Status) -> bool {
+    let gpu = &status.gpus[0];
+    let used = gpu.persistent.used_bytes + gpu.temporary.used_bytes + gpu.tiers[0].used_bytes;
+    used == 0 && gpu.spans.is_empty() && gpu.free_bytes + gpu.spare_bytes == gpu.gpu_memory_bytes
+}
+
+#[test]
+fn a_mover_that_dies_at_any_point_is_replaced_and_no_byte_is_lost() {
+    let killer = Killer::start("1x5MiB");
+    let manager = &killer.manager;
+    let mut jobs = oversubscribed(manager);
+    check(&mut jobs);
+    for _ in 0..3 {
+        for point in POINTS {
+            killer.die_at(point, || check(&mut jobs));
+        }
+    }
+    // While the next one takes over, too.
+    for _ in 0..3 {
+        let before = replacements(&manager.status());
+        killer.order("adopt");
+        kill_mover(manager);
+        manager.status_when(|status| replacements(status) > before && !killer.orders.exists());
+        check(&mut jobs);
+    }
+    let status = manager.status();
+    assert!(replacements(&status) >= 33, "{:?}", status.gpus[0].mover);
+    println!("{:?}", status.gpus[0].mover);
+    // Memory of the dead movers' contexts is back: nothing lies outside of pieces.
+    manager.status_when(|status| status.gpus[0].outsider_bytes == Some(0));
+    let held = descriptors(manager.pid());
+    kill_mover(manager);
+    manager.status_when(|now| replacements(now) > replacements(&status));
+    check(&mut jobs);
+    let pieces_come_and_go = 16;
+    assert!(descriptors(manager.pid()) <= held + pieces_come_and_go);
+    jobs.into_iter().for_each(Probe::end);
+    manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
+}
+
+#[test]
+fn a_mover_killed_at_random_moments_loses_no_byte() {
+    let manager = Manager::start("1x5MiB", &OPTIONS);
+    let mut jobs = oversubscribed(&manager);
+    let before = descriptors(manager.pid());
+    for _ in 0..20 {
+        let count = replacements(&manager.status());
+        check(&mut jobs[..1]);
+        kill_mover(&manager);
+        check(&mut jobs);
+        manager.status_when(|status| replacements(status) > count);
+    }
+    // Slabs, pieces and the index are held once, however many movers had them.
+    assert!(descriptors(manager.pid()) <= before + 40, "{before} {}", descriptors(manager.pid()));
+    jobs.into_iter().for_each(Probe::end);
+    manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
+}
+
+fn training(mut command: Command, seed: &str) -> Probing {
+    command.args(["--hidden", "256", "--batch", "240", "--steps", "240", "--seed", seed]);
+    command.args(["--boundaries", "no", "--json-lines"]);
+    let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
+    (Lines::of(process.stdout.take().unwrap()), process)
+}
+
+type Probing = (Lines, std::process::Child);
+
+fn result((lines, mut process): Probing) -> String {
+    let last = lines.last().unwrap_or_default();
+    assert!(process.wait().unwrap().success(), "{last}");
+    last
+}
+
+#[test]
+fn a_training_whose_movers_are_killed_ends_as_alone() {
+    let manager = Manager::start("1x3840KiB", &OPTIONS);
+    let program = train_digits();
+    let seeds = ["1", "2"];
+    let jobs = seeds.map(|seed| training(manager.run(&["--name", seed], &program), seed));
+    let ended = |status: &Status| seeds.iter().any(|seed| status.has_ended(seed));
+    let switches = |status: &Status| -> u64 { status.jobs.iter().map(|job| job.figures.switches).sum() };
+    let (mut count, mut switched) = (0, 0);
+    let status = loop {
+        // Each mover is of some use before its end.
+        let useful = |status: &Status| replacements(status) >= count && switches(status) > switched;
+        let status = manager.status_when(|status| useful(status) || ended(status));
+        if ended(&status) {
+            break status;
+        }
+        (count, switched) = (replacements(&status) + 1, switches(&status));
+        kill_mover(&manager);
+    };
+    assert!(replacements(&status) > 0);
+    println!("{:?}", status.gpus[0].mover);
+    let alone = |seed: &str| {
+        let node = SoftwareNode::create(&"1x4MiB".parse().unwrap(), 64 << 10).unwrap();
+        let mut command = Command::new(&program);
+        command.env(NODE_VARIABLE, node.path()).env("LD_LIBRARY_PATH", node.path().join("lib"));
+        result(training(command, seed))
+    };
+    assert_eq!(jobs.map(result), seeds.map(alone));
+}
+
+/// What comes after `option` on a process's command line.
+fn option_of(pid: u32, option: &str) -> String {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap();
+    let words: Vec<String> =
+        line.split(|byte| *byte == 0).map(|w| String::from_utf8_lossy(w).into()).collect();
+    let at = words.iter().position(|word| word == option).unwrap();
+    words[at + 1].clone()
+}
+
+#[test]
+fn a_gpu_whose_movers_cannot_live_is_given_up_and_the_others_go_on() {
+    let manager = Manager::start("2x5MiB", &OPTIONS);
+    let mut jobs = ["0", "1"].map(|gpu| {
+        let mut job = manager.probe(&["--name", gpu]);
+        job.tell(&format!("device {gpu}"));
+        job.tell(&format!("alloc t {MIB}"));
+        job.tell("fill t 2");
+        job
+    });
+    let lost = manager.status().job("0").gpus[0].clone();
+    let mover = children(manager.pid()).into_iter().find(|mover| option_of(*mover, "--gpu") == lost).unwrap();
+    // No other mover will find its driver.
+    let driver = PathBuf::from(option_of(mover, "--driver"));
+    let aside = driver.with_extension("aside");
+    std::fs::rename(&driver, &aside).unwrap();
+    // SAFETY: a signal to a child of our own manager's, which the manager has not waited for.
+    unsafe { libc::kill(mover as i32, libc::SIGKILL) };
+    manager.status_when(|status| status.gpus.iter().any(|gpu| gpu.uuid == lost && gpu.mover.lost));
+    std::fs::rename(&aside, &driver).unwrap();
+    // Who runs keeps what it has; new memory there is none.
+    jobs.iter_mut().for_each(|job| drop(job.tell("check t 2")));
+    jobs[0].order(&format!("alloc more {}", 4 * MIB));
+    assert!(jobs[0].answer().unwrap_err().contains("OUT_OF_MEMORY"));
+    jobs[1].tell(&format!("alloc more {}", 3 * MIB));
+    jobs[1].tell("fill more 3");
+    // Who comes is told at once.
+    let mut late = manager.probe(&["--name", "late"]);
+    late.order("device 0");
+    late.answer().unwrap_err();
+    jobs.iter_mut().for_each(|job| drop(job.tell("check t 2")));
+    jobs.into_iter().for_each(Probe::end);
+    drop(late);
+    manager.status_when(|status| status.jobs.is_empty());
+}
