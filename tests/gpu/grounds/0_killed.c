@@ -5,7 +5,7 @@
  * they are counted used (DESIGN §8, retired pieces). A data loader's forked worker outlives its parent. */
 #include "ground.h"
 
-#define PATIENCE 5.0
+#define PATIENCE (quick() ? 0.5 : 5.0)
 
 static size_t taken; /* what the victim takes, half in pieces, half by cuMemAlloc; before it starts */
 
@@ -29,7 +29,7 @@ static int victim(int socket)
     HELPER_NEED(cu.synchronize());
     if (plan.computes) {
         void *nap;
-        uint64_t milliseconds = 3000;
+        uint64_t milliseconds = quick() ? 300 : 3000;
         void *arguments[] = {&milliseconds};
         HELPER_NEED(kernel(&nap, "nap"));
         HELPER_NEED(launch(nap, 1, NULL, arguments));

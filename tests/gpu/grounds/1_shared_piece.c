@@ -92,7 +92,7 @@ static int user(int socket)
 static void ask(struct helper users[2])
 {
     const char *asked = "two processes that write and check one piece in turn always find the other's words";
-    double began = now(), patience = quick() ? 2 : 40;
+    double began = now(), patience = quick() ? 0.5 : 40;
     long long bad = 0, bad_rounds = 0, found;
     int round = 0;
     for (; round < ROUNDS && now() - began < patience; round++) {

@@ -151,7 +151,7 @@ fn this_test(name: &str, node: &Path) -> Command {
     }
     // A kernel that is loaded when it is first launched would wait for those that are held.
     command.env("CUDA_MODULE_LOADING", "EAGER");
-    command.env("SOFTGPU_KERNELS_IMAGE", kernels()).env("LD_LIBRARY_PATH", library_dir());
+    command.env("SOFTGPU_KERNELS_IMAGE", kernels()).env("LD_LIBRARY_PATH", library_path());
     command.env_remove("CUDA_VISIBLE_DEVICES");
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
@@ -171,6 +171,16 @@ fn write_node(dir: &Path, node: &Node) {
 /// The UUID of a test's GPU.
 pub fn uuid(number: usize) -> String {
     format!("GPU-00000000-0000-0000-0000-00000000000{number}")
+}
+
+/// Another driver may itself need what the system's path leads to.
+fn library_path() -> OsString {
+    let mut path = OsString::from(library_dir());
+    if let Some(others) = std::env::var_os("LD_LIBRARY_PATH").filter(|_| !on_software()) {
+        path.push(":");
+        path.push(others);
+    }
+    path
 }
 
 /// A directory in which the built library has the driver's names.
