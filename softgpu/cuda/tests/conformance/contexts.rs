@@ -9,11 +9,11 @@ promise! {
         let mut count = 0;
         assert_eq!(cu!(cuDeviceGetCount(&mut count)), CUresult::CUDA_ERROR_NOT_INITIALIZED);
         ok!(cuDriverGetVersion(&mut count));
-        assert_eq!(count, 13000);
+        assert!(count == 13000 || !on_software() && count >= 12000, "version {count}");
         assert_eq!(cu!(cuInit(1)), CUresult::CUDA_ERROR_INVALID_VALUE);
         ok!(cuInit(0));
         ok!(cuDeviceGetCount(&mut count));
-        assert_eq!(count, 1);
+        assert!(count == 1 || !on_software() && count >= 1);
     }
 }
 
@@ -92,7 +92,7 @@ promise! {
         let safe = alloc(4);
         let broken = start_on(0);
         let (mut at, value) = (0u64, 1u32);
-        ok!(cuMemAddressReserve(&mut at, UNIT, 0, 0, 0));
+        ok!(cuMemAddressReserve(&mut at, unit(), 0, 0, 0));
         let lane = stream(1);
         assert_eq!(launch(kernel(c"poke"), lane, &[arg(&at), arg(&value)]), CUresult::CUDA_SUCCESS);
         let fault = CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -111,7 +111,7 @@ promise! {
 }
 
 promise! {
-    fn waiters_for_a_faulted_context_are_woken() on Node { gpus: 2, ..PLAIN }; {
+    fn waiters_for_a_faulted_context_are_woken() on PLAIN; {
         start_on(0);
         let (nowhere, value) = (8u64, 1u32);
         let (mark, poke) = (event(), kernel(c"poke"));

@@ -61,7 +61,8 @@ promise! {
 promise! {
     fn images_load_from_memory_and_keep_their_own_variables() on PLAIN; {
         start();
-        let bytes = std::fs::read(kernels()).unwrap();
+        let mut bytes = std::fs::read(kernels()).unwrap();
+        bytes.push(0); // where the image is a text
         let load = || {
             let (mut module, mut at, mut size) = (null_mut(), 0, 0);
             ok!(cuModuleLoadData(&mut module, bytes.as_ptr().cast()));

@@ -94,8 +94,8 @@ promise! {
     fn a_mapped_piece_is_shared_and_outlives_its_maker() on PLAIN; {
         start();
         if part() == "maker" {
-            let (at, handle) = (range(UNIT), piece(UNIT));
-            map(at, UNIT, handle);
+            let (at, handle) = (range(unit()), piece(unit()));
+            map(at, unit(), handle);
             write(at, &[11u32]);
             // SAFETY: the driver made this descriptor for us.
             let fd = unsafe { OwnedFd::from_raw_fd(export(handle)) };
@@ -108,18 +108,18 @@ promise! {
         }
         let mut maker = Partner::start("maker");
         let fd = wait(&maker.socket).1.unwrap();
-        let (at, handle) = (range(UNIT), import(fd.as_raw_fd()));
+        let (at, handle) = (range(unit()), import(fd.as_raw_fd()));
         drop(fd);
-        map(at, UNIT, handle);
+        map(at, unit(), handle);
         ok!(cuMemRelease(handle));
         assert_eq!(read::<u32>(at, 1), [11]);
         write(at, &[22u32]);
         signal(&maker.socket, None);
         assert_eq!(wait(&maker.socket).0, 1);
         maker.kill();
-        assert_eq!(free_memory(), MEMORY - UNIT);
+        assert_eq!(free_memory(), MEMORY - unit());
         assert_eq!(read::<u32>(at, 1), [22]);
-        ok!(cuMemUnmap(at, UNIT));
+        ok!(cuMemUnmap(at, unit()));
         assert_eq!(free_memory(), MEMORY);
     }
 }
@@ -129,14 +129,14 @@ promise! {
         start();
         if part() == "maker" {
             // SAFETY: the driver made this descriptor for us.
-            let fd = unsafe { OwnedFd::from_raw_fd(export(piece(UNIT))) };
+            let fd = unsafe { OwnedFd::from_raw_fd(export(piece(unit()))) };
             signal(starter(), Some(fd.as_fd()));
             return;
         }
         let mut maker = Partner::start("maker");
         let fd = wait(&maker.socket).1.unwrap();
         maker.child.wait().unwrap();
-        assert_eq!(free_memory(), MEMORY - UNIT);
+        assert_eq!(free_memory(), MEMORY - unit());
         drop(fd);
         assert_eq!(free_memory(), MEMORY);
     }
@@ -148,7 +148,7 @@ promise! {
         let taken = || {
             let mut handle = 0;
             let properties = crate::vmm::properties();
-            (0..100).filter(|_| cu!(cuMemCreate(&mut handle, UNIT, &properties, 0)) == CUresult::CUDA_SUCCESS).count()
+            (0..100).filter(|_| cu!(cuMemCreate(&mut handle, unit(), &properties, 0)) == CUresult::CUDA_SUCCESS).count()
         };
         if part() == "taker" {
             let count = taken() as u8;
@@ -162,7 +162,7 @@ promise! {
             rustix::io::read(&taker.socket, &mut byte).unwrap();
             usize::from(byte[0])
         };
-        assert_eq!(takers.iter().map(count).sum::<usize>(), MEMORY / UNIT);
+        assert_eq!(takers.iter().map(count).sum::<usize>(), MEMORY / unit());
         assert_eq!(free_memory(), 0);
         takers.iter_mut().for_each(Partner::kill);
         assert_eq!(free_memory(), MEMORY);

@@ -145,7 +145,9 @@ promise! {
         append(list, 1, lane);
         ok!(cuStreamDestroy_v2(lane));
         held.let_go();
-        assert_eq!(cu!(cuStreamSynchronize(lane)), CUresult::CUDA_ERROR_INVALID_HANDLE);
+        if on_software() {
+            assert_eq!(cu!(cuStreamSynchronize(lane)), CUresult::CUDA_ERROR_INVALID_HANDLE);
+        }
         ok!(cuCtxSynchronize());
         assert_eq!(read::<u32>(list, 2), [1, 1]);
     }

@@ -11,6 +11,12 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{self, CUcontext, CUdeviceptr, CUfunction, CUresult};
 
+/// Names the folder of another driver to ask, in place of the software GPU's.
+const OTHER_DRIVER: &str = "TIDEGATE_CONFORMANCE_DRIVER";
+
+/// The promises that only the software GPU is to keep.
+const SOFTWARE_ONLY: &str = include_str!("software_only.txt");
+
 /// No promise takes longer, on the slowest machine, or it hangs.
 const PATIENCE: Duration = Duration::from_secs(150);
 
@@ -58,14 +64,43 @@ pub const PLAIN: Node = Node { gpus: 1, settings: "", env: &[] };
 
 /// Memory of a GPU.
 pub const MEMORY: usize = 16 << 20;
-/// Granularity of a GPU.
-pub const UNIT: usize = 256 << 10;
+/// Granularity of a software GPU.
+const UNIT: usize = 256 << 10;
+
+/// Whether the software GPU's own driver is asked, on a node made for the test.
+pub fn on_software() -> bool {
+    std::env::var_os(OTHER_DRIVER).is_none()
+}
+
+/// Granularity of the GPU; on hardware it has always been 2 MiB.
+pub fn unit() -> usize {
+    if on_software() { UNIT } else { 2 << 20 }
+}
+
+/// Why only the software GPU is to keep this promise, if so.
+fn software_only(name: &str) -> Option<&'static str> {
+    let mut promises = SOFTWARE_ONLY.lines().filter_map(|line| line.split_once(" | "));
+    promises.find_map(|(promise, reason)| (promise == name).then_some(reason))
+}
+
+/// Another driver is not spared what nobody promises.
+#[test]
+fn every_promise_of_software_only_exists() {
+    let listing = Command::new(std::env::current_exe().unwrap()).arg("--list").output().unwrap();
+    let listing = String::from_utf8(listing.stdout).unwrap();
+    for (promise, _) in SOFTWARE_ONLY.lines().filter_map(|line| line.split_once(" | ")) {
+        assert!(listing.lines().any(|line| line == format!("{promise}: test")), "there is no {promise}");
+    }
+}
 
 /// The body of a promise if this is its process, else the process.
 pub fn keep(path: &str, node: Node, body: fn()) {
     let name = path.split_once("::").expect("a test lies in a module").1;
     if std::env::var("SOFTGPU_PROMISE").is_ok_and(|promise| promise == name) {
         return body();
+    }
+    if let Some(reason) = software_only(name).filter(|_| !on_software()) {
+        return println!("skipped on this driver: {reason}");
     }
     let dir = tempfile::tempdir().unwrap();
     write_node(dir.path(), &node);
@@ -77,7 +112,7 @@ pub fn keep(path: &str, node: Node, body: fn()) {
 /// The same promise once more, as another process on the same node, told its `part`.
 pub fn partner(part: &str) -> Command {
     let name = std::env::var("SOFTGPU_PROMISE").unwrap();
-    let mut command = this_test(&name, Path::new(&std::env::var_os("TIDEGATE_SOFTGPU").unwrap()));
+    let mut command = this_test(&name, Path::new(&std::env::var_os("TIDEGATE_SOFTGPU").unwrap_or_default()));
     command.env("SOFTGPU_PART", part);
     command
 }
@@ -110,8 +145,13 @@ pub fn finish(mut child: Child, name: &str) {
 fn this_test(name: &str, node: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", name, "--nocapture", "--test-threads=1"]);
-    command.env("SOFTGPU_PROMISE", name).env("TIDEGATE_SOFTGPU", node);
-    command.env("SOFTGPU_KERNELS_IMAGE", kernels()).env("LD_LIBRARY_PATH", library_dir());
+    command.env("SOFTGPU_PROMISE", name);
+    if on_software() {
+        command.env("TIDEGATE_SOFTGPU", node);
+    }
+    // A kernel that is loaded when it is first launched would wait for those that are held.
+    command.env("CUDA_MODULE_LOADING", "EAGER");
+    command.env("SOFTGPU_KERNELS_IMAGE", kernels()).env("LD_LIBRARY_PATH", library_path());
     command.env_remove("CUDA_VISIBLE_DEVICES");
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
@@ -133,10 +173,23 @@ pub fn uuid(number: usize) -> String {
     format!("GPU-00000000-0000-0000-0000-00000000000{number}")
 }
 
+/// Another driver may itself need what the system's path leads to.
+fn library_path() -> OsString {
+    let mut path = OsString::from(library_dir());
+    if let Some(others) = std::env::var_os("LD_LIBRARY_PATH").filter(|_| !on_software()) {
+        path.push(":");
+        path.push(others);
+    }
+    path
+}
+
 /// A directory in which the built library has the driver's names.
 fn library_dir() -> PathBuf {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
+        if let Some(dir) = std::env::var_os(OTHER_DRIVER) {
+            return PathBuf::from(dir);
+        }
         if let Some(dir) = std::env::var_os("LD_LIBRARY_PATH").filter(|_| is_child()) {
             return PathBuf::from(dir);
         }
@@ -217,6 +270,7 @@ pub fn start_on(device: i32) -> CUcontext {
     ok!(cuInit(0));
     ok!(cuDevicePrimaryCtxRetain(&mut context, device));
     ok!(cuCtxSetCurrent(context));
+    memory_at_start();
     context
 }
 
@@ -232,11 +286,22 @@ pub fn alloc(bytes: usize) -> CUdeviceptr {
     at
 }
 
-/// Free memory of the current device.
+/// Free memory of the current device; of another driver's, as if it had been [`MEMORY`] at the start.
 pub fn free_memory() -> usize {
+    let free = free_by_driver();
+    if on_software() { free } else { (MEMORY + free).saturating_sub(memory_at_start()) }
+}
+
+fn free_by_driver() -> usize {
     let (mut free, mut total) = (0, 0);
     ok!(cuMemGetInfo_v2(&mut free, &mut total));
     free
+}
+
+/// What was free when the process had its first context.
+fn memory_at_start() -> usize {
+    static FREE: OnceLock<usize> = OnceLock::new();
+    *FREE.get_or_init(free_by_driver)
 }
 
 /// A kernel of the test image, loaded once per context.
@@ -289,7 +354,9 @@ impl Drop for Held {
 
 /// Keeps its stream busy until it is let go.
 pub fn hold(stream: sys::CUstream) -> Held {
-    let word: &'static AtomicU32 = Box::leak(Box::default());
+    // SAFETY: four bytes of host memory that a GPU reads too, aligned, and never given back.
+    let word = unsafe { &*pinned(4).cast::<AtomicU32>() };
+    word.store(0, Ordering::SeqCst);
     let address = word.as_ptr();
     assert_eq!(launch(kernel(c"hold"), stream, &[arg(&address)]), CUresult::CUDA_SUCCESS);
     Held(word)

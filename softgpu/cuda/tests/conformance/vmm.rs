@@ -66,30 +66,30 @@ pub fn import(fd: i32) -> u64 {
 promise! {
     fn a_piece_keeps_its_bytes_wherever_it_is_mapped() on PLAIN; {
         start();
-        let (at, handle) = (range(4 * UNIT), piece(UNIT));
-        map(at, UNIT, handle);
-        map(at + 2 * UNIT as u64, UNIT, handle);
-        assert_eq!(read::<u8>(at, UNIT), vec![0; UNIT]);
+        let (at, handle) = (range(4 * unit()), piece(unit()));
+        map(at, unit(), handle);
+        map(at + 2 * unit() as u64, unit(), handle);
+        assert_eq!(read::<u8>(at, unit()), vec![0; unit()]);
         write(at, &[1u32, 2, 3]);
-        assert_eq!(read::<u32>(at + 2 * UNIT as u64, 3), [1, 2, 3]);
-        ok!(cuMemUnmap(at, UNIT));
-        map(at + UNIT as u64, UNIT, handle);
-        assert_eq!(read::<u32>(at + UNIT as u64, 3), [1, 2, 3]);
+        assert_eq!(read::<u32>(at + 2 * unit() as u64, 3), [1, 2, 3]);
+        ok!(cuMemUnmap(at, unit()));
+        map(at + unit() as u64, unit(), handle);
+        assert_eq!(read::<u32>(at + unit() as u64, 3), [1, 2, 3]);
     }
 }
 
 promise! {
     fn memory_goes_with_the_last_of_handle_and_mapping() on PLAIN; {
         start();
-        let (at, handle) = (range(UNIT), piece(UNIT));
-        map(at, UNIT, handle);
+        let (at, handle) = (range(unit()), piece(unit()));
+        map(at, unit(), handle);
         ok!(cuMemRelease(handle));
-        assert_eq!(free_memory(), MEMORY - UNIT);
+        assert_eq!(free_memory(), MEMORY - unit());
         assert_eq!(cu!(cuMemRelease(handle)), INVALID);
         let mut retained = 0;
         ok!(cuMemRetainAllocationHandle(&mut retained, at as *mut _));
-        ok!(cuMemUnmap(at, UNIT));
-        assert_eq!(free_memory(), MEMORY - UNIT);
+        ok!(cuMemUnmap(at, unit()));
+        assert_eq!(free_memory(), MEMORY - unit());
         ok!(cuMemRelease(retained));
         assert_eq!(free_memory(), MEMORY);
     }
@@ -98,12 +98,12 @@ promise! {
 promise! {
     fn pieces_need_no_context() on PLAIN; {
         ok!(cuInit(0));
-        let (at, handle) = (range(UNIT), piece(UNIT));
-        map(at, UNIT, handle);
+        let (at, handle) = (range(unit()), piece(unit()));
+        map(at, unit(), handle);
         let twin = import(export(handle));
         ok!(cuMemRelease(twin));
-        ok!(cuMemUnmap(at, UNIT));
-        ok!(cuMemAddressFree(at, UNIT));
+        ok!(cuMemUnmap(at, unit()));
+        ok!(cuMemAddressFree(at, unit()));
         ok!(cuMemRelease(handle));
     }
 }
@@ -111,21 +111,21 @@ promise! {
 promise! {
     fn mappings_are_whole_and_inside_one_range() on PLAIN; {
         start();
-        let (at, handle) = (range(2 * UNIT), piece(UNIT));
-        let unit = UNIT as u64;
-        assert_eq!(cu!(cuMemMap(at, UNIT, 4096, handle, 0)), INVALID);
-        assert_eq!(cu!(cuMemMap(at + 4096, UNIT, 0, handle, 0)), INVALID);
-        assert_eq!(cu!(cuMemMap(at + 2 * unit, UNIT, 0, handle, 0)), INVALID);
-        assert_eq!(cu!(cuMemMap(at, 2 * UNIT, 0, handle, 0)), INVALID);
-        ok!(cuMemMap(at, UNIT, 0, handle, 0));
-        assert_eq!(cu!(cuMemMap(at, UNIT, 0, handle, 0)), INVALID);
-        assert_eq!(cu!(cuMemUnmap(at, UNIT / 2)), INVALID);
-        assert_eq!(cu!(cuMemUnmap(at, 2 * UNIT)), INVALID);
-        assert_eq!(cu!(cuMemAddressFree(at, 2 * UNIT)), INVALID);
-        ok!(cuMemMap(at + unit, UNIT, 0, handle, 0));
-        ok!(cuMemUnmap(at, 2 * UNIT));
-        ok!(cuMemAddressFree(at, 2 * UNIT));
-        assert_eq!(cu!(cuMemAddressFree(at, 2 * UNIT)), INVALID);
+        let (at, handle) = (range(2 * unit()), piece(unit()));
+        let step = unit() as u64;
+        assert_eq!(cu!(cuMemMap(at, unit(), 4096, handle, 0)), INVALID);
+        assert_eq!(cu!(cuMemMap(at + 4096, unit(), 0, handle, 0)), INVALID);
+        assert_eq!(cu!(cuMemMap(at + 2 * step, unit(), 0, handle, 0)), INVALID);
+        assert_eq!(cu!(cuMemMap(at, 2 * unit(), 0, handle, 0)), INVALID);
+        ok!(cuMemMap(at, unit(), 0, handle, 0));
+        assert_eq!(cu!(cuMemMap(at, unit(), 0, handle, 0)), INVALID);
+        assert_eq!(cu!(cuMemUnmap(at, unit() / 2)), INVALID);
+        assert_eq!(cu!(cuMemUnmap(at, 2 * unit())), INVALID);
+        assert_eq!(cu!(cuMemAddressFree(at, 2 * unit())), INVALID);
+        ok!(cuMemMap(at + step, unit(), 0, handle, 0));
+        ok!(cuMemUnmap(at, 2 * unit()));
+        ok!(cuMemAddressFree(at, 2 * unit()));
+        assert_eq!(cu!(cuMemAddressFree(at, 2 * unit())), INVALID);
     }
 }
 
@@ -133,21 +133,21 @@ promise! {
     fn sizes_and_handle_kinds_are_checked() on PLAIN; {
         start();
         let mut handle = 0;
-        assert_eq!(cu!(cuMemCreate(&mut handle, UNIT + 1, &properties(), 0)), INVALID);
+        assert_eq!(cu!(cuMemCreate(&mut handle, unit() + 1, &properties(), 0)), INVALID);
         assert_eq!(cu!(cuMemCreate(&mut handle, 0, &properties(), 0)), INVALID);
         let mut fabric = properties();
         fabric.requestedHandleTypes = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC;
-        let refused = cu!(cuMemCreate(&mut handle, UNIT, &fabric, 0));
+        let refused = cu!(cuMemCreate(&mut handle, unit(), &fabric, 0));
         assert_eq!(refused, CUresult::CUDA_ERROR_NOT_SUPPORTED);
         let mut granularity = 0;
         let minimum = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
         ok!(cuMemGetAllocationGranularity(&mut granularity, &properties(), minimum));
-        assert_eq!(granularity, UNIT);
-        let too_much = cu!(cuMemCreate(&mut handle, MEMORY + UNIT, &properties(), 0));
+        assert_eq!(granularity, unit());
+        let too_much = cu!(cuMemCreate(&mut handle, MEMORY + unit(), &properties(), 0));
         assert_eq!(too_much, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         let mut own = properties();
         own.requestedHandleTypes = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE;
-        ok!(cuMemCreate(&mut handle, UNIT, &own, 0));
+        ok!(cuMemCreate(&mut handle, unit(), &own, 0));
         let mut fd = -1;
         assert_eq!(cu!(cuMemExportToShareableHandle((&raw mut fd).cast(), handle, BY_FD, 0)), INVALID);
     }
@@ -157,18 +157,18 @@ promise! {
     fn access_is_what_was_set() on PLAIN; {
         use sys::CUmemAccess_flags as Access;
         start();
-        let (at, handle) = (range(2 * UNIT), piece(UNIT));
-        ok!(cuMemMap(at, UNIT, 0, handle, 0));
+        let (at, handle) = (range(2 * unit()), piece(unit()));
+        ok!(cuMemMap(at, unit(), 0, handle, 0));
         let shown = || {
             let mut flags = 9;
             ok!(cuMemGetAccess(&mut flags, &location(), at));
             flags
         };
         assert_eq!(shown(), 0);
-        assert_eq!(access(at, UNIT, Access::CU_MEM_ACCESS_FLAGS_PROT_READWRITE), CUresult::CUDA_SUCCESS);
-        assert_eq!(access(at, 2 * UNIT, Access::CU_MEM_ACCESS_FLAGS_PROT_READ), INVALID);
+        assert_eq!(access(at, unit(), Access::CU_MEM_ACCESS_FLAGS_PROT_READWRITE), CUresult::CUDA_SUCCESS);
+        assert_eq!(access(at, 2 * unit(), Access::CU_MEM_ACCESS_FLAGS_PROT_READ), INVALID);
         write(at, &[1u32]);
-        assert_eq!(access(at, UNIT, Access::CU_MEM_ACCESS_FLAGS_PROT_READ), CUresult::CUDA_SUCCESS);
+        assert_eq!(access(at, unit(), Access::CU_MEM_ACCESS_FLAGS_PROT_READ), CUresult::CUDA_SUCCESS);
         assert_eq!(shown(), 1);
         assert_eq!(read::<u32>(at, 1), [1]);
         let value = 5u32;
@@ -180,12 +180,12 @@ promise! {
 promise! {
     fn unmapped_and_inaccessible_ranges_fault_copies() on PLAIN; {
         start();
-        let (at, handle) = (range(UNIT), piece(UNIT));
-        ok!(cuMemMap(at, UNIT, 0, handle, 0));
+        let (at, handle) = (range(unit()), piece(unit()));
+        ok!(cuMemMap(at, unit(), 0, handle, 0));
         assert_eq!(cu!(cuMemsetD8_v2(at, 0, 1)), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
         ok!(cuDevicePrimaryCtxReset_v2(0));
         start();
-        ok!(cuMemUnmap(at, UNIT));
+        ok!(cuMemUnmap(at, unit()));
         let value = 1u32;
         assert_eq!(cu!(cuMemcpyHtoD_v2(at, arg(&value), 4)), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
     }
@@ -196,21 +196,21 @@ promise! {
         start();
         let mut host = properties();
         host.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA;
-        let (mut handle, at) = (0, range(2 * UNIT));
-        ok!(cuMemCreate(&mut handle, UNIT, &host, 0));
-        map(at, UNIT, handle);
-        map(at + UNIT as u64, UNIT, piece(UNIT));
-        write(at + UNIT as u64 - 4, &[1u32, 2]);
-        assert_eq!(read::<u32>(at + UNIT as u64 - 4, 2), [1, 2]);
-        assert_eq!(free_memory(), MEMORY - UNIT);
-        map(range(UNIT), UNIT, import(export(handle)));
+        let (mut handle, at) = (0, range(2 * unit()));
+        ok!(cuMemCreate(&mut handle, unit(), &host, 0));
+        map(at, unit(), handle);
+        map(at + unit() as u64, unit(), piece(unit()));
+        write(at + unit() as u64 - 4, &[1u32, 2]);
+        assert_eq!(read::<u32>(at + unit() as u64 - 4, 2), [1, 2]);
+        assert_eq!(free_memory(), MEMORY - unit());
+        map(range(unit()), unit(), import(export(handle)));
     }
 }
 
 promise! {
     fn an_imported_piece_can_be_exported_again() on PLAIN; {
         start();
-        let first = piece(UNIT);
+        let first = piece(unit());
         let second = import(export(first));
         let third = import(export(second));
         ok!(cuMemRelease(first));
@@ -218,7 +218,7 @@ promise! {
         let mut shown = properties();
         ok!(cuMemGetAllocationPropertiesFromHandle(&mut shown, third));
         assert_eq!(shown, properties());
-        map(range(UNIT), UNIT, third);
+        map(range(unit()), unit(), third);
         let mut handle = 0;
         let other = cu!(cuMemImportFromShareableHandle(&mut handle, 2 as *mut _, BY_FD));
         assert_eq!(other, INVALID);
@@ -229,12 +229,12 @@ promise! {
     fn ranges_are_aligned_as_asked() on PLAIN; {
         ok!(cuInit(0));
         let mut at = 0;
-        ok!(cuMemAddressReserve(&mut at, UNIT, 64 << 20, 0, 0));
+        ok!(cuMemAddressReserve(&mut at, unit(), 64 << 20, 0, 0));
         assert_eq!(at % (64 << 20), 0);
-        ok!(cuMemAddressFree(at, UNIT));
+        ok!(cuMemAddressFree(at, unit()));
         let mut again = 0;
-        ok!(cuMemAddressReserve(&mut again, UNIT, 0, at, 0));
+        ok!(cuMemAddressReserve(&mut again, unit(), 0, at, 0));
         assert_eq!(again, at);
-        assert_eq!(cu!(cuMemAddressReserve(&mut at, UNIT + 1, 0, 0, 0)), INVALID);
+        assert_eq!(cu!(cuMemAddressReserve(&mut at, unit() + 1, 0, 0, 0)), INVALID);
     }
 }
