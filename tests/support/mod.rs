@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 pub mod patience;
+pub mod users;
 
 use patience::{Lines, PATIENCE};
 use std::io::Write;

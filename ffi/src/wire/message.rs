@@ -407,6 +407,22 @@ pub enum FromCommand {
         /// The moment that the answer waits for and tells of.
         when: When,
     },
+    /// `tidegate evict`. Answered by `Evicting` or `Refused`, then by `Evicted`.
+    Evict {
+        /// The job's number, or its name.
+        job: String,
+        /// How its processes are ended.
+        how: Ending,
+    },
+}
+
+/// How a process is ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ending {
+    /// It is asked to end (SIGTERM).
+    Ask,
+    /// It is killed (SIGKILL).
+    Kill,
 }
 
 /// A moment in a manager's life.
@@ -446,9 +462,21 @@ pub enum ToCommand {
         /// More parts follow.
         more: bool,
     },
-    /// The other answer to `Register`, and to `Status` where there is none.
+    /// The other answer to `Register` and `Evict`, and to `Status` where there is none.
     Refused {
         /// Why, in one sentence.
         reason: String,
+    },
+    /// The answer to `Evict`: the job's processes were asked to end, or killed.
+    Evicting {
+        /// The job that was meant.
+        job: JobId,
+        /// How many processes of it are known.
+        processes: u32,
+    },
+    /// An evicted job is over: nothing of it is left.
+    Evicted {
+        /// Which.
+        job: JobId,
     },
 }

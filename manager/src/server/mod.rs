@@ -10,8 +10,10 @@
 //! scheduler's events and its effects into messages, and adds the file descriptors.
 
 mod client;
+mod eviction;
 mod gpus;
 mod outbox;
+mod rights;
 pub mod status;
 
 pub use gpus::GpuPlan;
@@ -19,7 +21,9 @@ pub use gpus::GpuPlan;
 use crate::scheduler::{Config, Effect, Event, Job, Pages, Scheduler, Time};
 use client::{Client, ClientId, Role};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use eviction::Eviction;
 use gpus::MoverLink;
+use rights::Asker;
 use status::EndedJob;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -128,6 +132,10 @@ struct Server {
     ended: VecDeque<EndedJob>,
     /// Commands to whom the status is told once no job lives.
     awaiting_idle: BTreeSet<ClientId>,
+    /// Jobs whose processes were told to end.
+    evictions: BTreeMap<JobId, Eviction>,
+    /// The manager's own user.
+    user: u32,
     software_gpu: Option<PathBuf>,
     idle_exit: Option<Duration>,
     idle_since: Instant,
@@ -163,6 +171,8 @@ impl Server {
             peaks: HashMap::new(),
             ended: VecDeque::new(),
             awaiting_idle: BTreeSet::new(),
+            evictions: BTreeMap::new(),
+            user: rustix::process::geteuid().as_raw(),
             software_gpu,
             idle_exit,
             idle_since: Instant::now(),
@@ -224,6 +234,7 @@ impl Server {
     fn client_gone(&mut self, id: ClientId) {
         let Some(client) = self.clients.remove(&id) else { return };
         self.awaiting_idle.remove(&id);
+        self.forget_evictor(id);
         self.idle_since = Instant::now();
         match client.role {
             Role::Process(job) => {
@@ -302,6 +313,7 @@ impl Server {
         if let Some(client) = self.clients.get_mut(&id) {
             client.role = Role::Process(job);
         }
+        self.end_latecomer(id, job);
         self.tell_scheduler(Event::SessionJoined { session: SessionId(id.0), job });
         if !self.announcers.contains_key(&job) {
             // Nobody announced it: it lives as long as its processes.
@@ -311,7 +323,7 @@ impl Server {
 
     fn new_job(&mut self, uid: u32, mut spec: JobSpec) -> JobId {
         spec.weight = spec.weight.max(1);
-        spec.name = spec.name.chars().take(NAME_CHARACTERS).collect();
+        spec.name = job_name(&spec.name);
         self.next_job += 1;
         let job = JobId(self.next_job);
         self.tell_scheduler(Event::JobArrived { job, uid, spec });
@@ -325,14 +337,21 @@ impl Server {
                 self.awaiting_idle.insert(id);
             }
             FromCommand::Status { .. } => self.tell_status(id),
+            FromCommand::Evict { job, how } => self.evict(id, &job, how),
         }
+    }
+
+    /// Who a client is, for what it may see and do.
+    fn asker(&self, id: ClientId) -> Option<Asker> {
+        self.clients.get(&id).map(|client| Asker { uid: client.uid, manager: self.user })
     }
 
     fn tell_status(&mut self, id: ClientId) {
         // Times are of this moment, not of the last message; what is measured now is shown next
         // time.
         self.tell_scheduler(Event::Survey);
-        for part in status::parts(self) {
+        let Some(asker) = self.asker(id) else { return };
+        for part in status::parts(self, asker) {
             self.answer(id, part);
         }
     }
@@ -475,5 +494,11 @@ impl Server {
         while self.ended.len() > KEPT_ENDED_JOBS {
             self.ended.pop_front();
         }
+        self.tell_evicted(id);
     }
+}
+
+/// As much of a job's name as counts.
+fn job_name(given: &str) -> String {
+    given.chars().take(NAME_CHARACTERS).collect()
 }
