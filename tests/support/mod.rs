@@ -98,6 +98,11 @@ impl Manager {
         self.status().job(name).clone()
     }
 
+    /// Whether it comes to its end by itself.
+    pub fn has_ended(&self) -> bool {
+        self.said.ended()
+    }
+
     pub fn pid(&self) -> u32 {
         self.process.id()
     }

@@ -414,6 +414,11 @@ pub enum FromCommand {
         /// How its processes are ended.
         how: Ending,
     },
+    /// `tidegate manager stop`. Answered by `Stopping` or `Refused`, then by `Stopped`.
+    Stop {
+        /// Admit nobody new, and end when the last job has ended.
+        drain: bool,
+    },
 }
 
 /// How a process is ended.
@@ -462,7 +467,7 @@ pub enum ToCommand {
         /// More parts follow.
         more: bool,
     },
-    /// The other answer to `Register` and `Evict`, and to `Status` where there is none.
+    /// The other answer to `Register`, `Evict` and `Stop`, and to `Status` where there is none.
     Refused {
         /// Why, in one sentence.
         reason: String,
@@ -479,4 +484,11 @@ pub enum ToCommand {
         /// Which.
         job: JobId,
     },
+    /// The answer to `Stop`: the manager will end.
+    Stopping {
+        /// How many jobs live.
+        jobs: u32,
+    },
+    /// The last word of a manager that ends in order to who asked it to.
+    Stopped,
 }

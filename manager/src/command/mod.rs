@@ -7,6 +7,7 @@ mod manager;
 mod mover;
 mod run;
 mod status;
+mod stop;
 mod watch;
 
 use bytesize::ByteSize;

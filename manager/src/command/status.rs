@@ -33,6 +33,9 @@ pub(super) fn execute(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 }
 
 fn print(status: &Status) {
+    if status.draining {
+        println!("the manager drains: no new jobs");
+    }
     for gpu in &status.gpus {
         print_gpu(gpu);
     }

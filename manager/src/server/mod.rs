@@ -15,6 +15,7 @@ mod gpus;
 mod outbox;
 mod rights;
 pub mod status;
+mod stop;
 
 pub use gpus::GpuPlan;
 
@@ -136,6 +137,10 @@ struct Server {
     evictions: BTreeMap<JobId, Eviction>,
     /// The manager's own user.
     user: u32,
+    /// Nobody new is admitted; the manager ends with the last job.
+    draining: bool,
+    /// Who is told when the manager ends.
+    awaiting_stop: BTreeSet<ClientId>,
     software_gpu: Option<PathBuf>,
     idle_exit: Option<Duration>,
     idle_since: Instant,
@@ -173,6 +178,8 @@ impl Server {
             awaiting_idle: BTreeSet::new(),
             evictions: BTreeMap::new(),
             user: rustix::process::geteuid().as_raw(),
+            draining: false,
+            awaiting_stop: BTreeSet::new(),
             software_gpu,
             idle_exit,
             idle_since: Instant::now(),
@@ -193,6 +200,7 @@ impl Server {
             }
         }
         info!("the manager ends");
+        self.say_stopped();
     }
 
     fn next_input(&self, inputs: &Receiver<Input>) -> Result<Input, RecvTimeoutError> {
@@ -235,6 +243,7 @@ impl Server {
         let Some(client) = self.clients.remove(&id) else { return };
         self.awaiting_idle.remove(&id);
         self.forget_evictor(id);
+        self.awaiting_stop.remove(&id);
         self.idle_since = Instant::now();
         match client.role {
             Role::Process(job) => {
@@ -308,6 +317,7 @@ impl Server {
                 Some((job, owner)) if *owner == uid => *job,
                 _ => return self.refuse(id, "TIDEGATE_JOB names no job of this user".into()),
             },
+            JobClaim::Own(_) if self.draining => return self.refuse(id, stop::DRAINS.into()),
             JobClaim::Own(spec) => self.new_job(uid, spec),
         };
         if let Some(client) = self.clients.get_mut(&id) {
@@ -338,6 +348,7 @@ impl Server {
             }
             FromCommand::Status { .. } => self.tell_status(id),
             FromCommand::Evict { job, how } => self.evict(id, &job, how),
+            FromCommand::Stop { drain } => self.stop(id, drain),
         }
     }
 
@@ -367,6 +378,9 @@ impl Server {
 
     fn register(&mut self, id: ClientId, spec: JobSpec) {
         let Some(client) = self.clients.get(&id) else { return };
+        if self.draining {
+            return self.answer(id, ToCommand::Refused { reason: stop::DRAINS.into() });
+        }
         let uid = client.uid;
         let mut token = [0; 8];
         if let Err(error) = rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty()) {
@@ -440,6 +454,7 @@ impl Server {
         }
         debug_assert_eq!(self.scheduler.check(), Ok(()));
         self.tell_idle();
+        self.stop_if_drained();
     }
 
     fn carry_out(&mut self, effect: Effect) {

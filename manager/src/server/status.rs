@@ -16,6 +16,8 @@ pub struct Status {
     pub now_micros: u64,
     /// Whether the GPUs are software.
     pub software_gpu: bool,
+    /// Nobody new is admitted; the manager ends with its last job.
+    pub draining: bool,
     /// The GPUs.
     pub gpus: Vec<GpuStatus>,
     /// The jobs that live, of those that the asking user may see.
@@ -245,6 +247,7 @@ fn status(server: &Server, asker: Asker) -> Status {
     Status {
         now_micros: server.now().as_micros() as u64,
         software_gpu: server.software_gpu.is_some(),
+        draining: server.draining,
         gpus: scheduler.gpus().iter().map(|(id, gpu)| gpu_status(server, asker, *id, gpu)).collect(),
         ended: ended.cloned().collect(),
         others: others.iter().fold(OthersStatus::default(), OthersStatus::and),
