@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 pub mod patience;
+pub mod users;
 
 use patience::{Lines, PATIENCE};
 use std::io::Write;
@@ -101,6 +102,11 @@ impl Manager {
 
     pub fn job(&self, name: &str) -> JobStatus {
         self.status().job(name).clone()
+    }
+
+    /// Whether it comes to its end by itself.
+    pub fn has_ended(&self) -> bool {
+        self.said.ended()
     }
 
     pub fn pid(&self) -> u32 {

@@ -467,6 +467,27 @@ pub enum FromCommand {
         /// The moment that the answer waits for and tells of.
         when: When,
     },
+    /// `tidegate evict`. Answered by `Evicting` or `Refused`, then by `Evicted`.
+    Evict {
+        /// The job's number, or its name.
+        job: String,
+        /// How its processes are ended.
+        how: Ending,
+    },
+    /// `tidegate manager stop`. Answered by `Stopping` or `Refused`, then by `Stopped`.
+    Stop {
+        /// Admit nobody new, and end when the last job has ended.
+        drain: bool,
+    },
+}
+
+/// How a process is ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ending {
+    /// It is asked to end (SIGTERM).
+    Ask,
+    /// It is killed (SIGKILL).
+    Kill,
 }
 
 /// A moment in a manager's life.
@@ -508,9 +529,28 @@ pub enum ToCommand {
         /// More parts follow.
         more: bool,
     },
-    /// The other answer to `Register`, and to `Status` where there is none.
+    /// The other answer to `Register`, `Evict` and `Stop`, and to `Status` where there is none.
     Refused {
         /// Why, in one sentence.
         reason: String,
     },
+    /// The answer to `Evict`: the job's processes were asked to end, or killed.
+    Evicting {
+        /// The job that was meant.
+        job: JobId,
+        /// How many processes of it are known.
+        processes: u32,
+    },
+    /// An evicted job is over: nothing of it is left.
+    Evicted {
+        /// Which.
+        job: JobId,
+    },
+    /// The answer to `Stop`: the manager will end.
+    Stopping {
+        /// How many jobs live.
+        jobs: u32,
+    },
+    /// The last word of a manager that ends in order to who asked it to.
+    Stopped,
 }

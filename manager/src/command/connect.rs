@@ -113,7 +113,8 @@ pub(super) fn ask(connection: &Connection, question: FromCommand) -> anyhow::Res
     hear(connection)
 }
 
-fn hear(connection: &Connection) -> anyhow::Result<ToCommand> {
+/// What a manager says next.
+pub(super) fn hear(connection: &Connection) -> anyhow::Result<ToCommand> {
     match connection.receive::<ToCommand>().context("reading the manager's answer")?.0 {
         ToCommand::Refused { reason } => bail!(reason),
         answer => Ok(answer),
@@ -177,7 +178,9 @@ pub(super) mod tests {
         std::thread::spawn(move || {
             let connection = Connection::from(listener.accept().unwrap().0);
             let (question, _) = connection.receive::<ToManager>().unwrap();
-            let text = br#"{"now_micros":1,"software_gpu":true,"gpus":[],"jobs":[],"ended":[]}"#;
+            let text =
+                br#"{"now_micros":1,"software_gpu":true,"draining":false,"gpus":[],"jobs":[],"ended":[],
+                "others":{"jobs":0,"persistent_bytes":0,"temporary_bytes":0,"spilled_bytes":0}}"#;
             for (index, part) in text.chunks(20).enumerate() {
                 let more = (index + 1) * 20 < text.len();
                 connection.send(&ToCommand::Status { part: part.to_vec(), more }, &[]).unwrap();

@@ -1,6 +1,7 @@
 //! `tidegate manager`: the process that owns the GPUs' memory.
 
 use super::connect::personal_socket;
+use super::stop;
 use crate::scheduler::Config;
 use crate::server::{self, GpuPlan, Setup};
 use crate::software_gpu::{NodeSpec, SoftwareNode};
@@ -27,7 +28,23 @@ pub(super) const READY: &str = "ready";
 const MIB: u64 = 1 << 20;
 
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(super) struct Arguments {
+    #[command(subcommand)]
+    action: Option<Action>,
+    #[command(flatten)]
+    options: Options,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// End the manager that runs, in order.
+    Stop(stop::Arguments),
+}
+
+/// How to share.
+#[derive(Debug, clap::Args)]
+pub(super) struct Options {
     /// The Unix socket to listen on. Default: as root /run/tidegate/socket, else
     /// $XDG_RUNTIME_DIR/tidegate/socket (/tmp/tidegate-UID/socket where that is not set).
     #[arg(long, value_name = "PATH")]
@@ -87,6 +104,13 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn execute(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    match arguments.action {
+        Some(Action::Stop(arguments)) => stop::execute(&arguments),
+        None => serve(arguments.options),
+    }
+}
+
+fn serve(arguments: Options) -> anyhow::Result<ExitCode> {
     let unit = arguments.unit.as_u64();
     if !unit.is_power_of_two() || unit < 4096 {
         bail!("--unit {unit}: a power of two of at least 4KiB is wanted, as in 2MiB");
@@ -120,7 +144,7 @@ fn say_ready() {
 }
 
 /// Sizes that are not given follow the GPU's.
-fn config(arguments: &Arguments, gpu_bytes: u64, headroom: u64, dram_bytes: u64) -> Config {
+fn config(arguments: &Options, gpu_bytes: u64, headroom: u64, dram_bytes: u64) -> Config {
     let unit_bytes = arguments.unit.as_u64();
     let units = |bytes: u64| u32::try_from(bytes.div_ceil(unit_bytes)).unwrap_or(u32::MAX / 8);
     let or =

@@ -2,10 +2,12 @@
 
 mod connect;
 mod demo;
+mod evict;
 mod manager;
 mod mover;
 mod run;
 mod status;
+mod stop;
 mod watch;
 
 use bytesize::ByteSize;
@@ -32,6 +34,8 @@ enum Command {
     Demo(demo::Arguments),
     /// Show the GPUs, what memory is in use, and the jobs.
     Status(status::Arguments),
+    /// End a job: one's own, or as root anybody's.
+    Evict(evict::Arguments),
     /// (internal) Make GPU memory and move bytes for a manager.
     #[command(hide = true)]
     Mover(mover::Arguments),
@@ -62,6 +66,7 @@ impl Command {
             Command::Manager(arguments) => manager::execute(*arguments),
             Command::Demo(arguments) => demo::execute(&arguments),
             Command::Status(arguments) => status::execute(&arguments),
+            Command::Evict(arguments) => evict::execute(&arguments),
             Command::Mover(arguments) => mover::execute(arguments),
             Command::Watch(arguments) => watch::execute(&arguments),
         }

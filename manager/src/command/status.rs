@@ -1,7 +1,7 @@
 //! `tidegate status`: what the GPUs and jobs are doing.
 
 use super::connect::{ask_status, ask_status_json, connect};
-use crate::server::status::{GpuStatus, JobStatus, Status};
+use crate::server::status::{GpuStatus, JobStatus, OthersStatus, Status};
 use bytesize::ByteSize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -33,20 +33,39 @@ pub(super) fn execute(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 }
 
 fn print(status: &Status) {
+    if status.draining {
+        println!("the manager drains: no new jobs");
+    }
     for gpu in &status.gpus {
         print_gpu(gpu);
     }
-    if status.jobs.is_empty() {
+    if status.jobs.is_empty() && status.others.jobs == 0 {
         println!("no jobs");
-        return;
     }
+    if !status.jobs.is_empty() {
+        print_jobs(&status.jobs);
+    }
+    if status.others.jobs > 0 {
+        print_others(&status.others);
+    }
+}
+
+fn print_jobs(jobs: &[JobStatus]) {
     println!(
         "{:>4}  {:<20} {:<10} {:>5} {:>8} {:>12} {:>12} {:>12} {:>8}",
         "job", "name", "state", "place", "priority", "persistent", "temporary", "spilled", "switches"
     );
-    for job in &status.jobs {
-        print_job(job);
-    }
+    jobs.iter().for_each(print_job);
+}
+
+fn print_others(others: &OthersStatus) {
+    println!(
+        "jobs of other users: {}, persistent {}, temporary {}, spilled {}",
+        others.jobs,
+        size(others.persistent_bytes),
+        size(others.temporary_bytes),
+        size(others.spilled_bytes),
+    );
 }
 
 fn print_gpu(gpu: &GpuStatus) {

@@ -41,6 +41,8 @@ pub(crate) struct Client {
     pub(crate) uid: u32,
     /// Its process id, by the kernel's word.
     pub(crate) pid: i32,
+    /// That process, whatever becomes of its number.
+    pub(crate) process: Arc<OwnedFd>,
     /// What it is.
     pub(crate) role: Role,
     /// Its way out.
@@ -91,11 +93,13 @@ pub(super) fn accept(listener: UnixListener, inputs: Sender<Input>) -> anyhow::R
 fn welcome(id: ClientId, stream: UnixStream, inputs: &Sender<Input>) -> anyhow::Result<()> {
     let peer = rustix::net::sockopt::socket_peercred(&stream).context("asking who connected")?;
     let pidfd = pidfd_open(peer.pid, PidfdFlags::empty()).context("the client is gone already")?;
+    let pidfd = Arc::new(pidfd);
     let connection = Arc::new(Connection::from(stream));
     let outbox = Outbox::start(connection.clone())?;
     let client = Client {
         uid: peer.uid.as_raw(),
         pid: peer.pid.as_raw_nonzero().get(),
+        process: pidfd.clone(),
         role: Role::Unknown,
         outbox,
         page: None,

@@ -10,16 +10,21 @@
 //! scheduler's events and its effects into messages, and adds the file descriptors.
 
 mod client;
+mod eviction;
 mod gpus;
 mod outbox;
+mod rights;
 pub mod status;
+mod stop;
 
 pub use gpus::GpuPlan;
 
 use crate::scheduler::{Config, Effect, Event, Job, Pages, Scheduler, Time};
 use client::{Client, ClientId, Role};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use eviction::Eviction;
 use gpus::{HeldPiece, MoverLink};
+use rights::Asker;
 use status::EndedJob;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -129,6 +134,14 @@ struct Server {
     ended: VecDeque<EndedJob>,
     /// Commands to whom the status is told once no job lives.
     awaiting_idle: BTreeSet<ClientId>,
+    /// Jobs whose processes were told to end.
+    evictions: BTreeMap<JobId, Eviction>,
+    /// The manager's own user.
+    user: u32,
+    /// Nobody new is admitted; the manager ends with the last job.
+    draining: bool,
+    /// Who is told when the manager ends.
+    awaiting_stop: BTreeSet<ClientId>,
     software_gpu: Option<PathBuf>,
     idle_exit: Option<Duration>,
     idle_since: Instant,
@@ -164,6 +177,10 @@ impl Server {
             peaks: HashMap::new(),
             ended: VecDeque::new(),
             awaiting_idle: BTreeSet::new(),
+            evictions: BTreeMap::new(),
+            user: rustix::process::geteuid().as_raw(),
+            draining: false,
+            awaiting_stop: BTreeSet::new(),
             software_gpu,
             idle_exit,
             idle_since: Instant::now(),
@@ -185,6 +202,7 @@ impl Server {
             }
         }
         info!("the manager ends");
+        self.say_stopped();
     }
 
     fn next_input(&self, inputs: &Receiver<Input>) -> Result<Input, RecvTimeoutError> {
@@ -225,6 +243,8 @@ impl Server {
     fn client_gone(&mut self, id: ClientId) {
         let Some(client) = self.clients.remove(&id) else { return };
         self.awaiting_idle.remove(&id);
+        self.forget_evictor(id);
+        self.awaiting_stop.remove(&id);
         self.idle_since = Instant::now();
         match client.role {
             Role::Process(job) => {
@@ -298,11 +318,13 @@ impl Server {
                 Some((job, owner)) if *owner == uid => *job,
                 _ => return self.refuse(id, "TIDEGATE_JOB names no job of this user".into()),
             },
+            JobClaim::Own(_) if self.draining => return self.refuse(id, stop::DRAINS.into()),
             JobClaim::Own(spec) => self.new_job(uid, spec),
         };
         if let Some(client) = self.clients.get_mut(&id) {
             client.role = Role::Process(job);
         }
+        self.end_latecomer(id, job);
         self.tell_scheduler(Event::SessionJoined { session: SessionId(id.0), job });
         if !self.announcers.contains_key(&job) {
             // Nobody announced it: it lives as long as its processes.
@@ -312,7 +334,7 @@ impl Server {
 
     fn new_job(&mut self, uid: u32, mut spec: JobSpec) -> JobId {
         spec.weight = spec.weight.max(1);
-        spec.name = spec.name.chars().take(NAME_CHARACTERS).collect();
+        spec.name = job_name(&spec.name);
         self.next_job += 1;
         let job = JobId(self.next_job);
         self.tell_scheduler(Event::JobArrived { job, uid, spec });
@@ -326,14 +348,22 @@ impl Server {
                 self.awaiting_idle.insert(id);
             }
             FromCommand::Status { .. } => self.tell_status(id),
+            FromCommand::Evict { job, how } => self.evict(id, &job, how),
+            FromCommand::Stop { drain } => self.stop(id, drain),
         }
+    }
+
+    /// Who a client is, for what it may see and do.
+    fn asker(&self, id: ClientId) -> Option<Asker> {
+        self.clients.get(&id).map(|client| Asker { uid: client.uid, manager: self.user })
     }
 
     fn tell_status(&mut self, id: ClientId) {
         // Times are of this moment, not of the last message; what is measured now is shown next
         // time.
         self.tell_scheduler(Event::Survey);
-        for part in status::parts(self) {
+        let Some(asker) = self.asker(id) else { return };
+        for part in status::parts(self, asker) {
             self.answer(id, part);
         }
     }
@@ -349,6 +379,9 @@ impl Server {
 
     fn register(&mut self, id: ClientId, spec: JobSpec) {
         let Some(client) = self.clients.get(&id) else { return };
+        if self.draining {
+            return self.answer(id, ToCommand::Refused { reason: stop::DRAINS.into() });
+        }
         let uid = client.uid;
         let mut token = [0; 8];
         if let Err(error) = rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty()) {
@@ -465,6 +498,7 @@ impl Server {
         }
         debug_assert_eq!(self.scheduler.check(), Ok(()));
         self.tell_idle();
+        self.stop_if_drained();
     }
 
     fn carry_out(&mut self, effect: Effect) {
@@ -529,5 +563,11 @@ impl Server {
         while self.ended.len() > KEPT_ENDED_JOBS {
             self.ended.pop_front();
         }
+        self.tell_evicted(id);
     }
+}
+
+/// As much of a job's name as counts.
+fn job_name(given: &str) -> String {
+    given.chars().take(NAME_CHARACTERS).collect()
 }

@@ -5,6 +5,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 use tidegate_ffi::wire::{Connection, SendError};
 use tracing::{debug, warn};
 
@@ -51,6 +52,16 @@ impl Outbox {
             }
             // The writer has said why it ended, and has shut the connection down.
             Err(TrySendError::Disconnected(_)) => debug!("a message comes after its reader's end"),
+        }
+    }
+
+    /// Waits until everything queued is sent; for a reader that does not read, no longer than
+    /// `patience`.
+    pub(crate) fn flush(&self, patience: Duration) {
+        let (sent, all_sent) = bounded(1);
+        let last = Box::new(move |_: &Connection| sent.send(()).is_ok());
+        if self.queue.try_send(last).is_err() || all_sent.recv_timeout(patience).is_err() {
+            debug!("a last message may not have been read");
         }
     }
 

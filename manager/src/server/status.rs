@@ -1,6 +1,7 @@
 //! What `tidegate status` shows. The names are documented in docs/status.md and are stable.
 
 use super::Server;
+use super::rights::Asker;
 use crate::ledger::Owner;
 use crate::scheduler::{Gpu, Job, Phase, SavedRange, Stats, Tenant, Time};
 use serde::{Deserialize, Serialize};
@@ -15,12 +16,29 @@ pub struct Status {
     pub now_micros: u64,
     /// Whether the GPUs are software.
     pub software_gpu: bool,
+    /// Nobody new is admitted; the manager ends with its last job.
+    pub draining: bool,
     /// The GPUs.
     pub gpus: Vec<GpuStatus>,
-    /// The jobs that live.
+    /// The jobs that live, of those that the asking user may see.
     pub jobs: Vec<JobStatus>,
-    /// The last jobs that ended.
+    /// The last jobs that ended, likewise.
     pub ended: Vec<EndedJob>,
+    /// The living jobs that the asking user may not see.
+    pub others: OthersStatus,
+}
+
+/// Jobs of other users, added up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OthersStatus {
+    /// How many.
+    pub jobs: u64,
+    /// Resident persistent bytes.
+    pub persistent_bytes: u64,
+    /// Resident temporary bytes.
+    pub temporary_bytes: u64,
+    /// Bytes in tiers now.
+    pub spilled_bytes: u64,
 }
 
 /// One GPU.
@@ -222,9 +240,9 @@ impl EndedJob {
 /// A part of the text is at most so long: well below what one message can carry.
 const PART_BYTES: usize = MAX_MESSAGE_BYTES / 2;
 
-/// The whole state as JSON, in messages.
-pub(super) fn parts(server: &Server) -> Vec<ToCommand> {
-    match serde_json::to_vec(&status(server)) {
+/// What the asker may see of the state as JSON, in messages.
+pub(super) fn parts(server: &Server, asker: Asker) -> Vec<ToCommand> {
+    match serde_json::to_vec(&status(server, asker)) {
         Ok(text) => split(&text),
         Err(error) => vec![ToCommand::Refused { reason: format!("the status cannot be written: {error}") }],
     }
@@ -236,18 +254,34 @@ fn split(text: &[u8]) -> Vec<ToCommand> {
     parts.map(|(index, part)| ToCommand::Status { part: part.to_vec(), more: index < last }).collect()
 }
 
-fn status(server: &Server) -> Status {
+fn status(server: &Server, asker: Asker) -> Status {
     let scheduler = &server.scheduler;
+    let jobs = scheduler.jobs().iter().map(|(id, job)| job_status(server, *id, job));
+    let (jobs, others): (Vec<_>, Vec<_>) = jobs.partition(|job| asker.sees(job.figures.uid));
+    let ended = server.ended.iter().filter(|job| asker.sees(job.uid));
     Status {
         now_micros: server.now().as_micros() as u64,
         software_gpu: server.software_gpu.is_some(),
-        gpus: scheduler.gpus().iter().map(|(id, gpu)| gpu_status(server, *id, gpu)).collect(),
-        jobs: scheduler.jobs().iter().map(|(id, job)| job_status(server, *id, job)).collect(),
-        ended: server.ended.iter().cloned().collect(),
+        draining: server.draining,
+        gpus: scheduler.gpus().iter().map(|(id, gpu)| gpu_status(server, asker, *id, gpu)).collect(),
+        ended: ended.cloned().collect(),
+        others: others.iter().fold(OthersStatus::default(), OthersStatus::and),
+        jobs,
     }
 }
 
-fn gpu_status(server: &Server, id: GpuUuid, gpu: &Gpu) -> GpuStatus {
+impl OthersStatus {
+    fn and(self, job: &JobStatus) -> Self {
+        Self {
+            jobs: self.jobs + 1,
+            persistent_bytes: self.persistent_bytes + job.persistent_bytes,
+            temporary_bytes: self.temporary_bytes + job.temporary_bytes,
+            spilled_bytes: self.spilled_bytes + job.spilled_bytes,
+        }
+    }
+}
+
+fn gpu_status(server: &Server, asker: Asker, id: GpuUuid, gpu: &Gpu) -> GpuStatus {
     let config = server.scheduler.config();
     let bytes = |units: u32| u64::from(units) * config.unit_bytes;
     let sum = |region: Class, spare: bool| -> u64 {
@@ -278,15 +312,7 @@ fn gpu_status(server: &Server, id: GpuUuid, gpu: &Gpu) -> GpuStatus {
             extent_bytes: bytes(gpu.ledger.temporary_units()),
             used_bytes: sum(Class::Temporary, false),
         },
-        spans: gpu
-            .ledger
-            .spans()
-            .map(|span| SpanStatus {
-                job: tenants.get(&span.tenant).map_or(0, |tenant| tenant.job.0),
-                start_unit: span.start,
-                end_unit: span.end,
-            })
-            .collect(),
+        spans: spans(server, asker, gpu),
         tiers: vec![TierStatus { tier: "dram".into(), share_bytes: config.dram_bytes, used_bytes }],
         mover: mover_status(mover),
     }
@@ -299,6 +325,19 @@ fn mover_status(mover: Option<&super::MoverLink>) -> MoverStatus {
         replacements: replacements.map_or(0, |r| r.count),
         last_replacement_micros: replacements.and_then(|r| r.last).map(|time| time.as_micros() as u64),
     }
+}
+
+fn spans(server: &Server, asker: Asker, gpu: &Gpu) -> Vec<SpanStatus> {
+    let scheduler = &server.scheduler;
+    let job_of = |tenant| {
+        let job = scheduler.tenants().get(&tenant)?.job;
+        Some((job, scheduler.jobs().get(&job)?))
+    };
+    let spans = gpu.ledger.spans().filter_map(|span| {
+        let (job, owner) = job_of(span.tenant)?;
+        asker.sees(owner.uid).then_some(SpanStatus { job: job.0, start_unit: span.start, end_unit: span.end })
+    });
+    spans.collect()
 }
 
 fn spilled(tenant: &Tenant) -> u64 {
@@ -352,6 +391,7 @@ mod tests {
     use super::super::{Input, Server};
     use super::*;
     use crate::scheduler::{Config, Event};
+    use rustix::process::PidfdFlags;
     use std::collections::BTreeMap;
     use std::os::fd::OwnedFd;
     use std::sync::Arc;
@@ -362,6 +402,7 @@ mod tests {
     use tidegate_ffi::wire::page::Page;
 
     const GPU: GpuUuid = GpuUuid([7; 16]);
+    const ROOT: Asker = Asker { uid: 0, manager: 0 };
 
     fn server() -> Server {
         let config = Config {
@@ -384,7 +425,9 @@ mod tests {
     fn connect(server: &mut Server, id: u64) -> Connection {
         let (here, there) = Connection::pair().unwrap();
         let outbox = Outbox::start(Arc::new(here)).unwrap();
-        let client = Client { uid: 1, pid: 1, role: Role::Unknown, outbox, page: None };
+        let own = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).unwrap();
+        let client =
+            Client { uid: 1, pid: 1, process: Arc::new(own), role: Role::Unknown, outbox, page: None };
         server.take_in(Input::Connected(ClientId(id), client));
         there
     }
@@ -453,11 +496,11 @@ mod tests {
         let page = join(&mut server, 1);
         page.tenants[0].publish_live(Class::Persistent, 5);
         page.tenants[0].publish_live(Class::Temporary, 3);
-        let living = status(&server).jobs.remove(0).figures;
+        let living = status(&server, ROOT).jobs.remove(0).figures;
         assert!(matches!(living.grants.as_slice(), [(_, None)]), "{living:?}");
         assert_eq!((living.footprint_bytes, living.peak_temporary_bytes), (8, 3));
         server.take_in(Input::Gone(ClientId(1)));
-        let ended = status(&server).ended.remove(0);
+        let ended = status(&server, ROOT).ended.remove(0);
         assert!(matches!(ended.grants.as_slice(), [(from, Some(to))] if from <= to), "{ended:?}");
         assert_eq!((ended.footprint_bytes, ended.peak_temporary_bytes), (8, 3));
     }
