@@ -9,7 +9,7 @@ use super::outbox::Outbox;
 use anyhow::Context;
 use crossbeam_channel::Sender;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
@@ -41,6 +41,8 @@ pub(crate) struct Client {
     pub(crate) uid: u32,
     /// Its process id, by the kernel's word.
     pub(crate) pid: i32,
+    /// Its process itself, whoever gets its number later.
+    pub(crate) pidfd: Arc<OwnedFd>,
     /// What it is.
     pub(crate) role: Role,
     /// Its way out.
@@ -57,6 +59,13 @@ impl Client {
         }
         self.page = Some(Page::open(file.as_fd()).map_err(|error| error.to_string())?);
         Ok(())
+    }
+
+    /// Ends the process.
+    pub(crate) fn kill(&self) {
+        if let Err(error) = pidfd_send_signal(&self.pidfd, Signal::KILL) {
+            warn!(pid = self.pid, %error, "an expelled process cannot be killed");
+        }
     }
 
     /// Raises a job's peaks, by class, to the most live bytes that this process of it published,
@@ -91,11 +100,13 @@ pub(super) fn accept(listener: UnixListener, inputs: Sender<Input>) -> anyhow::R
 fn welcome(id: ClientId, stream: UnixStream, inputs: &Sender<Input>) -> anyhow::Result<()> {
     let peer = rustix::net::sockopt::socket_peercred(&stream).context("asking who connected")?;
     let pidfd = pidfd_open(peer.pid, PidfdFlags::empty()).context("the client is gone already")?;
+    let pidfd = Arc::new(pidfd);
     let connection = Arc::new(Connection::from(stream));
     let outbox = Outbox::start(connection.clone())?;
     let client = Client {
         uid: peer.uid.as_raw(),
         pid: peer.pid.as_raw_nonzero().get(),
+        pidfd: pidfd.clone(),
         role: Role::Unknown,
         outbox,
         page: None,

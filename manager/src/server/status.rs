@@ -44,6 +44,8 @@ pub struct GpuStatus {
     pub free_bytes: u64,
     /// Scrubbed pieces, ready for the next lease.
     pub spare_bytes: u64,
+    /// Given to processes that were expelled and are not dead yet.
+    pub retired_bytes: u64,
     /// The persistent region.
     pub persistent: RegionStatus,
     /// The temporary region.
@@ -255,6 +257,7 @@ fn gpu_status(server: &Server, id: GpuUuid, gpu: &Gpu) -> GpuStatus {
         outsider_bytes: gpu.outside.units.map(bytes),
         free_bytes: bytes(gpu.ledger.free()),
         spare_bytes: sum(Class::Temporary, true),
+        retired_bytes: bytes(gpu.ledger.retired()),
         persistent: RegionStatus {
             extent_bytes: bytes(gpu.ledger.persistent_top()),
             used_bytes: sum(Class::Persistent, false),
@@ -326,6 +329,7 @@ mod tests {
     use super::super::{Input, Server};
     use super::*;
     use crate::scheduler::{Config, Event};
+    use rustix::process::{PidfdFlags, getpid, pidfd_open};
     use std::collections::BTreeMap;
     use std::os::fd::OwnedFd;
     use std::sync::Arc;
@@ -346,6 +350,7 @@ mod tests {
             slice: Duration::from_millis(200),
             boundary_deadline: Duration::from_secs(2),
             drain_limit: Duration::from_secs(10),
+            answer_limit: Duration::from_secs(30),
             poison: false,
             dram_bytes: 1 << 30,
         };
@@ -358,7 +363,9 @@ mod tests {
     fn connect(server: &mut Server, id: u64) -> Connection {
         let (here, there) = Connection::pair().unwrap();
         let outbox = Outbox::start(Arc::new(here)).unwrap();
-        let client = Client { uid: 1, pid: 1, role: Role::Unknown, outbox, page: None };
+        let pidfd = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
+        let (role, pidfd) = (Role::Unknown, Arc::new(pidfd));
+        let client = Client { uid: 1, pid: 1, pidfd, role, outbox, page: None };
         server.take_in(Input::Connected(ClientId(id), client));
         there
     }
