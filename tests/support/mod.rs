@@ -227,6 +227,13 @@ pub fn probe() -> PathBuf {
     artifacts::example("probe").unwrap()
 }
 
+/// A client without a driver (tests/programs/client.rs).
+pub fn client(manager: &Manager) -> Command {
+    let mut command = Command::new(artifacts::example("client").unwrap());
+    command.env("TIDEGATE_SOCKET", manager.socket());
+    command
+}
+
 pub fn train_digits() -> PathBuf {
     artifacts::example("train_digits").unwrap()
 }

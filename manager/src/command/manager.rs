@@ -82,6 +82,14 @@ pub(super) struct Options {
     /// the GPU for another slice.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     drain_limit: Duration,
+    /// How long a process may take to give memory back, or to answer at all, beyond what its work
+    /// takes; then it is expelled.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    answer_limit: Duration,
+    /// What happens to a process that was expelled: with `kill` it is ended, so that the memory
+    /// which it keeps is free at once.
+    #[arg(long, value_name = "HOW")]
+    evict: Option<Evict>,
     /// Room to grow that is left behind each job's persistent memory. Default: 100MiB, or a 64th of
     /// the smallest GPU's memory if that is less.
     #[arg(long, value_name = "SIZE", value_parser = super::size)]
@@ -101,6 +109,13 @@ pub(super) struct Options {
     /// End when nobody has been connected for so long. Default: never.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     idle_exit: Option<Duration>,
+}
+
+/// How an expelled process is dealt with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Evict {
+    /// By SIGKILL.
+    Kill,
 }
 
 pub(super) fn execute(arguments: Arguments) -> anyhow::Result<ExitCode> {
@@ -131,6 +146,7 @@ fn serve(arguments: Options) -> anyhow::Result<ExitCode> {
         gpu_memory: arguments.gpu_memory.map(|size| size.as_u64()),
         software_gpu: node.as_ref().map(|node| node.path().to_owned()),
         idle_exit: arguments.idle_exit,
+        kill_expelled: arguments.evict == Some(Evict::Kill),
         config: Box::new(move |gpu_bytes| config(&arguments, gpu_bytes, headroom, dram)),
         ready: Box::new(say_ready),
     })?;
@@ -159,6 +175,7 @@ fn config(arguments: &Options, gpu_bytes: u64, headroom: u64, dram_bytes: u64) -
             .boundary_deadline
             .unwrap_or_else(|| (arguments.slice * 10).max(Duration::from_secs(1))),
         drain_limit: arguments.drain_limit,
+        answer_limit: arguments.answer_limit,
         poison: arguments.poison,
         dram_bytes,
     }

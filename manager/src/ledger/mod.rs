@@ -11,7 +11,8 @@
 //! that is ever lost is that of the offsets.
 //!
 //! Memory in use that lies in no piece (contexts, modules, other programs) is told to the ledger
-//! as *outside*: so many units cannot be had. Headroom is kept free for more of it.
+//! as *outside*: so many units cannot be had. Headroom is kept free for more of it. So is memory
+//! of pieces that somebody kept who should have given them back: *retired* (I8).
 //!
 //! Invariant (I4): every piece lies in one region, pieces never overlap, the regions never
 //! cross, what is placed leaves headroom alone, and the sums equal the totals. [`Ledger::check`]
@@ -72,6 +73,7 @@ pub struct Ledger {
     units: u32,
     headroom: u32,
     outside: u32,
+    retired: u32,
     pieces: BTreeMap<PieceId, Record>,
     persistent: PersistentRegion,
     /// Start of each temporary piece → its end.
@@ -88,6 +90,7 @@ impl Ledger {
             units: units.0,
             headroom: 0,
             outside: 0,
+            retired: 0,
             pieces: BTreeMap::new(),
             persistent: PersistentRegion::new(offset.0),
             temporary: BTreeMap::new(),
@@ -121,9 +124,14 @@ impl Ledger {
         self.outside
     }
 
-    /// Units that no piece may take: headroom and what lies outside.
+    /// Units of pieces that are released, but that somebody who kept them may still use.
+    pub fn retired(&self) -> u32 {
+        self.retired
+    }
+
+    /// Units that no piece may take: headroom, what lies outside and what is retired.
     pub fn reserved(&self) -> u32 {
-        self.headroom.saturating_add(self.outside).min(self.units)
+        self.headroom.saturating_add(self.outside).saturating_add(self.retired).min(self.units)
     }
 
     /// Units that are missing for the headroom: it has been used up, or more lies outside now.
@@ -416,6 +424,20 @@ impl Ledger {
     /// Forgets a piece: its units are free.
     pub fn release(&mut self, piece: PieceId) {
         self.vacate(piece);
+    }
+
+    /// Forgets a piece whose memory somebody keeps: its units stay used, in no place, until they
+    /// are [given back](Self::give_back_retired). Returned is how many that are.
+    pub fn retire(&mut self, piece: PieceId) -> u32 {
+        let units = self.vacate(piece).map_or(0, |record| record.units);
+        self.retired += units;
+        units
+    }
+
+    /// Nobody can use retired memory any more: its units are free.
+    pub fn give_back_retired(&mut self, units: u32) {
+        debug_assert!(units <= self.retired, "{units} of {} retired units are given back", self.retired);
+        self.retired = self.retired.saturating_sub(units);
     }
 
     fn vacate(&mut self, piece: PieceId) -> Option<Record> {

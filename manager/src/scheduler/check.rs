@@ -36,6 +36,13 @@ impl Scheduler {
                     return Err(format!("{piece} is spare, but not in the ledger"));
                 }
             }
+            if let Some(piece) = gpu.retired.keys().find(|piece| gpu.ledger.piece(**piece).is_some()) {
+                return Err(format!("{piece} is retired, and is used again (I8)"));
+            }
+            let retired: u32 = gpu.retired.values().map(|retired| retired.units).sum();
+            if retired != gpu.ledger.retired() {
+                return Err(format!("{retired} units are retired, the ledger says {}", gpu.ledger.retired()));
+            }
         }
         Ok(())
     }

@@ -276,6 +276,7 @@ impl Scheduler {
         tenant.departure = Some(departure);
         for pieces in pieces.chunks(NAMES_PER_MESSAGE) {
             let step = self.step(Pending::Unmap(id));
+            self.expect_answer(step);
             self.tell(session, ToShim::Unmap { step, tenant: id, pieces: pieces.to_vec() });
         }
     }

@@ -26,6 +26,8 @@ pub struct Config {
     pub boundary_deadline: Duration,
     /// How long submitted work may take to end.
     pub drain_limit: Duration,
+    /// How long a process may take to answer an order that needs nothing but itself.
+    pub answer_limit: Duration,
     /// Overwrite what is not alive at each switch (a test).
     pub poison: bool,
     /// Bytes of host memory that saved bytes of one GPU may occupy (the GPU's share, R0.5).
@@ -68,10 +70,17 @@ pub enum Event {
         /// Its job.
         job: JobId,
     },
-    /// A process died, or broke the protocol and is treated as dead.
+    /// A process died: nothing of it can reach any memory now.
     SessionEnded {
         /// Which.
         session: SessionId,
+    },
+    /// A process broke the protocol. It lives, and may still reach the memory that it was given.
+    SessionBroke {
+        /// Which.
+        session: SessionId,
+        /// How.
+        reason: String,
     },
     /// A process wants its first context on a GPU.
     Attach {
@@ -192,6 +201,26 @@ pub enum Event {
     Tick,
 }
 
+impl Event {
+    /// The process that said so.
+    pub(super) fn speaker(&self) -> Option<SessionId> {
+        match self {
+            Event::SessionBroke { session, .. }
+            | Event::Attach { session, .. }
+            | Event::Lease { session, .. }
+            | Event::MakeRoom { session, .. }
+            | Event::Returned { session, .. }
+            | Event::Drained { session, .. }
+            | Event::NotDrained { session, .. }
+            | Event::ShimDone { session, .. }
+            | Event::ShimFailed { session, .. }
+            | Event::Idle { session }
+            | Event::Waiting { session } => Some(*session),
+            _ => None,
+        }
+    }
+}
+
 /// What the scheduler orders.
 #[derive(Clone, Debug)]
 pub enum Effect {
@@ -199,7 +228,8 @@ pub enum Effect {
     Shim(SessionId, ToShim),
     /// Order something from a GPU's mover.
     Mover(GpuUuid, ToMover),
-    /// End a connection whose process cannot go on; it is treated as dead.
+    /// End a connection whose process cannot go on. Its job goes on without it, or is over; what
+    /// it was given is retired until it is dead.
     Expel(SessionId, String),
     /// Tell whoever announced the job where it stands: 0 is running.
     Queue {

@@ -331,6 +331,8 @@ pub enum Pending {
     Scrub(GpuUuid, Vec<PieceId>, u32),
     /// A mover destroys pieces.
     Destroy(GpuUuid, Vec<PieceId>),
+    /// A mover destroys pieces that somebody keeps.
+    Retire(GpuUuid, Vec<PieceId>),
     /// A mover measures the GPU's memory, of which so many units should be in pieces.
     Measure(GpuUuid, u32),
 }

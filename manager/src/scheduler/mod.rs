@@ -15,6 +15,7 @@
 //! - `lease`: how an allocation gets its pieces, and what gives way to it;
 //! - `departure`, `arrival`: the two halves of a switch;
 //! - `outside`: memory in use that lies in no piece, and room for more of it;
+//! - `expulsion`: who breaks the protocol, or does not answer, and the memory that it keeps (I8);
 //! - `event`, `job`: the words.
 //!
 //! Invariants: I2 (a piece is one tenant's), I4 (the ledger's), I5 (a job's processes have one
@@ -24,6 +25,7 @@ mod arrival;
 mod check;
 mod departure;
 mod event;
+mod expulsion;
 mod job;
 mod lease;
 mod needs;
@@ -33,6 +35,7 @@ mod outside;
 mod tests;
 
 pub use event::{Config, Effect, Event, Pages, Time};
+pub use expulsion::Retired;
 pub use job::{Arrival, Departure, Job, Pending, Phase, Recall, SavedRange, Session, Stats, Tenant};
 pub use outside::Outside;
 
@@ -58,12 +61,23 @@ pub struct Gpu {
     pub ledger: Ledger,
     /// Scrubbed pieces that nobody uses, with their user: they pass to that user only (I8).
     pub spares: BTreeMap<PieceId, u32>,
+    /// Pieces that somebody keeps who should have given them back (I8).
+    pub retired: BTreeMap<PieceId, Retired>,
     /// Who is on it.
     pub tenants: BTreeSet<TenantId>,
     /// What is known of memory outside of pieces.
     pub outside: Outside,
     /// Nobody can make or move its memory any more.
     pub lost: bool,
+}
+
+/// Why a process is no part of its job any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// It is dead: nothing of it can reach any memory.
+    Dead,
+    /// It was expelled: it may still reach whatever it was given.
+    Expelled,
 }
 
 /// The state of all GPUs and jobs.
@@ -76,6 +90,10 @@ pub struct Scheduler {
     sessions: BTreeMap<SessionId, Session>,
     tenants: BTreeMap<TenantId, Tenant>,
     pending: BTreeMap<Step, Pending>,
+    /// Processes that broke the protocol and are not dead yet.
+    expelled: BTreeSet<SessionId>,
+    /// Until when orders to processes must be answered.
+    due: BTreeMap<Step, Time>,
     /// Attaches that wait for admission, in the order of arrival.
     admissions: Vec<(SessionId, Step, GpuUuid)>,
     /// Processes that wait for room outside of pieces.
@@ -99,6 +117,8 @@ impl Scheduler {
             sessions: BTreeMap::new(),
             tenants: BTreeMap::new(),
             pending: BTreeMap::new(),
+            expelled: BTreeSet::new(),
+            due: BTreeMap::new(),
             admissions: Vec::new(),
             rooms: Vec::new(),
             remembered: Needs::default(),
@@ -112,7 +132,11 @@ impl Scheduler {
     /// Takes in what happened at `now` and says what is to be done, in this order.
     pub fn handle(&mut self, now: Time, event: Event, pages: &dyn Pages) -> Vec<Effect> {
         self.pass_time(now);
-        self.take_in(event);
+        if !event.speaker().is_some_and(|session| self.expelled.contains(&session)) {
+            self.take_in(event);
+        }
+        self.expel_the_silent();
+        self.part_from_expelled();
         self.look_at_newcomers();
         self.admit();
         self.serve_leases();
@@ -132,6 +156,7 @@ impl Scheduler {
             Event::JobReleased { job } => self.release_job(job),
             Event::SessionJoined { session, job } => self.join(session, job),
             Event::SessionEnded { session } => self.end_session(session),
+            Event::SessionBroke { session, reason } => self.expel(session, &reason),
             Event::Attach { session, step, gpu } => self.ask_attach(session, step, gpu),
             Event::MakeRoom { session, step, gpu } => self.ask_room(session, step, gpu),
             Event::Lease { session, request } => self.ask_lease(session, request),
@@ -169,8 +194,9 @@ impl Scheduler {
     fn add_gpu(&mut self, gpu: GpuUuid, units: u32) {
         let mut ledger = Ledger::new(Units(units), Units(self.config.offset_units));
         ledger.set_headroom(Units(self.config.headroom_units));
-        let (spares, tenants, outside) = (BTreeMap::new(), BTreeSet::new(), Outside::default());
-        self.gpus.insert(gpu, Gpu { ledger, spares, tenants, outside, lost: false });
+        let (spares, retired, tenants) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        let outside = Outside::default();
+        self.gpus.insert(gpu, Gpu { ledger, spares, retired, tenants, outside, lost: false });
     }
 
     /// A GPU's memory cannot be moved any more. Who has a grant there keeps it, and is never closed
@@ -315,12 +341,18 @@ impl Scheduler {
     }
 
     fn end_session(&mut self, id: SessionId) {
+        self.expelled.remove(&id);
+        self.give_back_retired(id);
+        self.part_from(id, Fate::Dead);
+    }
+
+    fn part_from(&mut self, id: SessionId, fate: Fate) {
         let Some(session) = self.sessions.remove(&id) else { return };
         if let Some(job) = self.jobs.get_mut(&session.job) {
             job.sessions.remove(&id);
         }
         for tenant in session.tenants {
-            self.end_tenant(tenant);
+            self.end_tenant(tenant, fate);
         }
         self.finish_closing(session.job);
         self.finish_moving(session.job);
@@ -329,16 +361,20 @@ impl Scheduler {
 
     /// A tenant's death gives everything back (I7). Orders that are under way end in the mover's
     /// order before the pieces are scrubbed or destroyed; the process answers none any more.
-    fn end_tenant(&mut self, id: TenantId) {
+    fn end_tenant(&mut self, id: TenantId, fate: Fate) {
         self.void_making(id);
         let Some(tenant) = self.tenants.remove(&id) else { return };
         self.pending.retain(|_, pending| pending.of_process() != Some(id));
+        self.due.retain(|step, _| self.pending.contains_key(step));
         self.remember(&tenant);
         if let Some(gpu) = self.gpus.get_mut(&tenant.gpu) {
             gpu.tenants.remove(&id);
         }
         let pieces = tenant.pieces.into_keys().collect();
-        self.dispose(tenant.gpu, tenant.job, pieces);
+        match fate {
+            Fate::Dead => self.dispose(tenant.gpu, tenant.job, pieces),
+            Fate::Expelled => self.retire(tenant.gpu, tenant.session, pieces),
+        }
         self.effects.push(Effect::Mover(tenant.gpu, ToMover::Forget { tenant: id }));
     }
 
@@ -364,10 +400,6 @@ impl Scheduler {
 
     fn tell(&mut self, session: SessionId, message: ToShim) {
         self.effects.push(Effect::Shim(session, message));
-    }
-
-    fn expel(&mut self, session: SessionId, reason: &str) {
-        self.effects.push(Effect::Expel(session, reason.into()));
     }
 
     fn step(&mut self, pending: Pending) -> Step {
@@ -417,7 +449,10 @@ impl Scheduler {
     /// The order `step`, if it was given to this process.
     fn take_pending(&mut self, session: SessionId, step: Step) -> Option<Pending> {
         let tenant = self.pending.get(&step)?.of_process()?;
-        (self.tenants.get(&tenant)?.session == session).then(|| self.pending.remove(&step))?
+        (self.tenants.get(&tenant)?.session == session).then(|| {
+            self.due.remove(&step);
+            self.pending.remove(&step)
+        })?
     }
 
     fn mover_done(&mut self, step: Step, bytes: u64) {
@@ -432,6 +467,7 @@ impl Scheduler {
             Some(Pending::Restore(tenant)) => self.restored(tenant, bytes),
             Some(Pending::Scrub(gpu, pieces, uid)) => self.all_back_to_spares(gpu, &pieces, uid),
             Some(Pending::Destroy(_, pieces)) => self.destroyed(pieces),
+            Some(Pending::Retire(gpu, pieces)) => self.retired_by_mover(gpu, &pieces),
             _ => {}
         }
     }
@@ -456,6 +492,8 @@ impl Scheduler {
             Some(Pending::Destroy(_, pieces)) if pieces.len() == 1 => self.destroyed(pieces),
             // It knows one of them no more, and has left the others alone.
             Some(Pending::Destroy(gpu, pieces)) => self.destroy_one_by_one(gpu, pieces),
+            Some(Pending::Retire(gpu, pieces)) if pieces.len() == 1 => self.retired_by_mover(gpu, &pieces),
+            Some(Pending::Retire(gpu, pieces)) => self.retire_one_by_one(gpu, pieces),
             _ => {}
         }
     }
@@ -467,7 +505,12 @@ impl Scheduler {
         let slices = slices.map(|job| job.slice_end.max(job.not_closed_before));
         let waiting = self.jobs.values().filter(|job| job.phase == Phase::Waiting);
         let retries = waiting.flat_map(|job| [job.not_restored_before, job.not_preempted_before]);
-        slices.chain(retries).chain(self.next_look()).filter(|due| *due > self.now).min()
+        slices
+            .chain(retries)
+            .chain(self.next_look())
+            .chain(self.due.values().copied())
+            .filter(|due| *due > self.now)
+            .min()
     }
 
     /// The GPUs, for status.

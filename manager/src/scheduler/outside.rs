@@ -96,7 +96,7 @@ impl Scheduler {
     pub(super) fn is_shut_out(&self, id: JobId) -> bool {
         self.gpus_of(id).into_iter().any(|gpu| {
             let ledger = &self.gpus[&gpu].ledger;
-            self.units_in_use(gpu, id) + ledger.outside() > ledger.total()
+            self.units_in_use(gpu, id) + ledger.outside() + ledger.retired() > ledger.total()
         })
     }
 
@@ -201,7 +201,8 @@ impl Scheduler {
             .flatten()
             .collect();
         let staying = ledger.pieces().filter(|(piece, _)| !leaving.contains(piece));
-        let in_pieces = staying.map(|(_, record)| record.units).sum();
+        // Who keeps a retired piece uses it still.
+        let in_pieces = staying.map(|(_, record)| record.units).sum::<u32>() + ledger.retired();
         let step = self.step(Pending::Measure(gpu, in_pieces));
         self.effects.push(Effect::Mover(gpu, ToMover::Measure { step }));
     }

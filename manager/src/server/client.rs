@@ -9,7 +9,7 @@ use super::outbox::Outbox;
 use anyhow::Context;
 use crossbeam_channel::Sender;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
@@ -59,6 +59,13 @@ impl Client {
         }
         self.page = Some(Page::open(file.as_fd()).map_err(|error| error.to_string())?);
         Ok(())
+    }
+
+    /// Ends the process.
+    pub(crate) fn kill(&self) {
+        if let Err(error) = pidfd_send_signal(&self.process, Signal::KILL) {
+            warn!(pid = self.pid, %error, "an expelled process cannot be killed");
+        }
     }
 
     /// Raises a job's peaks, by class, to the most live bytes that this process of it published,

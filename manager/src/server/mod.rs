@@ -75,6 +75,8 @@ pub struct Setup {
     pub software_gpu: Option<PathBuf>,
     /// End when nobody has been connected for so long.
     pub idle_exit: Option<Duration>,
+    /// Whoever is expelled is killed.
+    pub kill_expelled: bool,
     /// Called once clients can connect.
     pub ready: Box<dyn FnOnce()>,
 }
@@ -93,6 +95,7 @@ pub fn run(setup: Setup) -> anyhow::Result<()> {
     let units = movers.iter().map(|(id, mover)| (*id, mover.usable(setup.gpu_memory) / config.unit_bytes));
     let units: Vec<_> = units.collect();
     let mut server = Server::new(config, movers, setup.software_gpu, setup.idle_exit);
+    server.kill_expelled = setup.kill_expelled;
     for (gpu, units) in units {
         let units = u32::try_from(units).unwrap_or(u32::MAX / 8);
         server.tell_scheduler(Event::GpuAdded { gpu, units });
@@ -144,6 +147,7 @@ struct Server {
     awaiting_stop: BTreeSet<ClientId>,
     software_gpu: Option<PathBuf>,
     idle_exit: Option<Duration>,
+    kill_expelled: bool,
     idle_since: Instant,
     next_job: u64,
     stopping: bool,
@@ -183,6 +187,7 @@ impl Server {
             awaiting_stop: BTreeSet::new(),
             software_gpu,
             idle_exit,
+            kill_expelled: false,
             idle_since: Instant::now(),
             next_job: 0,
             stopping: false,
@@ -248,7 +253,10 @@ impl Server {
         self.idle_since = Instant::now();
         match client.role {
             Role::Process(job) => {
-                self.note_peaks(job, &client);
+                // The peaks of one that was expelled are noted already.
+                if self.scheduler.sessions().contains_key(&SessionId(id.0)) {
+                    self.note_peaks(job, &client);
+                }
                 self.tell_scheduler(Event::SessionEnded { session: SessionId(id.0) });
             }
             Role::Announcer(job) => {
@@ -408,13 +416,29 @@ impl Server {
         self.send_to_shim(SessionId(id.0), ToShim::Refused { reason });
     }
 
-    /// Ends a connection. The process is gone for the scheduler only when it is dead: until then
-    /// it may still have its pieces mapped.
+    /// A client broke the protocol.
     fn expel(&mut self, id: ClientId, reason: &str) {
+        match self.clients.get(&id).map(|client| client.role) {
+            Some(Role::Process(_)) => {
+                let (session, reason) = (SessionId(id.0), reason.into());
+                self.tell_scheduler(Event::SessionBroke { session, reason });
+            }
+            _ => self.cut_off(id, reason),
+        }
+    }
+
+    /// Ends a connection. A process is dead only when it is dead: until then it may still have its
+    /// pieces mapped.
+    fn cut_off(&mut self, id: ClientId, reason: &str) {
         warn!(client = id.0, reason, "a client is expelled");
-        if let Some(client) = self.clients.get(&id) {
-            client.outbox.send(&ToShim::Refused { reason: reason.into() }, Vec::new());
-            client.outbox.close();
+        let Some(client) = self.clients.get(&id) else { return };
+        client.outbox.send(&ToShim::Refused { reason: reason.into() }, Vec::new());
+        client.outbox.close();
+        if let Role::Process(job) = client.role {
+            client.raise_peaks(self.peaks.entry(job).or_default());
+            if self.kill_expelled {
+                client.kill();
+            }
         }
     }
 
@@ -506,7 +530,7 @@ impl Server {
         match effect {
             Effect::Shim(session, message) => self.send_to_shim(session, message),
             Effect::Mover(gpu, message) => self.send_to_mover(gpu, &message),
-            Effect::Expel(session, reason) => self.expel(ClientId(session.0), &reason),
+            Effect::Expel(session, reason) => self.cut_off(ClientId(session.0), &reason),
             Effect::Queue { job, place, of, behind } => self.tell_place(job, place, of, behind),
             Effect::Destroyed(pieces) => {
                 for piece in pieces {

@@ -62,6 +62,8 @@ pub struct GpuStatus {
     pub free_bytes: u64,
     /// Scrubbed pieces, ready for the next lease.
     pub spare_bytes: u64,
+    /// Given to processes that were expelled and are not dead yet.
+    pub retired_bytes: u64,
     /// The persistent region.
     pub persistent: RegionStatus,
     /// The temporary region.
@@ -304,6 +306,7 @@ fn gpu_status(server: &Server, asker: Asker, id: GpuUuid, gpu: &Gpu) -> GpuStatu
         outsider_bytes: gpu.outside.units.map(bytes),
         free_bytes: bytes(gpu.ledger.free()),
         spare_bytes: sum(Class::Temporary, true),
+        retired_bytes: bytes(gpu.ledger.retired()),
         persistent: RegionStatus {
             extent_bytes: bytes(gpu.ledger.persistent_top()),
             used_bytes: sum(Class::Persistent, false),
@@ -413,6 +416,7 @@ mod tests {
             slice: Duration::from_millis(200),
             boundary_deadline: Duration::from_secs(2),
             drain_limit: Duration::from_secs(10),
+            answer_limit: Duration::from_secs(30),
             poison: false,
             dram_bytes: 1 << 30,
         };

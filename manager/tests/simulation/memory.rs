@@ -4,7 +4,7 @@
 //! A unit's content is one token. Programs write tokens, movers copy them: so a byte that comes
 //! back wrong, or to the wrong place, is seen (I1), and so is a piece that two can reach (I2).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tidegate_ffi::units::{Class, GpuUuid, PieceId, SessionId, TenantId};
 use tidegate_ffi::wire::message::Move;
 
@@ -24,6 +24,8 @@ pub struct Piece {
     pub mapped: Option<SessionId>,
     /// The manager's handle of it is closed: nobody can be given it any more.
     pub destroyed: bool,
+    /// The mover's handle of it is closed too: it is gone with who has it mapped.
+    orphaned: bool,
 }
 
 /// The bytes of one slot that lie in a tier.
@@ -43,6 +45,8 @@ pub struct Memory {
     pub outsiders: u32,
     /// What the processes' contexts take.
     contexts: BTreeMap<SessionId, u32>,
+    /// Who gives nothing back until it is dead.
+    keepers: BTreeSet<SessionId>,
     unit_bytes: u64,
     dram_bytes: u64,
     pieces: BTreeMap<PieceId, Piece>,
@@ -76,6 +80,7 @@ impl Memory {
             capacity,
             outsiders: 0,
             contexts: BTreeMap::new(),
+            keepers: BTreeSet::new(),
             unit_bytes,
             dram_bytes,
             pieces: BTreeMap::new(),
@@ -128,7 +133,7 @@ impl Memory {
                 return wrong(format!("{id} of {bytes} bytes cannot be made"));
             }
             let units = vec![CLEAN; (bytes / self.unit_bytes) as usize];
-            self.pieces.insert(id, Piece { units, mapped: None, destroyed: false });
+            self.pieces.insert(id, Piece { units, mapped: None, destroyed: false, orphaned: false });
         }
         Ok(units * self.unit_bytes)
     }
@@ -184,11 +189,18 @@ impl Memory {
         Ok(0)
     }
 
-    /// `Destroy`: all or none.
+    /// `Destroy`: all or none. What a keeper has mapped stays until it is dead.
     pub fn destroy(&mut self, ids: &[PieceId]) -> Result<u64, Fault> {
-        self.check_unmapped(ids)?;
-        for id in ids {
-            self.pieces.remove(id);
+        let keepers = std::mem::take(&mut self.keepers);
+        let kept = |piece: &Piece| piece.mapped.is_some_and(|session| keepers.contains(&session));
+        let (kept, free): (Vec<_>, Vec<_>) = ids.iter().partition(|id| self.pieces.get(id).is_some_and(kept));
+        self.keepers = keepers;
+        self.check_unmapped(&free)?;
+        for id in kept {
+            self.piece(id).map_err(Fault::Wrong)?.orphaned = true;
+        }
+        for id in free {
+            self.pieces.remove(&id);
         }
         Ok(0)
     }
@@ -209,6 +221,17 @@ impl Memory {
         }
     }
 
+    /// From now on a process gives nothing back.
+    pub fn expel(&mut self, session: SessionId) {
+        self.keepers.insert(session);
+    }
+
+    /// Units that only a keeper can reach.
+    pub fn orphaned(&self) -> u32 {
+        let orphans = self.pieces.values().filter(|piece| piece.orphaned);
+        orphans.map(|piece| piece.units.len() as u32).sum()
+    }
+
     /// `Forget`.
     pub fn forget(&mut self, tenant: TenantId) {
         self.saved.retain(|(owner, _, _), _| *owner != tenant);
@@ -217,6 +240,8 @@ impl Memory {
     /// A process is dead: nothing is mapped there any more, and its context is gone.
     pub fn bury(&mut self, session: SessionId) {
         self.contexts.remove(&session);
+        self.keepers.remove(&session);
+        self.pieces.retain(|_, piece| !(piece.orphaned && piece.mapped == Some(session)));
         for piece in self.pieces.values_mut().filter(|piece| piece.mapped == Some(session)) {
             piece.mapped = None;
         }

@@ -40,6 +40,8 @@ pub struct Faults {
     pub outsiders: u32,
     /// Driver calls in processes.
     pub shim: u64,
+    /// Orders to unmap that are never answered.
+    pub silence: u64,
     /// Restores that bring back the wrong bytes (the test of the test).
     pub confusion: u64,
     /// Scrubs that leave everything as it was (the test of the test).
@@ -160,6 +162,7 @@ impl Plan {
             slice: millis(random.between(1, 8)),
             boundary_deadline: millis(random.between(1, 4)),
             drain_limit: millis(random.between(2, 5)),
+            answer_limit: millis(random.between(5, 20)),
             poison: random.chance(50),
             dram_bytes: 1 << 40,
         }
@@ -229,6 +232,7 @@ impl Faults {
             restore: rate(25),
             scrub: rate(40),
             shim: rate(15) / 4,
+            silence: rate(25) / 2,
             ..Self::default()
         };
         if random.chance(20) {
@@ -239,7 +243,14 @@ impl Faults {
 
     /// Nothing goes wrong.
     pub fn is_none(&self) -> bool {
-        self.make + self.save + self.restore + self.scrub + self.shim + u64::from(self.outsiders) == 0
+        self.make
+            + self.save
+            + self.restore
+            + self.scrub
+            + self.shim
+            + self.silence
+            + u64::from(self.outsiders)
+            == 0
     }
 }
 

@@ -53,6 +53,9 @@ impl Watcher {
     ) -> Result<(), String> {
         for effect in effects {
             match effect {
+                Effect::Expel(session, _) => {
+                    self.grants.remove(session);
+                }
                 Effect::Shim(session, message) => self.check_message(*session, message, scheduler)?,
                 Effect::Mover(gpu, ToMover::Save { tenant, .. } | ToMover::Restore { tenant, .. }) => {
                     let Some(job) = scheduler.tenants().get(tenant).map(|tenant| tenant.job) else {

@@ -7,7 +7,7 @@ use super::process::{Around, Process, Timer};
 use super::random::Random;
 use super::watcher::Watcher;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::time::Duration;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, Step};
 use tidegate_ffi::wire::message::{ToMover, ToShim};
@@ -76,6 +76,8 @@ pub struct World {
     queue: BinaryHeap<Reverse<(Micros, u64)>>,
     happenings: HashMap<u64, Happening>,
     sequence: u64,
+    /// Whose connections the manager has ended.
+    expelled: BTreeSet<SessionId>,
     /// The latest delivery on each connection: messages do not overtake.
     latest: BTreeMap<(SessionId, bool), Micros>,
     pages: Published,
@@ -117,6 +119,7 @@ impl World {
             queue: BinaryHeap::new(),
             happenings: HashMap::new(),
             sequence: 0,
+            expelled: BTreeSet::new(),
             latest: BTreeMap::new(),
             pages: Published(BTreeMap::new()),
             wakes_at: None,
@@ -312,6 +315,9 @@ impl World {
 
     /// A process's word on its way; words of one process do not overtake each other.
     fn say(&mut self, session: SessionId, later: Micros, event: Event) {
+        if self.expelled.contains(&session) && !matches!(event, Event::SessionEnded { .. }) {
+            return;
+        }
         let delay = self.random.between(0, self.plan.latency);
         let latest = self.latest.entry((session, true)).or_default();
         *latest = (*latest).max(self.now + later + delay);
@@ -394,6 +400,7 @@ impl World {
             }
             self.carry_out(effect)?;
         }
+        self.check_retired()?;
         self.watcher.check_grants(&self.scheduler)?;
         self.check_stops()?;
         self.check_waits()?;
@@ -421,7 +428,11 @@ impl World {
                     return Err(format!("{session} did nothing wrong and is expelled: {reason}"));
                 }
                 self.outcome.expelled += 1;
-                let later = self.random.between(1, 500);
+                self.expelled.insert(session);
+                self.memories.values_mut().for_each(|memory| memory.expel(session));
+                // Most end soon; some go on for long with what they have.
+                let longest = if self.random.chance(70) { 500 } else { 60_000 };
+                let later = self.random.between(1, longest);
                 self.at(self.now + later, Happening::Dies(session));
             }
             Effect::Destroyed(pieces) => self.close_handles(&pieces),
@@ -476,6 +487,12 @@ impl World {
     }
 
     fn deliver(&mut self, session: SessionId, message: ToShim) {
+        if self.expelled.contains(&session) {
+            return;
+        }
+        if matches!(message, ToShim::Unmap { .. }) && self.chance(self.plan.faults.silence) {
+            return;
+        }
         let fails = self.chance(self.plan.faults.shim);
         if let ToShim::Map { step, .. } | ToShim::Unmap { step, .. } = &message
             && fails
@@ -628,10 +645,23 @@ impl World {
         }
     }
 
+    /// What somebody keeps who should have given it back counts as used (I8).
+    fn check_retired(&self) -> Result<(), String> {
+        for (id, gpu) in self.scheduler.gpus() {
+            let (kept, retired) = (self.memories[id].orphaned(), gpu.ledger.retired());
+            // A death is known to the manager a little later than it happens.
+            if kept > retired {
+                return Err(format!("{kept} units of {id} are kept, {retired} are retired (I8)"));
+            }
+        }
+        Ok(())
+    }
+
     /// Ranks that wait for each other stop at the same boundary (I5).
     fn check_stops(&self) -> Result<(), String> {
         for (job, _) in self.plan.jobs.iter().enumerate().filter(|(_, job)| job.lockstep) {
-            let ranks = || self.processes.values().filter(|process| process.job == job);
+            let of_job = |process: &&Process| process.job == job && !self.expelled.contains(&process.id);
+            let ranks = || self.processes.values().filter(of_job);
             let stops: Option<Vec<u64>> =
                 ranks().map(|rank| rank.tally.stopped_at.filter(|_| rank.is_closed())).collect();
             if stops.as_ref().is_some_and(|stops| stops.windows(2).any(|pair| pair[0] != pair[1])) {
@@ -685,6 +715,9 @@ impl World {
         }
         for (id, gpu) in scheduler.gpus() {
             let memory = &self.memories[id];
+            if !gpu.retired.is_empty() {
+                return Err(format!("{:?} are retired for nobody", gpu.retired));
+            }
             if let Some((piece, record)) =
                 gpu.ledger.pieces().find(|(piece, _)| !gpu.spares.contains_key(piece))
             {

@@ -84,6 +84,7 @@ impl Desk {
             slice: ms(100),
             boundary_deadline: ms(20),
             drain_limit: ms(20),
+            answer_limit: ms(1000),
             poison: false,
             dram_bytes: 1 << 40,
         };

@@ -1,0 +1,121 @@
+//! Who breaks the protocol, or does not answer, and the memory that it keeps (I8, DESIGN §8).
+//!
+//! An expelled process is as good as dead for the schedule: its job goes on without it, or is
+//! over. But it lives, and may still reach every piece that it was given. Such a piece is
+//! *retired*: mover and manager let go of it, nobody is ever given it again, and its units count
+//! as used until the process is dead by its pidfd.
+//!
+//! ```text
+//! mapped ─► retired ─► destroyed by the mover ─┬─► free
+//!              └─────► its keeper is dead ─────┘
+//! ```
+
+use super::{Effect, Fate, NAMES_PER_MESSAGE, Pending, Scheduler};
+use tidegate_ffi::units::{GpuUuid, PieceId, SessionId, Step};
+use tidegate_ffi::wire::message::ToMover;
+
+/// A piece that somebody keeps who should have given it back.
+#[derive(Clone, Copy, Debug)]
+pub struct Retired {
+    /// Its length in units.
+    pub units: u32,
+    /// Who may reach it still; `None`: that process is dead.
+    pub keeper: Option<SessionId>,
+    /// The mover has let go of it.
+    pub released: bool,
+}
+
+impl Scheduler {
+    /// Ends a process's session, for a reason that it is told.
+    pub(super) fn expel(&mut self, session: SessionId, reason: &str) {
+        if self.expelled.insert(session) {
+            self.effects.push(Effect::Expel(session, reason.into()));
+        }
+    }
+
+    /// Whoever was expelled just now is no part of its job any more.
+    pub(super) fn part_from_expelled(&mut self) {
+        let gone = |id: &&SessionId| self.sessions.contains_key(id);
+        let expelled: Vec<SessionId> = self.expelled.iter().filter(gone).copied().collect();
+        for id in expelled {
+            self.part_from(id, Fate::Expelled);
+        }
+    }
+
+    /// An order that a process alone carries out is answered soon, or never.
+    pub(super) fn expect_answer(&mut self, step: Step) {
+        self.due.insert(step, self.now + self.config.answer_limit);
+    }
+
+    /// Who does not acknowledge in time that it has unmapped is expelled: others wait for it.
+    pub(super) fn expel_the_silent(&mut self) {
+        let late = self.due.iter().filter(|(_, due)| **due <= self.now).map(|(step, _)| *step);
+        let late: Vec<Step> = late.collect();
+        for step in late {
+            self.due.remove(&step);
+            let of = self.pending.get(&step).and_then(Pending::of_process);
+            if let Some(session) = of.and_then(|id| self.tenants.get(&id)).map(|tenant| tenant.session) {
+                self.expel(session, "it did not give its memory back in time");
+            }
+        }
+    }
+
+    /// Lets go of pieces that a process keeps.
+    pub(super) fn retire(&mut self, gpu_id: GpuUuid, keeper: SessionId, pieces: Vec<PieceId>) {
+        let Some(gpu) = self.gpus.get_mut(&gpu_id) else { return };
+        for piece in &pieces {
+            let units = gpu.ledger.retire(*piece);
+            gpu.retired.insert(*piece, Retired { units, keeper: Some(keeper), released: false });
+        }
+        self.effects.push(Effect::Destroyed(pieces.clone()));
+        for pieces in pieces.chunks(NAMES_PER_MESSAGE) {
+            self.order_retirement(gpu_id, pieces.to_vec());
+        }
+    }
+
+    fn order_retirement(&mut self, gpu: GpuUuid, pieces: Vec<PieceId>) {
+        let step = self.step(Pending::Retire(gpu, pieces.clone()));
+        self.effects.push(Effect::Mover(gpu, ToMover::Destroy { step, pieces }));
+    }
+
+    /// So that one which the mover does not know cannot keep the others.
+    pub(super) fn retire_one_by_one(&mut self, gpu: GpuUuid, pieces: Vec<PieceId>) {
+        for piece in pieces {
+            self.order_retirement(gpu, vec![piece]);
+        }
+    }
+
+    pub(super) fn retired_by_mover(&mut self, gpu: GpuUuid, pieces: &[PieceId]) {
+        if let Some(gpu) = self.gpus.get_mut(&gpu) {
+            for piece in pieces {
+                if let Some(retired) = gpu.retired.get_mut(piece) {
+                    retired.released = true;
+                }
+            }
+            gpu.give_back_retired();
+        }
+    }
+
+    /// A process is dead: it keeps nothing any more.
+    pub(super) fn give_back_retired(&mut self, of: SessionId) {
+        for gpu in self.gpus.values_mut() {
+            for retired in gpu.retired.values_mut().filter(|retired| retired.keeper == Some(of)) {
+                retired.keeper = None;
+            }
+            gpu.give_back_retired();
+        }
+    }
+}
+
+impl super::Gpu {
+    fn give_back_retired(&mut self) {
+        let ledger = &mut self.ledger;
+        self.retired.retain(|_, retired| {
+            let kept = retired.keeper.is_some() || !retired.released;
+            if !kept {
+                ledger.give_back_retired(retired.units);
+            }
+            kept
+        });
+    }
+}
