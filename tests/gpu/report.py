@@ -84,7 +84,7 @@ def read_run(runs, line):
     }
     if section == "conformance" and run["result"] == GOOD and "1 passed" not in out:
         run["result"] = "failed: it ran no promise"
-    if section == "grounds":
+    if section in ("device", "grounds"):
         run["answers"], bad = answers(out)
         if run["result"] == GOOD and (bad or not run["answers"]):
             run["result"] = "failed: its output is not as agreed"
@@ -95,7 +95,6 @@ def read_all(out):
     runs = out / "runs"
     machine = dict(pairs(runs / "machine.tsv", "\t"))
     report = {
-        "ran_on": "software GPU" if machine.get("software") == "yes" else "hardware",
         "machine": machine,
         "runs": [read_run(runs, line) for line in (runs / "list.tsv").read_text().splitlines()],
         "skipped": [
@@ -103,6 +102,7 @@ def read_all(out):
             for name, reason in pairs(runs / "skipped.txt", "|")
         ],
     }
+    report["ran_on"], report["gpu"] = device(report)
     demo = out / "demo.json"
     if demo.exists():
         report["demo"] = json.loads(demo.read_text())
@@ -113,6 +113,16 @@ def read_all(out):
     report["runs"].sort(key=lambda run: run["result"] == GOOD)
     report["failed"] = [f"{run['section']} {run['name']}" for run in failed(report)]
     return report
+
+
+def device(report):
+    """On what this ran, by the driver's word: nothing else makes it hardware."""
+    for run in report["runs"]:
+        for answer in run.get("answers", []):
+            if (answer["ground"], answer["asked"]) == ("device", "name"):
+                software = str(answer["answer"]).startswith("Software GPU")
+                return "software GPU" if software else "hardware", answer["answer"]
+    return "unknown", "an unknown device"
 
 
 def failed(report):
@@ -138,16 +148,17 @@ def in_words(answer):
 
 def title(report):
     machine = report["machine"]
-    if report["ran_on"] != "hardware":
+    if report["ran_on"] == "unknown":
+        return ["# The GPU kit on an unknown device", "", "**The driver did not say what it drives.**", ""]
+    if report["ran_on"] == "software GPU":
         return [
             "# The GPU kit on a software GPU",
             "",
             "**This shows that the kit works. It says nothing about any hardware.**",
             "",
         ]
-    gpu = machine.get("gpu") or machine.get("kernel_says_gpu", "an unknown GPU")
     driver = machine.get("driver_version") or machine.get("kernel_says_driver", "unknown")
-    return [f"# The GPU kit on {gpu}, driver {driver}", ""]
+    return [f"# The GPU kit on {report['gpu']}, driver {driver}", ""]
 
 
 def section_summary(report):
@@ -179,13 +190,19 @@ def what_failed(report):
     return lines
 
 
-def grounds(report):
+def answered(report, section):
     rows = [
         [answer["ground"], answer["part"], answer["asked"], in_words(answer), answer["detail"]]
         for run in sorted(report["runs"], key=lambda run: run["name"])
+        if run["section"] == section
         for answer in run.get("answers", [])
     ]
-    return ["## Grounds", "", *table(["", "part", "asked", "answer", "detail"], rows)] if rows else []
+    return table(["", "part", "asked", "answer", "detail"], rows) if rows else []
+
+
+def grounds(report):
+    rows = answered(report, "grounds")
+    return ["## Grounds", "", *rows] if rows else []
 
 
 def conformance(report):
@@ -223,7 +240,7 @@ def demo(report):
 
 
 def markdown(report):
-    machine = ["## Machine", "", *table(["", ""], report["machine"].items())]
+    machine = ["## Machine", "", *answered(report, "device"), *table(["", ""], report["machine"].items())]
     parts = [title, section_summary, what_failed, grounds, demo, conformance]
     return "\n".join(line for part in parts for line in part(report)) + "\n" + "\n".join(machine)
 
