@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 LAST_LINES = 12
+SECTIONS = ["device", "conformance", "grounds", "demo"]
 FIELDS = {"ground", "part", "asked", "answer", "unit", "detail"}
 # A run that ended so found out what it was to find out.
 GOOD = "ended"
@@ -163,8 +164,10 @@ def title(report):
 
 def section_summary(report):
     rows = []
-    for section in dict.fromkeys(run["section"] for run in report["runs"]):
+    for section in SECTIONS:
         runs = [run for run in report["runs"] if run["section"] == section]
+        if not runs:
+            continue
         ended = sum(run["result"] == GOOD for run in runs)
         rows.append([section, ended, len(runs) - ended, f"{sum(run['seconds'] for run in runs):.0f} s"])
     return table(["section", "ended well", "did not", "took"], rows)
