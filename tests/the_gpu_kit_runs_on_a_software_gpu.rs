@@ -55,7 +55,8 @@ fn every_ground_ends_and_answers_and_a_report_is_made() {
     let (report, text) = report(out.path());
     assert_eq!(report["failed"], Value::Array(Vec::new()), "{text}");
     let runs = report["runs"].as_array().unwrap();
-    let mut names: Vec<_> = runs.iter().map(|run| run["name"].as_str().unwrap()).collect();
+    let asked = runs.iter().filter(|run| run["section"] == "grounds");
+    let mut names: Vec<_> = asked.map(|run| run["name"].as_str().unwrap()).collect();
     names.sort_unstable();
     assert_eq!(names, grounds());
     for run in runs {
@@ -88,9 +89,13 @@ fn what_failed_comes_first_in_the_report_with_its_last_words() {
         write(&format!("grounds.{name}.out"), if name == "silent" { "" } else { good });
         write(&format!("grounds.{name}.err"), &format!("the last words of {name}\n"));
     }
+    let device =
+        r#"{"ground":"device","part":"device","asked":"name","answer":"A GPU","unit":null,"detail":""}"#;
+    write("device.device.out", device);
+    write("device.device.err", "");
     let list = ends.map(|(name, status)| format!("grounds\t{name}\t{status}\t9\t1.0\t2.5\n")).concat();
-    write("list.tsv", &list);
-    write("machine.tsv", "software\tno\ngpu\tA GPU\ndriver_version\t1.2\n");
+    write("list.tsv", &format!("device\tdevice\t0\t9\t1.0\t1.5\n{list}"));
+    write("machine.tsv", "software\tno\ndriver_version\t1.2\n");
     let mut command = Command::new("python3");
     command.arg(kit().join("report.py")).arg(out.path());
     let output = output_within(PATIENCE, command);
@@ -104,6 +109,7 @@ fn what_failed_comes_first_in_the_report_with_its_last_words() {
         "crashed: SIGKILL",
         "failed: its output is not as agreed",
         "not run: its section's time was up",
+        "ended",
         "ended",
     ];
     assert_eq!(results, expected);

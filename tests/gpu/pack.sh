@@ -37,7 +37,7 @@ copy() {
 # For a machine without a C compiler; run.sh prefers to compile them there.
 compile_grounds() {
     local source
-    for source in tests/gpu/grounds/[0-9]*.c; do
+    for source in tests/gpu/grounds/{[0-9]*,device}.c; do
         cc -std=gnu11 -O2 -Wall -Wextra -Werror -o "$kit/bin/grounds/$(basename "$source" .c)" \
             "$source" -ldl -lpthread
     done

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 LAST_LINES = 12
+SECTIONS = ["device", "conformance", "grounds", "demo"]
 FIELDS = {"ground", "part", "asked", "answer", "unit", "detail"}
 # A run that ended so found out what it was to find out.
 GOOD = "ended"
@@ -84,7 +85,7 @@ def read_run(runs, line):
     }
     if section == "conformance" and run["result"] == GOOD and "1 passed" not in out:
         run["result"] = "failed: it ran no promise"
-    if section == "grounds":
+    if section in ("device", "grounds"):
         run["answers"], bad = answers(out)
         if run["result"] == GOOD and (bad or not run["answers"]):
             run["result"] = "failed: its output is not as agreed"
@@ -95,7 +96,6 @@ def read_all(out):
     runs = out / "runs"
     machine = dict(pairs(runs / "machine.tsv", "\t"))
     report = {
-        "ran_on": "software GPU" if machine.get("software") == "yes" else "hardware",
         "machine": machine,
         "runs": [read_run(runs, line) for line in (runs / "list.tsv").read_text().splitlines()],
         "skipped": [
@@ -103,6 +103,7 @@ def read_all(out):
             for name, reason in pairs(runs / "skipped.txt", "|")
         ],
     }
+    report["ran_on"], report["gpu"] = device(report)
     demo = out / "demo.json"
     if demo.exists():
         report["demo"] = json.loads(demo.read_text())
@@ -113,6 +114,16 @@ def read_all(out):
     report["runs"].sort(key=lambda run: run["result"] == GOOD)
     report["failed"] = [f"{run['section']} {run['name']}" for run in failed(report)]
     return report
+
+
+def device(report):
+    """On what this ran, by the driver's word: nothing else makes it hardware."""
+    for run in report["runs"]:
+        for answer in run.get("answers", []):
+            if (answer["ground"], answer["asked"]) == ("device", "name"):
+                software = str(answer["answer"]).startswith("Software GPU")
+                return "software GPU" if software else "hardware", answer["answer"]
+    return "unknown", "an unknown device"
 
 
 def failed(report):
@@ -138,22 +149,25 @@ def in_words(answer):
 
 def title(report):
     machine = report["machine"]
-    if report["ran_on"] != "hardware":
+    if report["ran_on"] == "unknown":
+        return ["# The GPU kit on an unknown device", "", "**The driver did not say what it drives.**", ""]
+    if report["ran_on"] == "software GPU":
         return [
             "# The GPU kit on a software GPU",
             "",
             "**This shows that the kit works. It says nothing about any hardware.**",
             "",
         ]
-    gpu = machine.get("gpu") or machine.get("kernel_says_gpu", "an unknown GPU")
     driver = machine.get("driver_version") or machine.get("kernel_says_driver", "unknown")
-    return [f"# The GPU kit on {gpu}, driver {driver}", ""]
+    return [f"# The GPU kit on {report['gpu']}, driver {driver}", ""]
 
 
 def section_summary(report):
     rows = []
-    for section in dict.fromkeys(run["section"] for run in report["runs"]):
+    for section in SECTIONS:
         runs = [run for run in report["runs"] if run["section"] == section]
+        if not runs:
+            continue
         ended = sum(run["result"] == GOOD for run in runs)
         rows.append([section, ended, len(runs) - ended, f"{sum(run['seconds'] for run in runs):.0f} s"])
     return table(["section", "ended well", "did not", "took"], rows)
@@ -179,13 +193,19 @@ def what_failed(report):
     return lines
 
 
-def grounds(report):
+def answered(report, section):
     rows = [
         [answer["ground"], answer["part"], answer["asked"], in_words(answer), answer["detail"]]
         for run in sorted(report["runs"], key=lambda run: run["name"])
+        if run["section"] == section
         for answer in run.get("answers", [])
     ]
-    return ["## Grounds", "", *table(["", "part", "asked", "answer", "detail"], rows)] if rows else []
+    return table(["", "part", "asked", "answer", "detail"], rows) if rows else []
+
+
+def grounds(report):
+    rows = answered(report, "grounds")
+    return ["## Grounds", "", *rows] if rows else []
 
 
 def conformance(report):
@@ -223,7 +243,7 @@ def demo(report):
 
 
 def markdown(report):
-    machine = ["## Machine", "", *table(["", ""], report["machine"].items())]
+    machine = ["## Machine", "", *answered(report, "device"), *table(["", ""], report["machine"].items())]
     parts = [title, section_summary, what_failed, grounds, demo, conformance]
     return "\n".join(line for part in parts for line in part(report)) + "\n" + "\n".join(machine)
 

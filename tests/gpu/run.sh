@@ -50,7 +50,7 @@ done
 [ ${#sections[@]} -gt 0 ] || sections=(conformance grounds demo)
 
 # Seconds that each section may take, all its runs together.
-declare -A budget=([conformance]=150 [grounds]=270 [demo]=110)
+declare -A budget=([device]=20 [conformance]=150 [grounds]=270 [demo]=110)
 
 say() { printf '%s  %s\n' "$(date +%T)" "$*"; }
 
@@ -168,24 +168,30 @@ conformance() {
 
 declare -A ground_limit=([0_killed]=45 [0_stolen_time]=40 [1_shared_piece]=50 [3_map_cost]=65 [8_swap_bandwidth]=40)
 
+# ground SECTION NAME: compiles it, or takes it as it was packed, and runs it.
+ground() {
+    local name=$2 program=$scratch/grounds/$2 words=$OUT/runs/compile.$2.err
+    mkdir -p "$scratch/grounds"
+    cc -std=gnu11 -O2 -Wall -Wextra -Werror -o "$program" "$kit/grounds/$name.c" -ldl -lpthread 2>"$words" ||
+        cp "$bin/grounds/$name" "$program" 2>/dev/null
+    [ -s "$words" ] || rm -f "$words"
+    run "$1" "$name" "${ground_limit[$name]:-20}" "$program"
+}
+
+# What driver and device these are, by their own word.
+device() { ground device device; }
+
 grounds() {
-    local source name compiled=$scratch/grounds
-    mkdir -p "$compiled"
+    local source
     export GROUND_KERNELS=$kit/kernels.ptx
     # Without GPU the kernels come from a library for the host.
     if [ -n "$software" ]; then
-        export TIDEGATE_SOFTGPU_KERNELS=$compiled/libkernels.so
-        cc -std=gnu11 -O2 -shared -fPIC -o "$compiled/libkernels.so" "$kit/grounds/kernels.c" 2>/dev/null ||
-            cp "$bin/grounds/libkernels.so" "$compiled/"
+        export TIDEGATE_SOFTGPU_KERNELS=$scratch/libkernels.so
+        cc -std=gnu11 -O2 -shared -fPIC -o "$scratch/libkernels.so" "$kit/grounds/kernels.c" 2>/dev/null ||
+            cp "$bin/grounds/libkernels.so" "$scratch/"
     fi
     for source in "$kit"/grounds/[0-9]*.c; do
-        name=$(basename "$source" .c)
-        if ! cc -std=gnu11 -O2 -Wall -Wextra -Werror -o "$compiled/$name" "$source" -ldl -lpthread \
-            2>"$OUT/runs/compile.$name.err"; then
-            cp "$bin/grounds/$name" "$compiled/" 2>/dev/null
-        fi
-        [ -s "$OUT/runs/compile.$name.err" ] || rm -f "$OUT/runs/compile.$name.err"
-        run grounds "$name" "${ground_limit[$name]:-20}" "$compiled/$name"
+        ground grounds "$(basename "$source" .c)"
     done
     unset TIDEGATE_SOFTGPU_KERNELS
 }
@@ -202,7 +208,7 @@ demo() {
 find_driver
 [ -n "$software" ] || find_nvrtc
 describe_machine
-for section in "${sections[@]}"; do
+for section in device "${sections[@]}"; do
     section_end=$((SECONDS + budget[$section] * patience))
     "$section"
     end_leftovers

@@ -61,6 +61,7 @@ enum { DEVICE = 1, HOST_NUMA = 3, BY_DESCRIPTOR = 1, NOT_SUPPORTED = 801 };
 /* X(member, exported name, parameters) */
 #define DRIVER_FUNCTIONS(X)                                                                                \
     X(init, cuInit, (unsigned flags))                                                                      \
+    X(driver_version, cuDriverGetVersion, (int *version))                                                  \
     X(error_name, cuGetErrorName, (int code, const char **name))                                           \
     X(device_name, cuDeviceGetName, (char *name, int length, int device))                                  \
     X(device_attribute, cuDeviceGetAttribute, (int *value, int attribute, int device))                     \
