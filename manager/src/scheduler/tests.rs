@@ -687,3 +687,17 @@ fn offsets_do_not_keep_out_who_has_room_without_them() {
     desk.lease(other, P, 0, 50);
     assert_eq!((desk.refusals(other), desk.units(other, P)), (0, 50));
 }
+
+#[test]
+fn who_waits_for_a_lost_gpu_ends_and_who_runs_there_keeps_it() {
+    let mut desk = Desk::new(|_| {});
+    let (a, b) = rivals(&mut desk);
+    desk.tell(Event::GpuLost { gpu: GPU });
+    assert_eq!(desk.expelled, BTreeSet::from([b]));
+    desk.pass(ms(5000));
+    assert_eq!((desk.phase(a), desk.closings(a)), (Phase::Open, 0));
+    let late = desk.job(spec("late"));
+    let refused = |effect: &Effect| matches!(effect, Effect::Shim(to, ToShim::Refused { .. }) if *to == late);
+    assert!(desk.log.iter().any(refused));
+    assert_eq!(desk.expelled, BTreeSet::from([b]));
+}

@@ -83,6 +83,8 @@ pub(crate) struct Replacements {
     useless: u32,
     died: Option<Instant>,
     due: Option<Time>,
+    /// Why the last one could not use its GPU, by its own word.
+    reason: Option<String>,
 }
 
 struct Process {
@@ -151,6 +153,7 @@ impl MoverLink {
             }
             FromMover::Index => self.index = fds.pop().map(Arc::new).or(self.index.take()),
             FromMover::Adopted { micros } => self.note_adopted(*micros),
+            FromMover::Unusable { reason } => self.replacements.reason = Some(reason.clone()),
             _ => {}
         }
     }
@@ -177,6 +180,8 @@ impl MoverLink {
 
     fn fail(&mut self, now: Time, why: &str) -> bool {
         let (gpu, state) = (self.plan.uuid, &mut self.replacements);
+        let said = state.reason.take();
+        let why = said.as_deref().unwrap_or(why);
         state.useless += 1;
         if state.useless >= USELESS_MOVERS {
             state.lost = true;

@@ -468,8 +468,8 @@ impl Server {
                 let used_bytes = total_bytes.saturating_sub(free_bytes);
                 Event::Measured { gpu, step, used_bytes, total_bytes }
             }
-            FromMover::Unusable { reason } => return warn!(%gpu, reason, "a mover cannot use its GPU"),
             FromMover::Ready { .. }
+            | FromMover::Unusable { .. }
             | FromMover::Slab { .. }
             | FromMover::SlabGone { .. }
             | FromMover::Index
