@@ -20,6 +20,7 @@ mod stop;
 pub use gpus::GpuPlan;
 
 use crate::scheduler::{Config, Effect, Event, Job, Pages, Scheduler, Time};
+use anyhow::bail;
 use client::{Client, ClientId, Role};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use eviction::Eviction;
@@ -101,7 +102,10 @@ pub fn run(setup: Setup) -> anyhow::Result<()> {
     stop_on_signals(sender)?;
     (setup.ready)();
     server.serve(&inputs, held_back);
-    Ok(())
+    match server.failure.take() {
+        Some(why) => bail!(why),
+        None => Ok(()),
+    }
 }
 
 /// Ends the server in order on SIGINT and SIGTERM.
@@ -146,6 +150,8 @@ struct Server {
     idle_since: Instant,
     next_job: u64,
     stopping: bool,
+    /// Why it ends, when nobody wanted it to.
+    failure: Option<String>,
 }
 
 struct PublishedPages<'a>(&'a HashMap<ClientId, Client>);
@@ -185,6 +191,7 @@ impl Server {
             idle_since: Instant::now(),
             next_job: 0,
             stopping: false,
+            failure: None,
         }
     }
 
@@ -232,7 +239,7 @@ impl Server {
             Input::Gone(id) => self.client_gone(id),
             Input::Mover(gpu, message, fds) => self.hear_mover(gpu, message, fds),
             Input::MoverGone(gpu, why) => {
-                warn!(%gpu, why, "a mover is gone; the manager cannot go on without it");
+                self.failure = Some(format!("the mover of {gpu} is gone ({why})"));
                 self.stopping = true;
             }
             Input::Stop => self.stopping = true,
