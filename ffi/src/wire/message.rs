@@ -541,7 +541,7 @@ pub enum ToCommand {
         /// How many processes of it are known.
         processes: u32,
     },
-    /// An evicted job is over: nothing of it is left.
+    /// An evicted job is over: none of its processes is left.
     Evicted {
         /// Which.
         job: JobId,

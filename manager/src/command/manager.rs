@@ -1,16 +1,17 @@
 //! `tidegate manager`: the process that owns the GPUs' memory.
 
 use super::connect::personal_socket;
-use super::stop;
+use super::{config, log, stop};
 use crate::scheduler::Config;
 use crate::server::{self, GpuPlan, Setup};
 use crate::software_gpu::{NodeSpec, SoftwareNode};
 use crate::{hardware, software_gpu};
 use anyhow::{Context, bail};
 use bytesize::ByteSize;
+use clap::ArgMatches;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use std::fs::Permissions;
+use std::fs::{File, Permissions};
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
@@ -32,6 +33,10 @@ const MIB: u64 = 1 << 20;
 pub(super) struct Arguments {
     #[command(subcommand)]
     action: Option<Action>,
+    /// Read options from this file too: TOML, the names as here without dashes. Options given here
+    /// win. Default: for root without --socket /etc/tidegate/manager.toml, if it exists.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     #[command(flatten)]
     options: Options,
 }
@@ -42,16 +47,20 @@ enum Action {
     Stop(stop::Arguments),
 }
 
-/// How to share.
+// Documentation here would become the command's.
 #[derive(Debug, clap::Args)]
 pub(super) struct Options {
     /// The Unix socket to listen on. Default: as root /run/tidegate/socket, else
     /// $XDG_RUNTIME_DIR/tidegate/socket (/tmp/tidegate-UID/socket where that is not set).
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Let the members of this group connect too; without it, only this user and root.
-    #[arg(long, value_name = "GID")]
-    group: Option<u32>,
+    /// Let the members of this group connect too, by its name in /etc/group or its number; without
+    /// it, only this user and root.
+    #[arg(long, value_name = "GROUP")]
+    group: Option<String>,
+    /// Append the log to this file. Default: standard error, which systemd takes to its journal.
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
     /// Share software GPUs instead of the machine's: how many, of how much memory; perhaps the
     /// bandwidth to the host, the time that each call takes, and the memory that a context and a
     /// module take. As in 2x256MiB or 1x1GiB,link=10GB/s,call=2us,context=512KiB,module=64KiB.
@@ -104,8 +113,8 @@ pub(super) struct Options {
     dram: Option<ByteSize>,
     /// A test: fill memory with 0xFF before a job's live bytes are restored into it. Slower; no
     /// result may change.
-    #[arg(long)]
-    poison: bool,
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    poison: Option<bool>,
     /// End when nobody has been connected for so long. Default: never.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     idle_exit: Option<Duration>,
@@ -118,14 +127,34 @@ enum Evict {
     Kill,
 }
 
-pub(super) fn execute(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    match arguments.action {
-        Some(Action::Stop(arguments)) => stop::execute(&arguments),
-        None => serve(arguments.options),
+/// `given` is what of the arguments was on the command line.
+pub(super) fn execute(arguments: Arguments, given: &ArgMatches) -> anyhow::Result<ExitCode> {
+    if let Some(Action::Stop(arguments)) = arguments.action {
+        log::to_stderr();
+        return stop::execute(&arguments);
     }
+    let mut options = arguments.options;
+    if let Some(file) = arguments.config.or_else(|| system_config(&options)) {
+        config::complete(&mut options, given, &file)?;
+    }
+    let log = match &options.log {
+        Some(path) => Some(log::to_file(path)?),
+        None => {
+            log::to_stderr();
+            None
+        }
+    };
+    serve(options, log).inspect_err(|error| tracing::error!("the manager cannot go on: {error:#}"))
 }
 
-fn serve(arguments: Options) -> anyhow::Result<ExitCode> {
+/// The file of the manager that is there for all.
+fn system_config(options: &Options) -> Option<PathBuf> {
+    let is_system = rustix::process::geteuid().is_root() && options.socket.is_none();
+    let file = Path::new("/etc/tidegate/manager.toml");
+    (is_system && file.exists()).then(|| file.to_owned())
+}
+
+fn serve(arguments: Options, log: Option<File>) -> anyhow::Result<ExitCode> {
     let unit = arguments.unit.as_u64();
     if !unit.is_power_of_two() || unit < 4096 {
         bail!("--unit {unit}: a power of two of at least 4KiB is wanted, as in 2MiB");
@@ -136,8 +165,12 @@ fn serve(arguments: Options) -> anyhow::Result<ExitCode> {
         None => hardware_gpus(&arguments.gpu)?,
     };
     let dram = dram_share(arguments.dram, gpus.len())?;
-    let plans = gpus.iter().map(|gpu| plan(*gpu, node.as_ref(), dram)).collect::<anyhow::Result<Vec<_>>>()?;
-    let (listener, _lock) = listen(&socket_path(arguments.socket.clone())?, arguments.group)?;
+    let plans = gpus
+        .iter()
+        .map(|gpu| plan(*gpu, node.as_ref(), dram, log.as_ref()))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let (listener, _lock) =
+        listen(&socket_path(arguments.socket.clone())?, group(arguments.group.as_deref())?)?;
     let headroom =
         arguments.headroom.map_or(if node.is_some() { 0 } else { 1024 * MIB }, |size| size.as_u64());
     server::run(Setup {
@@ -147,10 +180,29 @@ fn serve(arguments: Options) -> anyhow::Result<ExitCode> {
         software_gpu: node.as_ref().map(|node| node.path().to_owned()),
         idle_exit: arguments.idle_exit,
         kill_expelled: arguments.evict == Some(Evict::Kill),
-        config: Box::new(move |gpu_bytes| config(&arguments, gpu_bytes, headroom, dram)),
+        config: Box::new(move |gpu_bytes| sharing(&arguments, gpu_bytes, headroom, dram)),
         ready: Box::new(say_ready),
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A group's number, as `--group` names it.
+fn group(named: Option<&str>) -> anyhow::Result<Option<u32>> {
+    let Some(name) = named else { return Ok(None) };
+    if let Ok(number) = name.parse() {
+        return Ok(Some(number));
+    }
+    let groups = std::fs::read_to_string("/etc/group").context("reading /etc/group")?;
+    let number = group_in(&groups, name);
+    number
+        .map(Some)
+        .with_context(|| format!("--group: no group {name:?} in /etc/group; a number would do as well"))
+}
+
+/// NAME:PASSWORD:GID:MEMBERS
+fn group_in(groups: &str, name: &str) -> Option<u32> {
+    let entry = groups.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    entry.split(':').nth(1)?.parse().ok()
 }
 
 fn say_ready() {
@@ -160,7 +212,7 @@ fn say_ready() {
 }
 
 /// Sizes that are not given follow the GPU's.
-fn config(arguments: &Options, gpu_bytes: u64, headroom: u64, dram_bytes: u64) -> Config {
+fn sharing(arguments: &Options, gpu_bytes: u64, headroom: u64, dram_bytes: u64) -> Config {
     let unit_bytes = arguments.unit.as_u64();
     let units = |bytes: u64| u32::try_from(bytes.div_ceil(unit_bytes)).unwrap_or(u32::MAX / 8);
     let or =
@@ -176,7 +228,7 @@ fn config(arguments: &Options, gpu_bytes: u64, headroom: u64, dram_bytes: u64) -
             .unwrap_or_else(|| (arguments.slice * 10).max(Duration::from_secs(1))),
         drain_limit: arguments.drain_limit,
         answer_limit: arguments.answer_limit,
-        poison: arguments.poison,
+        poison: arguments.poison.unwrap_or(false),
         dram_bytes,
     }
 }
@@ -203,7 +255,7 @@ fn dram_share(given: Option<ByteSize>, gpus: usize) -> anyhow::Result<u64> {
     Ok(total / gpus.max(1) as u64)
 }
 
-fn plan(gpu: GpuUuid, node: Option<&SoftwareNode>, dram: u64) -> anyhow::Result<GpuPlan> {
+fn plan(gpu: GpuUuid, node: Option<&SoftwareNode>, dram: u64, log: Option<&File>) -> anyhow::Result<GpuPlan> {
     let lock = match node {
         Some(node) => node.lock(gpu)?,
         None => hardware::lock(gpu)?,
@@ -211,6 +263,7 @@ fn plan(gpu: GpuUuid, node: Option<&SoftwareNode>, dram: u64) -> anyhow::Result<
     let driver = node.map_or_else(|| PathBuf::from("libcuda.so.1"), SoftwareNode::driver);
     let node = node.map(|node| node.path().to_owned());
     let program = std::env::current_exe()?;
+    let log = log.map(File::try_clone).transpose().context("opening the log for a mover")?;
     let mover = move || {
         let mut command = Command::new(&program);
         command.arg("mover").arg("--gpu").arg(gpu.to_string());
@@ -218,6 +271,12 @@ fn plan(gpu: GpuUuid, node: Option<&SoftwareNode>, dram: u64) -> anyhow::Result<
         command.env_remove("LD_PRELOAD").env_remove("CUDA_VISIBLE_DEVICES");
         if let Some(node) = &node {
             command.env(software_gpu::NODE_VARIABLE, node);
+        }
+        if let Some(log) = &log {
+            match log.try_clone() {
+                Ok(log) => drop(command.stderr(log)),
+                Err(error) => tracing::warn!(%error, "a mover's log goes to standard error"),
+            }
         }
         command
     };
@@ -237,7 +296,7 @@ fn socket_path(given: Option<PathBuf>) -> anyhow::Result<PathBuf> {
 fn listen(path: &Path, group: Option<u32>) -> anyhow::Result<(UnixListener, OwnedFd)> {
     let directory = path.parent().context("the socket's path has no directory")?;
     std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
-    let lock: OwnedFd = std::fs::File::create(path.with_extension("lock"))
+    let lock: OwnedFd = File::create(path.with_extension("lock"))
         .with_context(|| format!("making a lock in {}", directory.display()))?
         .into();
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
@@ -262,4 +321,116 @@ fn listen(path: &Path, group: Option<u32>) -> anyhow::Result<(UnixListener, Owne
         std::fs::set_permissions(path, Permissions::from_mode(0o660))?;
     }
     Ok((listener, lock))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Cli, Command as Subcommand};
+    use super::*;
+    use clap::{CommandFactory, FromArgMatches, Parser};
+
+    /// The options of a command line, completed by a file.
+    fn read(line: &str, file: &str) -> Result<Options, String> {
+        let words = ["tidegate", "manager"].into_iter().chain(line.split_whitespace());
+        let matches = Cli::command().try_get_matches_from(words).unwrap();
+        let Subcommand::Manager(arguments) = Cli::from_arg_matches(&matches).unwrap().command else {
+            panic!("{line} starts no manager")
+        };
+        let mut options = arguments.options;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("manager.toml");
+        std::fs::write(&path, file).unwrap();
+        let given = matches.subcommand_matches("manager").unwrap();
+        config::complete(&mut options, given, &path).map_err(|error| error.to_string())?;
+        Ok(options)
+    }
+
+    #[test]
+    fn a_file_says_what_the_command_line_leaves_open() {
+        let file = "unit = '64KiB'\ndram = 4096\npoison = true\nslice = \"1s\"\n";
+        let options = read("--slice 5ms --piece 1MiB", file).unwrap();
+        assert_eq!((options.unit, options.dram), (ByteSize::kib(64), Some(ByteSize(4096))));
+        assert_eq!((options.slice, options.piece), (Duration::from_millis(5), Some(ByteSize::mib(1))));
+        assert_eq!((options.poison, options.drain_limit), (Some(true), Duration::from_secs(10)));
+        assert_eq!(read("--poison=false", file).unwrap().poison, Some(false));
+        assert_eq!(read("--poison", "unit = 4096").unwrap().poison, Some(true));
+        assert_eq!(read("--slice 200ms", file).unwrap().slice, Duration::from_millis(200));
+    }
+
+    #[test]
+    fn what_excludes_each_other_is_decided_by_the_command_line() {
+        let uuid = "GPU-30313233-3435-3637-3839-616263646566";
+        let file = format!("gpu = ['{uuid}', '{uuid}']");
+        assert_eq!(read("", &file).unwrap().gpu.len(), 2);
+        let options = read("--software-gpu 1x1MiB", &file).unwrap();
+        assert!(options.gpu.is_empty() && options.software_gpu.is_some());
+        let options = read(&format!("--gpu {uuid}"), "software-gpu = '1x1MiB'").unwrap();
+        assert!(options.gpu.len() == 1 && options.software_gpu.is_none());
+        let error = read("", &format!("{file}\nsoftware-gpu = '1x1MiB'")).unwrap_err();
+        assert!(error.contains("manager.toml") && error.contains("cannot be used with"), "{error}");
+    }
+
+    #[test]
+    fn what_a_file_gets_wrong_is_named_with_its_line() {
+        for (file, words) in [
+            ("unit = 4096\n\nunits = 1\n", ["manager.toml:3:", "units"]),
+            ("config = 'x'", ["manager.toml:1:", "config"]),
+            ("help = true", ["manager.toml:1:", "help"]),
+            ("\nslice = '2parsecs'", ["manager.toml:2:", "2parsecs"]),
+            ("slice = '1s'\nslice = '2s'", ["manager.toml:2:", "duplicate key"]),
+            ("unit = 'x", ["manager.toml:1:", "string"]),
+            ("[unit]\nx = 1", ["manager.toml:1:", "table"]),
+            ("slice = ['1s', '2s']", ["manager.toml:1:", "multiple times"]),
+        ] {
+            let error = read("", file).unwrap_err();
+            assert!(
+                words.iter().all(|word| error.contains(word)) && error.lines().count() == 1,
+                "{file}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_example_file_names_every_option_and_can_be_read() {
+        let example = include_str!("../../../packaging/manager.toml");
+        let used: String = example
+            .lines()
+            .map(|line| line.strip_prefix("#").filter(|rest| rest.contains(" = ")).unwrap_or(line))
+            .filter(|line| !line.starts_with("gpu = "))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        let options = read("", &used).unwrap_or_else(|error| panic!("{error}: {used}"));
+        assert!(options.software_gpu.is_some());
+        for arg in <Options as clap::Args>::augment_args(clap::Command::new("options")).get_arguments() {
+            let name = arg.get_long().unwrap();
+            assert!(
+                example.lines().any(|line| line.trim_start_matches('#').starts_with(&format!("{name} = "))),
+                "{name}"
+            );
+        }
+    }
+
+    /// Each command line of the systemd unit that starts us.
+    #[test]
+    fn the_unit_starts_a_manager() {
+        let unit = include_str!("../../../packaging/systemd/tidegate.service");
+        let mut starts = unit.lines().filter_map(|line| line.strip_prefix("ExecStart="));
+        let words: Vec<&str> = starts.next().unwrap().split_whitespace().collect();
+        assert_eq!((starts.next(), words[0]), (None, "/usr/bin/tidegate"));
+        let Subcommand::Manager(arguments) = Cli::try_parse_from(words).unwrap().command else {
+            panic!("the unit starts no manager")
+        };
+        assert_eq!(arguments.options.group.as_deref(), Some("tidegate"));
+        let directory =
+            format!("/run/{}", unit.lines().find_map(|l| l.strip_prefix("RuntimeDirectory=")).unwrap());
+        assert_eq!(system_socket().parent(), Some(Path::new(&directory)));
+    }
+
+    #[test]
+    fn a_group_is_known_by_its_name_or_number() {
+        assert_eq!(group_in("root:x:0:\ntidegates:x:5:\ntidegate:x:17:ann,bob\n", "tidegate"), Some(17));
+        assert_eq!(group_in("root:x:0:\n", "tidegate"), None);
+        assert_eq!(group(Some("65534")).unwrap(), Some(65534));
+        assert!(group(Some("no such group")).unwrap_err().to_string().contains("no such group"));
+    }
 }

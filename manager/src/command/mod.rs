@@ -1,8 +1,10 @@
 //! The command `tidegate`: one file per subcommand.
 
+mod config;
 mod connect;
 mod demo;
 mod evict;
+mod log;
 mod manager;
 mod mover;
 mod run;
@@ -10,11 +12,10 @@ mod status;
 mod stop;
 mod watch;
 
+use anyhow::Context;
 use bytesize::ByteSize;
-use clap::{Parser, Subcommand};
-use std::io::IsTerminal;
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
-use tracing_subscriber::EnvFilter;
 
 /// Several training jobs share one GPU, each as if it had it alone.
 #[derive(Debug, Parser)]
@@ -46,11 +47,12 @@ enum Command {
 
 /// Runs the command line. Errors are one sentence on stderr; the chain follows it.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let filter = EnvFilter::try_from_env("TIDEGATE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    let colours = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).init();
-    match cli.command.execute() {
+    let matches = Cli::command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    if !matches!(cli.command, Command::Manager(_)) {
+        log::to_stderr();
+    }
+    match cli.command.execute(&matches) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("tidegate: {error:#}");
@@ -60,10 +62,14 @@ pub fn main() -> ExitCode {
 }
 
 impl Command {
-    fn execute(self) -> anyhow::Result<ExitCode> {
+    /// `matches` is the whole command line as it was read.
+    fn execute(self, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         match self {
             Command::Run(arguments) => run::execute(arguments),
-            Command::Manager(arguments) => manager::execute(*arguments),
+            Command::Manager(arguments) => {
+                let given = matches.subcommand_matches("manager").context("no words of the manager")?;
+                manager::execute(*arguments, given)
+            }
             Command::Demo(arguments) => demo::execute(&arguments),
             Command::Status(arguments) => status::execute(&arguments),
             Command::Evict(arguments) => evict::execute(&arguments),
