@@ -10,9 +10,9 @@ use support::users::Shared;
 use support::{Jobs, Manager, command};
 
 /// Says `up`, and says `asked` when it is asked to end, but goes on.
-const STUBBORN: &str = "trap 'echo asked' TERM; echo up; while :; do read -r line; done";
+const STUBBORN: &str = "trap 'echo asked' TERM; echo up; while :; do sleep 1; done";
 /// Ends when it is asked to.
-const MEEK: &str = "echo up; while :; do read -r line; done";
+const MEEK: &str = "echo up; while :; do sleep 1; done";
 
 /// A program under Tidegate that is up.
 struct Job {

@@ -8,7 +8,8 @@
 //! hello NAME GPU               a job of its own, on one GPU
 //! lease FIRST UNITS            temporary memory behind these slots
 //! mark WORD                    writes WORD all over its memory, once its gate is open
-//! scan WORD                    how often WORD was ever found in memory that came, or is kept
+//! scan WORD                    in how many pieces WORD was found: in those that came since the
+//!                              beginning, and in those that it has or kept. And how many these are
 //! keep                         from now on no descriptor of a piece of one unit is closed
 //! deaf                         from now on it does not answer `Unmap`
 //! lie                          asks for what it may not have
@@ -56,8 +57,10 @@ struct State {
     leases_to_come: usize,
     mapped: BTreeMap<PieceId, (Placed, File)>,
     kept: Vec<File>,
-    /// What came with bytes in it: all of it.
+    /// What came with bytes in it and was not looked at yet.
     found: Vec<Vec<u8>>,
+    /// So often the word was found in what came.
+    hits: usize,
     keeps: bool,
     deaf: bool,
 }
@@ -158,13 +161,14 @@ impl Client {
     }
 
     fn scan(&self, word: &[u8]) -> Answer {
-        let state = self.state();
-        let mut all = state.found.clone();
-        for file in state.mapped.values().map(|(_, file)| file).chain(&state.kept) {
-            all.push(read(file)?);
-        }
-        let hits = all.iter().filter(|bytes| bytes.windows(word.len()).any(|window| window == word));
-        Ok(format!("{} {} {}", hits.count(), all.len(), state.kept.len()))
+        let mut state = self.state();
+        let holds = |bytes: &Vec<u8>| bytes.windows(word.len()).any(|window| window == word);
+        let came = std::mem::take(&mut state.found);
+        state.hits += came.iter().filter(|bytes| holds(bytes)).count();
+        let files = state.mapped.values().map(|(_, file)| file).chain(&state.kept);
+        let now = files.map(read).collect::<Result<Vec<_>, _>>()?;
+        let hits = state.hits + now.iter().filter(|bytes| holds(bytes)).count();
+        Ok(format!("{hits} {} {}", now.len(), state.kept.len()))
     }
 
     fn hear(&self, message: ToShim, fds: Vec<OwnedFd>) -> Answer {
@@ -250,12 +254,17 @@ fn read(file: &File) -> Result<Vec<u8>, Box<dyn Error>> {
 }
 
 fn fork() -> Answer {
-    // SAFETY: the child calls nothing but `pause` and `_exit`, which are allowed after a fork.
+    // SAFETY: the child calls nothing but `alarm` and `pause`, which are allowed after a fork.
     match unsafe { libc::fork() } {
-        // SAFETY: it has no arguments.
-        0 => loop {
-            unsafe { libc::pause() };
-        },
+        0 => {
+            // Whatever becomes of the test, it ends.
+            // SAFETY: it may be called after a fork.
+            unsafe { libc::alarm(300) };
+            loop {
+                // SAFETY: it has no arguments.
+                unsafe { libc::pause() };
+            }
+        }
         child => Ok(child.to_string()),
     }
 }

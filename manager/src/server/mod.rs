@@ -20,7 +20,6 @@ mod stop;
 pub use gpus::GpuPlan;
 
 use crate::scheduler::{Config, Effect, Event, Job, Pages, Scheduler, Time};
-use anyhow::bail;
 use client::{Client, ClientId, Role};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use eviction::Eviction;

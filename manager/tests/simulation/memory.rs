@@ -28,6 +28,13 @@ pub struct Piece {
     orphaned: bool,
 }
 
+impl Piece {
+    /// Whoever kept it has let go of it in the end.
+    fn is_gone(&self) -> bool {
+        self.orphaned && self.mapped.is_none()
+    }
+}
+
 /// The bytes of one slot that lie in a tier.
 #[derive(Clone, Copy, Debug)]
 struct Saved {
@@ -90,7 +97,8 @@ impl Memory {
 
     /// Units of all pieces.
     pub fn used(&self) -> u32 {
-        self.pieces.values().map(|piece| piece.units.len() as u32).sum()
+        let there = self.pieces.values().filter(|piece| !piece.is_gone());
+        there.map(|piece| piece.units.len() as u32).sum()
     }
 
     /// Units in use, by the driver's word.
@@ -109,7 +117,7 @@ impl Memory {
 
     /// How many pieces there are.
     pub fn count(&self) -> usize {
-        self.pieces.len()
+        self.pieces.values().filter(|piece| !piece.is_gone()).count()
     }
 
     /// Bytes in the tier.
@@ -228,7 +236,7 @@ impl Memory {
 
     /// Units that only a keeper can reach.
     pub fn orphaned(&self) -> u32 {
-        let orphans = self.pieces.values().filter(|piece| piece.orphaned);
+        let orphans = self.pieces.values().filter(|piece| piece.orphaned && !piece.is_gone());
         orphans.map(|piece| piece.units.len() as u32).sum()
     }
 
@@ -241,10 +249,10 @@ impl Memory {
     pub fn bury(&mut self, session: SessionId) {
         self.contexts.remove(&session);
         self.keepers.remove(&session);
-        self.pieces.retain(|_, piece| !(piece.orphaned && piece.mapped == Some(session)));
         for piece in self.pieces.values_mut().filter(|piece| piece.mapped == Some(session)) {
             piece.mapped = None;
         }
+        self.pieces.retain(|_, piece| !piece.is_gone());
     }
 
     /// Swaps the saved tokens of two slots of any one tenant: a mover that restores wrongly.
