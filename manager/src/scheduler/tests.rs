@@ -2,6 +2,7 @@
 //! every schedule is tested in `manager/tests/simulation`.
 
 mod desk;
+mod hostile;
 mod outside;
 
 use super::*;

@@ -4,9 +4,10 @@ use super::Server;
 use crate::ledger::Owner;
 use crate::scheduler::{Gpu, Job, Phase, SavedRange, Stats, Tenant, Time};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use tidegate_ffi::units::{Class, GpuUuid, JobId};
-use tidegate_ffi::wire::MAX_MESSAGE_BYTES;
 use tidegate_ffi::wire::message::ToCommand;
+use tidegate_ffi::wire::{Frame, MAX_MESSAGE_BYTES};
 
 /// Everything.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -208,11 +209,13 @@ impl EndedJob {
 const PART_BYTES: usize = MAX_MESSAGE_BYTES / 2;
 
 /// The whole state as JSON, in messages.
-pub(super) fn parts(server: &Server) -> Vec<ToCommand> {
-    match serde_json::to_vec(&status(server)) {
+pub(super) fn parts(server: &Server) -> Arc<[Frame]> {
+    let parts = match serde_json::to_vec(&status(server)) {
         Ok(text) => split(&text),
         Err(error) => vec![ToCommand::Refused { reason: format!("the status cannot be written: {error}") }],
-    }
+    };
+    // Each is shorter than the longest message.
+    parts.iter().filter_map(|part| Frame::of(part, 0).ok()).collect()
 }
 
 fn split(text: &[u8]) -> Vec<ToCommand> {
@@ -328,7 +331,6 @@ mod tests {
     use crate::scheduler::{Config, Event};
     use std::collections::BTreeMap;
     use std::os::fd::OwnedFd;
-    use std::sync::Arc;
     use std::time::Duration;
     use tidegate_ffi::units::Step;
     use tidegate_ffi::wire::Connection;
@@ -358,7 +360,7 @@ mod tests {
     fn connect(server: &mut Server, id: u64) -> Connection {
         let (here, there) = Connection::pair().unwrap();
         let outbox = Outbox::start(Arc::new(here)).unwrap();
-        let client = Client { uid: 1, pid: 1, role: Role::Unknown, outbox, page: None };
+        let client = Client { uid: 1, pid: 1, role: Role::Unknown, outbox, page: None, expelled: false };
         server.take_in(Input::Connected(ClientId(id), client));
         there
     }
