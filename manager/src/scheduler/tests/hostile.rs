@@ -77,11 +77,10 @@ fn leases_of_one_process_that_wait_are_bounded() {
     let mut desk = Desk::new(|_| {});
     let (a, b) = rivals(&mut desk);
     let waiting = |desk: &Desk| desk.scheduler.tenants()[&desk.tenant(b)].waiting.len();
-    let mut asked = 0;
-    for slot in (100..400).chain(100..400) {
-        let class = if asked < 300 { T } else { P };
-        desk.lease(b, class, slot, 1);
-        asked += 1;
+    for class in [T, P] {
+        for slot in 100..400 {
+            desk.lease(b, class, slot, 1);
+        }
     }
     assert!(waiting(&desk) <= 256, "{} leases wait", waiting(&desk));
     assert_eq!(desk.expelled, BTreeSet::from([b]));
