@@ -9,7 +9,9 @@ use std::os::unix::net::UnixStream;
 use support::patience::{PATIENCE, within};
 use support::{Jobs, MIB, Manager};
 use tidegate_ffi::units::{Class, SlotIndex, Step, TenantId, Units};
-use tidegate_ffi::wire::message::{FromShim, JobClaim, JobSpec, LeaseRequest, ToManager, ToShim};
+use tidegate_ffi::wire::message::{
+    FromCommand, FromShim, JobClaim, JobSpec, LeaseRequest, ToManager, ToShim, When,
+};
 use tidegate_ffi::wire::page::Page;
 use tidegate_ffi::wire::{Connection, Header};
 
@@ -76,6 +78,118 @@ fn bad_input_hurts_only_its_sender() {
     assert_eq!(manager.job("honest").figures.slices, 1);
     assert!(manager.status().jobs.iter().any(|job| job.figures.name == "honest"));
     honest.end();
+}
+
+fn connect(manager: &Manager) -> Connection {
+    Connection::connect(&manager.socket()).unwrap()
+}
+
+fn command(question: FromCommand) -> ToManager {
+    ToManager::Command(question)
+}
+
+/// Says hello with a proper page.
+fn say_hello(connection: &Connection, claim: JobClaim) {
+    let (_page, file) = Page::create().unwrap();
+    connection.send(&ToManager::Shim(FromShim::Hello(claim)), &[file.as_fd()]).unwrap();
+}
+
+/// Waits until the manager has ended the connection.
+#[track_caller]
+fn ends(connection: Connection, why: &str) {
+    let stream = UnixStream::from(std::os::fd::OwnedFd::from(connection));
+    let ended = within(PATIENCE, move || drop((&stream).read_to_end(&mut Vec::new())));
+    assert!(ended.is_ok(), "the manager goes on with who {why}");
+}
+
+/// A manager with an honest job that works before and after an attack.
+fn beside_an_honest_job(attack: impl FnOnce(&Manager)) {
+    let manager = Manager::start("1x8MiB", &["--unit", "64KiB"]);
+    let mut honest = manager.probe(&["--name", "honest"]);
+    honest.tell("device 0");
+    honest.tell(&format!("alloc t {MIB}"));
+    honest.tell("fill t 5");
+    attack(&manager);
+    honest.tell("check t 5");
+    assert_eq!(manager.job("honest").figures.slices, 1);
+    honest.end();
+}
+
+#[test]
+fn words_at_the_wrong_time_end_the_connection() {
+    let own = || JobClaim::Own(JobSpec::default());
+    let register = || command(FromCommand::Register(JobSpec { name: "x".into(), ..JobSpec::default() }));
+    beside_an_honest_job(|manager| {
+        let twice = connect(manager);
+        say_hello(&twice, own());
+        say_hello(&twice, own());
+        ends(twice, "says hello twice");
+        let both = connect(manager);
+        both.send(&register(), &[]).unwrap();
+        say_hello(&both, own());
+        ends(both, "announces a job and is one");
+        let commanding = connect(manager);
+        say_hello(&commanding, own());
+        commanding.send(&command(FromCommand::Status { when: When::Now }), &[]).unwrap();
+        ends(commanding, "is a job and commands");
+        let greedy = connect(manager);
+        greedy.send(&register(), &[]).unwrap();
+        greedy.send(&register(), &[]).unwrap();
+        ends(greedy, "announces two jobs");
+        let stranger = connect(manager);
+        say_hello(&stranger, JobClaim::Token(7));
+        ends(stranger, "guesses a token");
+        manager.status_when(|status| status.jobs.iter().all(|job| job.figures.name != "x"));
+    });
+}
+
+#[test]
+fn who_brings_wrong_files_loses_the_connection() {
+    let plain = tempfile::tempfile().unwrap();
+    let (pipe, _other) = std::io::pipe().unwrap();
+    let hello = ToManager::Shim(FromShim::Hello(JobClaim::Own(JobSpec::default())));
+    beside_an_honest_job(|manager| {
+        for fds in [vec![], vec![plain.as_fd()], vec![pipe.as_fd()], vec![plain.as_fd(); 200]] {
+            let connection = connect(manager);
+            connection.send(&hello, &fds).unwrap();
+            ends(connection, "brings no page");
+        }
+    });
+}
+
+#[test]
+fn who_begins_and_does_not_go_on_loses_the_connection() {
+    beside_an_honest_job(|manager| {
+        let silent = connect(manager);
+        let mut half = UnixStream::connect(manager.socket()).unwrap();
+        half.write_all(&Header { length: 100, fds: 0 }.encode()).unwrap();
+        let all = std::thread::spawn(move || ends(half.into(), "does not finish a message"));
+        ends(silent, "says nothing");
+        all.join().unwrap();
+    });
+}
+
+#[test]
+fn who_asks_and_does_not_read_loses_the_connection() {
+    beside_an_honest_job(|manager| {
+        let deaf = connect(manager);
+        let question = command(FromCommand::Status { when: When::Now });
+        let asks = move || while deaf.send(&question, &[]).is_ok() {};
+        assert!(within(PATIENCE, asks).is_ok(), "the manager keeps answers for ever");
+    });
+}
+
+#[test]
+fn a_process_has_only_so_many_connections() {
+    beside_an_honest_job(|manager| {
+        let mut crowd: Vec<Connection> = (0..32).map(|_| connect(manager)).collect();
+        for connection in &crowd {
+            say_hello(connection, JobClaim::Own(JobSpec::default()));
+            assert!(matches!(connection.receive::<ToShim>().unwrap().0, ToShim::Welcome { .. }));
+        }
+        ends(connect(manager), "has too many connections");
+        crowd.clear();
+    });
 }
 
 #[test]

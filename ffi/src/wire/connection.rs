@@ -1,6 +1,7 @@
 //! One end of a Unix stream socket that carries frames and file descriptors.
 
 use super::codec::{self, CodecError, Header, MAX_FDS};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -12,12 +13,38 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// One end of a connection. Reading and writing go through `&self`: one thread may read while
 /// another writes; two threads that write must take turns (their frames would mix).
 #[derive(Debug)]
 pub struct Connection {
     socket: OwnedFd,
+}
+
+/// What a stranger may ask of who reads from it, and of who writes to it.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The most file descriptors that one message may bring.
+    pub fds: usize,
+    /// How long one message may take, from its first byte to its last.
+    pub patience: Duration,
+}
+
+/// A message as it travels, made before it is its turn.
+#[derive(Debug)]
+pub struct Frame(Vec<u8>);
+
+impl Frame {
+    /// A message that will travel with `fds` file descriptors.
+    pub fn of(message: &impl Serialize, fds: usize) -> Result<Self, CodecError> {
+        codec::encode(message, fds).map(Self)
+    }
+
+    /// Its length, with its header.
+    pub fn bytes(&self) -> usize {
+        self.0.len()
+    }
 }
 
 /// Why nothing could be sent.
@@ -29,6 +56,9 @@ pub enum SendError {
     /// The socket failed; the other side is gone or too slow.
     #[error("the connection failed while sending: {0}")]
     Socket(#[from] Errno),
+    /// The other side does not read.
+    #[error("the other side did not read a message in time")]
+    TooSlow,
 }
 
 /// Why nothing could be received.
@@ -54,6 +84,9 @@ pub enum ReceiveError {
     /// The socket failed.
     #[error("the connection failed while receiving: {0}")]
     Socket(#[from] Errno),
+    /// A frame was begun and not finished.
+    #[error("the other side did not finish a message in time")]
+    TooSlow,
 }
 
 impl Connection {
@@ -69,55 +102,103 @@ impl Connection {
 
     /// Sends one message with its file descriptors; returns when the kernel has all of it.
     pub fn send(&self, message: &impl Serialize, fds: &[BorrowedFd<'_>]) -> Result<(), SendError> {
-        let frame = codec::encode(message, fds.len())?;
-        let sent = self.send_first(&frame, fds)?;
-        self.send_rest(&frame[sent..])
+        self.send_frame(&Frame::of(message, fds.len())?, fds, None)
     }
 
-    fn send_first(&self, frame: &[u8], fds: &[BorrowedFd<'_>]) -> Result<usize, SendError> {
+    /// Sends a frame with the file descriptors it was made for; who does not read it within
+    /// `patience` is too slow.
+    pub fn send_frame(
+        &self,
+        frame: &Frame,
+        fds: &[BorrowedFd<'_>],
+        patience: Option<Duration>,
+    ) -> Result<(), SendError> {
+        let mut clock = Clock::new(patience);
+        let mut sent = self.send_some(&frame.0, fds, &mut clock)?;
+        while sent < frame.0.len() {
+            sent += self.send_some(&frame.0[sent..], &[], &mut clock)?;
+        }
+        Ok(())
+    }
+
+    fn send_some(&self, bytes: &[u8], fds: &[BorrowedFd<'_>], clock: &mut Clock) -> Result<usize, SendError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
             return Err(CodecError::TooManyFds(fds.len()).into());
         }
-        Ok(rustix::io::retry_on_intr(|| {
-            sendmsg(&self.socket, &[IoSlice::new(frame)], &mut control, SendFlags::NOSIGNAL)
-        })?)
-    }
-
-    fn send_rest(&self, mut rest: &[u8]) -> Result<(), SendError> {
-        while !rest.is_empty() {
-            let sent =
-                rustix::io::retry_on_intr(|| rustix::net::send(&self.socket, rest, SendFlags::NOSIGNAL))?;
-            rest = &rest[sent..];
+        loop {
+            let flags =
+                SendFlags::NOSIGNAL | if clock.runs() { SendFlags::DONTWAIT } else { SendFlags::empty() };
+            match sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut control, flags) {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if clock.runs() => {
+                    if !clock.wait_for(&self.socket, PollFlags::OUT)? {
+                        return Err(SendError::TooSlow);
+                    }
+                }
+                sent => return Ok(sent?),
+            }
         }
-        Ok(())
     }
 
     /// Waits for one message and its file descriptors (close-on-exec).
     pub fn receive<M: DeserializeOwned>(&self) -> Result<(M, Vec<OwnedFd>), ReceiveError> {
-        let mut fds = Vec::new();
+        self.receive_frame(MAX_FDS, Clock::new(None))
+    }
+
+    /// The same, from a stranger: waits for the first byte as long as it takes, for the rest only
+    /// so long.
+    pub fn receive_within<M: DeserializeOwned>(
+        &self,
+        limits: Limits,
+    ) -> Result<(M, Vec<OwnedFd>), ReceiveError> {
+        self.receive_frame(limits.fds, Clock::new(Some(limits.patience)))
+    }
+
+    fn receive_frame<M: DeserializeOwned>(
+        &self,
+        most_fds: usize,
+        clock: Clock,
+    ) -> Result<(M, Vec<OwnedFd>), ReceiveError> {
+        let mut incoming = Incoming { socket: &self.socket, fds: Vec::new(), most_fds, clock };
         let mut header = [0; Header::BYTES];
-        self.fill(&mut header, &mut fds, true)?;
+        incoming.fill(&mut header, true)?;
         let header = Header::decode(header)?;
+        if usize::from(header.fds) > most_fds {
+            return Err(CodecError::TooManyFds(header.fds.into()).into());
+        }
         let mut body = vec![0; header.length as usize];
-        self.fill(&mut body, &mut fds, false)?;
+        incoming.fill(&mut body, false)?;
+        let fds = incoming.fds;
         if fds.len() != header.fds as usize {
             return Err(ReceiveError::WrongFds { announced: header.fds as usize, brought: fds.len() });
         }
         Ok((codec::decode(&body)?, fds))
     }
 
-    fn fill(
-        &self,
-        buffer: &mut [u8],
-        fds: &mut Vec<OwnedFd>,
-        between_frames: bool,
-    ) -> Result<(), ReceiveError> {
+    /// Ends the connection in both directions; a thread that is reading returns.
+    pub fn shut_down(&self) {
+        // An error here means that the connection has ended already.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+}
+
+/// A frame on its way in.
+struct Incoming<'a> {
+    socket: &'a OwnedFd,
+    fds: Vec<OwnedFd>,
+    most_fds: usize,
+    clock: Clock,
+}
+
+impl Incoming<'_> {
+    fn fill(&mut self, buffer: &mut [u8], between_frames: bool) -> Result<(), ReceiveError> {
         let mut filled = 0;
         while filled < buffer.len() {
-            match self.receive_some(&mut buffer[filled..], fds)? {
-                0 if between_frames && filled == 0 => return Err(ReceiveError::Closed),
+            let first = between_frames && filled == 0;
+            match self.receive_some(&mut buffer[filled..], first)? {
+                0 if first => return Err(ReceiveError::Closed),
                 0 => return Err(ReceiveError::Truncated),
                 count => filled += count,
             }
@@ -125,12 +206,21 @@ impl Connection {
         Ok(())
     }
 
-    fn receive_some(&self, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<usize, ReceiveError> {
+    /// Descriptors beyond those that there is room for are closed by the kernel.
+    fn receive_some(&mut self, buffer: &mut [u8], first: bool) -> Result<usize, ReceiveError> {
+        // The clock runs from the first byte.
+        if first {
+            self.clock.wait_for_ever(self.socket)?;
+        } else if !self.clock.wait_for(self.socket, PollFlags::IN)? {
+            return Err(ReceiveError::TooSlow);
+        }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let room =
+            rustix::cmsg_space!(ScmRights(1)) + (self.most_fds.clamp(1, MAX_FDS) - 1) * size_of::<i32>();
+        let mut control = RecvAncillaryBuffer::new(&mut space[..room.next_multiple_of(8)]);
         let flags = RecvFlags::CMSG_CLOEXEC;
         let received = rustix::io::retry_on_intr(|| {
-            recvmsg(&self.socket, &mut [IoSliceMut::new(buffer)], &mut control, flags)
+            recvmsg(self.socket, &mut [IoSliceMut::new(buffer)], &mut control, flags)
         });
         // A peer that died with data of ours unread resets the connection: to us it is closed.
         let received = match received {
@@ -139,19 +229,52 @@ impl Connection {
         };
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = message {
-                fds.extend(rights);
+                self.fds.extend(rights);
             }
         }
-        if fds.len() > MAX_FDS {
-            return Err(CodecError::TooManyFds(fds.len()).into());
+        if self.fds.len() > self.most_fds {
+            return Err(CodecError::TooManyFds(self.fds.len()).into());
         }
         Ok(received.bytes)
     }
+}
 
-    /// Ends the connection in both directions; a thread that is reading returns.
-    pub fn shut_down(&self) {
-        // An error here means that the connection has ended already.
-        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+/// How long one message may still take.
+struct Clock {
+    patience: Option<Duration>,
+    end: Option<Instant>,
+}
+
+impl Clock {
+    fn new(patience: Option<Duration>) -> Self {
+        Self { patience, end: None }
+    }
+
+    fn runs(&self) -> bool {
+        self.patience.is_some()
+    }
+
+    fn wait_for_ever(&mut self, socket: &OwnedFd) -> Result<(), Errno> {
+        if self.runs() {
+            rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(socket, PollFlags::IN)], None))?;
+            self.end = None;
+        }
+        Ok(())
+    }
+
+    /// Waits until the socket is ready; `false`: the time is over. Without patience the socket's
+    /// own calls wait.
+    fn wait_for(&mut self, socket: &OwnedFd, what: PollFlags) -> Result<bool, Errno> {
+        let Some(patience) = self.patience else { return Ok(true) };
+        let end = *self.end.get_or_insert_with(|| Instant::now() + patience);
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            match poll(&mut [PollFd::new(socket, what)], Some(&left)) {
+                Err(Errno::INTR) => {}
+                ready => return Ok(ready? > 0),
+            }
+        }
     }
 }
 
@@ -222,5 +345,40 @@ mod tests {
         here.write_all(&[1]).unwrap();
         let error = Connection::from(there).receive::<u8>().unwrap_err();
         assert!(matches!(error, ReceiveError::WrongFds { announced: 3, brought: 0 }), "{error}");
+    }
+
+    const SHORT: Limits = Limits { fds: 2, patience: Duration::from_millis(20) };
+
+    #[test]
+    fn who_does_not_finish_a_message_is_not_waited_for() {
+        for half in [&Header { length: 100, fds: 0 }.encode()[..], &[7], &[b'x'; 4]] {
+            let (mut here, there) = UnixStream::pair().unwrap();
+            here.write_all(half).unwrap();
+            let error = Connection::from(there).receive_within::<u8>(SHORT).unwrap_err();
+            let late = matches!(error, ReceiveError::TooSlow | ReceiveError::Codec(_));
+            assert!(late, "{error}");
+        }
+    }
+
+    #[test]
+    fn who_does_not_read_is_not_waited_for() {
+        let (here, _there) = Connection::pair().unwrap();
+        let frame = Frame::of(&vec![1u8; 900_000], 0).unwrap();
+        let error = here.send_frame(&frame, &[], Some(SHORT.patience)).unwrap_err();
+        assert!(matches!(error, SendError::TooSlow), "{error}");
+    }
+
+    #[test]
+    fn a_stranger_brings_only_so_many_descriptors() {
+        let (here, there) = Connection::pair().unwrap();
+        let file = tempfile::tempfile().unwrap();
+        for many in [3, MAX_FDS] {
+            let (here, there) = Connection::pair().unwrap();
+            here.send(&7u8, &vec![file.as_fd(); many]).unwrap();
+            let error = there.receive_within::<u8>(SHORT).unwrap_err();
+            assert!(matches!(error, ReceiveError::Codec(CodecError::TooManyFds(_))), "{error}");
+        }
+        here.send(&7u8, &[file.as_fd(), file.as_fd()]).unwrap();
+        assert_eq!(there.receive_within::<u8>(SHORT).unwrap().1.len(), 2);
     }
 }

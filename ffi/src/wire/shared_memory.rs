@@ -46,6 +46,12 @@ pub(super) fn sealed_size(file: BorrowedFd<'_>) -> Result<u64, SharedMemoryError
     Ok(fstat(file)?.st_size as u64)
 }
 
+/// Whether this is a memory file whose size nobody can change: reading or closing it waits for
+/// nobody, whoever made it.
+pub fn is_sealed(file: BorrowedFd<'_>) -> bool {
+    sealed_size(file).is_ok()
+}
+
 /// A shared mapping of one `T`, which other processes may change at any time: `T` is made of
 /// atomics.
 #[derive(Debug)]

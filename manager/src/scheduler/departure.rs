@@ -53,7 +53,8 @@ impl Scheduler {
     fn forget_certain_answers(&mut self, id: SessionId) {
         for tenant in self.sessions.get(&id).into_iter().flat_map(|session| &session.tenants) {
             let Some(tenant) = self.tenants.get_mut(tenant) else { continue };
-            let open = [tenant.making, tenant.waiting.front().map(|request| request.step)];
+            let open =
+                [tenant.making, tenant.waiting.front().copied()].map(|open| open.map(|request| request.step));
             tenant.answered.retain(|(request, _)| open.contains(&Some(request.step)));
         }
     }
@@ -113,7 +114,10 @@ impl Scheduler {
         let limit = self.tenants.get(&id).map_or(0, |tenant| {
             u64::from(self.gpus[&tenant.gpu].ledger.total()) * 4 * self.config.unit_bytes
         });
-        let inside = live.iter().all(|range| range.start + range.bytes <= limit);
+        let end = |range: &LiveRange| range.start.saturating_add(range.bytes);
+        let inside = live.iter().all(|range| range.bytes > 0 && end(range) <= limit);
+        let in_order = |pair: &[LiveRange]| (pair[0].class, end(&pair[0])) <= (pair[1].class, pair[1].start);
+        let inside = inside && live.windows(2).all(in_order);
         match self.tenants.get_mut(&id) {
             Some(tenant) if tenant.session == session && inside => {
                 tenant.live = live;

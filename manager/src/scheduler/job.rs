@@ -218,7 +218,7 @@ pub struct Tenant {
     /// Leases not answered yet, in order.
     pub waiting: VecDeque<LeaseRequest>,
     /// The lease whose pieces are being made; its pieces are not among `pieces` yet.
-    pub making: Option<Step>,
+    pub making: Option<LeaseRequest>,
     /// Answers that the process may not have when it drains: those of leases that are answered
     /// in part, and those given while it closes.
     pub answered: Vec<(LeaseRequest, Vec<PieceId>)>,

@@ -27,6 +27,9 @@ pub(super) struct Run {
     pub(super) units: u32,
 }
 
+/// The most leases of one tenant that are not answered: each is a thread that waits.
+const LEASES_PER_TENANT: usize = 256;
+
 enum Served {
     Yes,
     Waits,
@@ -40,8 +43,10 @@ impl Scheduler {
         match self.tenants.get_mut(&request.tenant) {
             Some(tenant)
                 if tenant.session == session
+                    && tenant.entering.is_none()
                     && request.units.0 > 0
                     && end <= slots
+                    && tenant.may_ask_more(request.step)
                     && tenant.has_nothing_at(request.class, request.first.0, end as u32) =>
             {
                 tenant.waiting.push_back(request);
@@ -214,7 +219,8 @@ impl Scheduler {
         }
         tenant.recall = Recall::Unasked;
         let (gpu, job) = (tenant.gpu, tenant.job);
-        tenant.making = (!acquired.new.is_empty()).then_some(request.step);
+        let extent = LeaseRequest { units: Units(got), ahead: Units(0), ..request };
+        tenant.making = (!acquired.new.is_empty()).then_some(extent);
         self.note_need(id);
         if let Some(job) = self.jobs.get_mut(&job) {
             job.cramped = false;
@@ -360,10 +366,10 @@ impl Scheduler {
         // The last one first: each is put in front of what was asked after it.
         for (request, pieces) in std::mem::take(&mut tenant.answered).into_iter().rev() {
             if outstanding.contains(&request.step) {
-                let units = pieces.iter().filter_map(|piece| tenant.pieces.remove(piece)).map(|p| p.units.0);
-                let units = units.sum();
-                tenant.ask_again(request, units);
-                void.extend(pieces);
+                // What it has given back since is somebody else's already.
+                let held: Vec<_> = pieces.iter().filter_map(|piece| tenant.pieces.remove(piece)).collect();
+                tenant.ask_again(request, held.iter().map(|placed| placed.units.0).sum());
+                void.extend(held.iter().map(|placed| placed.piece));
             }
         }
         self.all_back_to_spares(gpu, &void, uid);
@@ -408,6 +414,12 @@ impl Scheduler {
             return self.expel(session, "it gave back memory that is not its own");
         };
         let (gpu, job) = (tenant.gpu, tenant.job);
+        // What is on its way would be somebody else's before it is saved, or restored.
+        let unmapping = self.pending.values().any(|p| matches!(p, Pending::Unmap(of) if *of == id));
+        let out_of_reach = tenant.out_of_reach(unmapping);
+        if pieces.iter().any(|piece| out_of_reach.contains(piece)) {
+            return self.expel(session, "it gave back memory that it cannot reach");
+        }
         let taken: Vec<_> = pieces.iter().filter_map(|piece| tenant.pieces.remove(piece)).collect();
         let units: u32 = taken.iter().map(|placed| placed.units.0).sum();
         tenant.ahead = tenant.ahead.saturating_sub(units);
@@ -624,8 +636,23 @@ impl Tenant {
         let of_pieces = self.pieces.values().map(|placed| (placed.class, placed.slot.0, placed.units.0));
         let of_leases = self.waiting.iter().map(|r| (r.class, r.first.0, r.units.0 + r.ahead.0));
         let of_saved = self.runs.iter().flatten().map(|run| (run.class, run.first, run.units));
-        let mut taken = of_pieces.chain(of_leases).chain(of_saved);
+        let of_making = self.making.iter().map(|r| (r.class, r.first.0, r.units.0 + r.ahead.0));
+        let mut taken = of_pieces.chain(of_leases).chain(of_saved).chain(of_making);
         taken.all(|(of, at, units)| of != class || apart(at, units))
+    }
+
+    /// Has it few unanswered leases, and none of this name.
+    fn may_ask_more(&self, step: Step) -> bool {
+        let mut unanswered = self.waiting.iter().chain(&self.making);
+        self.waiting.len() < LEASES_PER_TENANT && unanswered.all(|request| request.step != step)
+    }
+
+    /// The pieces that its process has unmapped, or was not told yet to map.
+    fn out_of_reach(&self, unmapping: bool) -> BTreeSet<PieceId> {
+        let going = self.departure.iter().filter(|_| !unmapping);
+        let coming = self.arrival.iter().filter(|arrival| arrival.mapping == 0);
+        let coming = coming.flat_map(|arrival| arrival.placed.iter().map(|placed| placed.piece));
+        going.flat_map(|departure| departure.pieces.iter().copied()).chain(coming).collect()
     }
 
     /// Puts a lease whose answer is void in front again; of what was answered of it, `units`

@@ -38,6 +38,10 @@ pub struct Outside {
 impl Scheduler {
     /// A process wants its first context on a GPU.
     pub(super) fn ask_attach(&mut self, session: SessionId, step: Step, gpu: GpuUuid) {
+        let waits = self.admissions.iter().any(|(of, _, on)| (*of, *on) == (session, gpu));
+        if waits || self.is_on(session, gpu) {
+            return self.expel(session, "it attached twice to one GPU");
+        }
         self.admissions.push((session, step, gpu));
         self.look_again(gpu);
     }

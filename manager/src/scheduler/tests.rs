@@ -3,6 +3,7 @@
 
 mod desk;
 mod expulsion;
+mod hostile;
 mod outside;
 
 use super::*;

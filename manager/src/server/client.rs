@@ -5,19 +5,21 @@
 //! its connection ends.
 
 use super::Input;
+use super::crowd::Crowd;
 use super::outbox::Outbox;
 use anyhow::Context;
-use crossbeam_channel::Sender;
-use rustix::event::{PollFd, PollFlags, poll};
+use crossbeam_channel::{Sender, bounded};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use tidegate_ffi::units::JobId;
 use tidegate_ffi::wire::message::ToManager;
-use tidegate_ffi::wire::page::Page;
-use tidegate_ffi::wire::{Connection, Mapped, ReceiveError};
+use tidegate_ffi::wire::page::{MAX_TENANTS, Page};
+use tidegate_ffi::wire::{CodecError, Connection, Limits, Mapped, ReceiveError, is_sealed};
 use tracing::{info, warn};
 
 /// A connection of a client. Processes have the same number as sessions.
@@ -49,6 +51,8 @@ pub(crate) struct Client {
     pub(crate) outbox: Outbox,
     /// Its control page.
     pub(crate) page: Option<Mapped<Page>>,
+    /// It broke the protocol, or was refused: nothing that it says counts any more.
+    pub(crate) expelled: bool,
 }
 
 impl Client {
@@ -81,56 +85,82 @@ impl Client {
     }
 }
 
+/// How long a client may take to say the first thing, to finish a message, or to read one.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The most file descriptors that a message of a client brings: one live map for each tenant.
+const MOST_FDS: usize = MAX_TENANTS;
+
+/// What the core makes of a client when it has taken in all that it said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Standing {
+    /// It is a process of a job.
+    pub(crate) process: bool,
+    /// It broke the protocol, or was refused: its connection ends.
+    pub(crate) expelled: bool,
+}
+
 /// Accepts clients for as long as the process lives.
 pub(super) fn accept(listener: UnixListener, inputs: Sender<Input>) -> anyhow::Result<()> {
     let next = AtomicU64::new(1);
+    let crowd = Arc::new(Crowd::default());
     std::thread::Builder::new().name("accept".into()).spawn(move || {
         for stream in listener.incoming() {
             let id = ClientId(next.fetch_add(1, Ordering::Relaxed));
+            let refused = stream.is_err();
             let welcomed =
-                stream.map_err(anyhow::Error::from).and_then(|stream| welcome(id, stream, &inputs));
+                stream.map_err(anyhow::Error::from).and_then(|stream| welcome(id, stream, &crowd, &inputs));
             if let Err(error) = welcomed {
-                warn!(error = format!("{error:#}"), "a client could not be welcomed");
+                info!(error = format!("{error:#}"), "a client could not be welcomed");
+            }
+            if refused {
+                // Out of file descriptors, say. That one is free again is no event to wait for.
+                std::thread::sleep(Duration::from_millis(20));
             }
         }
     })?;
     Ok(())
 }
 
-fn welcome(id: ClientId, stream: UnixStream, inputs: &Sender<Input>) -> anyhow::Result<()> {
+fn welcome(
+    id: ClientId,
+    stream: UnixStream,
+    crowd: &Arc<Crowd>,
+    inputs: &Sender<Input>,
+) -> anyhow::Result<()> {
     let peer = rustix::net::sockopt::socket_peercred(&stream).context("asking who connected")?;
+    let (uid, pid) = (peer.uid.as_raw(), peer.pid.as_raw_nonzero().get());
+    let place = crowd.admit(uid, pid).context("it has too many connections")?;
     let pidfd = pidfd_open(peer.pid, PidfdFlags::empty()).context("the client is gone already")?;
     let pidfd = Arc::new(pidfd);
     let connection = Arc::new(Connection::from(stream));
-    let outbox = Outbox::start(connection.clone())?;
-    let client = Client {
-        uid: peer.uid.as_raw(),
-        pid: peer.pid.as_raw_nonzero().get(),
-        process: pidfd.clone(),
-        role: Role::Unknown,
-        outbox,
-        page: None,
-    };
+    let outbox = Outbox::for_client(connection.clone(), PATIENCE)?;
+    let (process, role) = (pidfd.clone(), Role::Unknown);
+    let client = Client { uid, pid, process, role, outbox, page: None, expelled: false };
     let inputs = inputs.clone();
-    inputs.send(Input::Connected(id, client)).context("the manager ends")?;
     std::thread::Builder::new().name("reader".into()).spawn(move || {
-        read_all(id, &connection, &pidfd, &inputs);
         // The core has ended already if nobody listens.
+        let _ = inputs.send(Input::Connected(id, client));
+        read_all(id, &connection, &pidfd, &inputs);
         let _ = inputs.send(Input::Gone(id));
+        drop(place);
     })?;
     Ok(())
 }
 
-/// Reads until the client is gone.
+/// Reads until the client is gone. The next message is read when the core has taken in the last
+/// one: so a client has one message in the core's queue, whatever it sends, and all clients take
+/// turns (I10).
 fn read_all(id: ClientId, connection: &Connection, pidfd: &OwnedFd, inputs: &Sender<Input>) {
-    let mut is_process = false;
-    while wait_for_word(connection, pidfd) {
-        match connection.receive::<ToManager>() {
+    let (heard, standing) = bounded(1);
+    let mut stands = Standing { process: false, expelled: false };
+    let mut patience = Some(PATIENCE);
+    while !stands.expelled && wait_for_word(connection, pidfd, patience.take()) {
+        match listen(connection) {
             Ok((message, fds)) => {
-                is_process |= matches!(message, ToManager::Shim(_));
-                if inputs.send(Input::Said(id, message, fds)).is_err() {
-                    return;
-                }
+                let said = inputs.send(Input::Said(id, message, fds));
+                let asked = said.and_then(|()| inputs.send(Input::Heard(id, heard.clone())));
+                let Ok(Ok(now)) = asked.map(|()| standing.recv()) else { return };
+                stands = now;
             }
             Err(error) => {
                 if !matches!(error, ReceiveError::Closed) {
@@ -140,23 +170,42 @@ fn read_all(id: ClientId, connection: &Connection, pidfd: &OwnedFd, inputs: &Sen
             }
         }
     }
+    if stands.expelled {
+        // Its outbox tells it why, and ends the connection.
+        wait_for_end(connection, pidfd);
+    }
     connection.shut_down();
-    if is_process {
+    if stands.process {
         wait_for_death(pidfd);
     }
 }
 
-/// Waits until there is something to read; `false`: the process is dead and has said all.
-fn wait_for_word(connection: &Connection, pidfd: &OwnedFd) -> bool {
+/// The next message. Only memory files reach the core: to close anything else may take for ever.
+fn listen(connection: &Connection) -> Result<(ToManager, Vec<OwnedFd>), ReceiveError> {
+    let (message, fds) = connection.receive_within(Limits { fds: MOST_FDS, patience: PATIENCE })?;
+    if !fds.iter().all(|fd| is_sealed(fd.as_fd())) {
+        return Err(ReceiveError::Codec(CodecError::Malformed("it brought a file without seals".into())));
+    }
+    Ok((message, fds))
+}
+
+/// Waits until there is something to read; `false`: the process is dead and has said all, or its
+/// time is over.
+fn wait_for_word(connection: &Connection, pidfd: &OwnedFd, patience: Option<Duration>) -> bool {
+    let patience = patience.map(|time| Timespec { tv_sec: time.as_secs() as i64, tv_nsec: 0 });
     loop {
         let mut fds = [PollFd::new(connection, PollFlags::IN), PollFd::new(pidfd, PollFlags::IN)];
-        match poll(&mut fds, None) {
+        match poll(&mut fds, patience.as_ref()) {
             Ok(_) if !fds[0].revents().is_empty() => return true,
-            Ok(_) if !fds[1].revents().is_empty() => return false,
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(_) => return false,
+            Err(rustix::io::Errno::INTR) => {}
+            _ => return false,
         }
     }
+}
+
+fn wait_for_end(connection: &Connection, pidfd: &OwnedFd) {
+    let mut fds = [PollFd::new(connection, PollFlags::empty()), PollFd::new(pidfd, PollFlags::IN)];
+    while let Ok(0) | Err(rustix::io::Errno::INTR) = poll(&mut fds, None) {}
 }
 
 fn wait_for_death(pidfd: &OwnedFd) {

@@ -47,7 +47,7 @@ impl Server {
         if let Some((job, _)) = jobs().find(|(job, _)| Some(**job) == number) {
             return Ok(*job);
         }
-        let wanted = super::job_name(wanted);
+        let wanted = super::words(wanted.into());
         let named: Vec<JobId> =
             jobs().filter(|(_, job)| job.spec.name == wanted).map(|(id, _)| *id).collect();
         match named.as_slice() {

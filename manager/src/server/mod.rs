@@ -10,6 +10,7 @@
 //! scheduler's events and its effects into messages, and adds the file descriptors.
 
 mod client;
+mod crowd;
 mod eviction;
 mod gpus;
 mod outbox;
@@ -19,8 +20,8 @@ mod stop;
 
 pub use gpus::GpuPlan;
 
-use crate::scheduler::{Config, Effect, Event, Job, Pages, Scheduler, Time};
-use client::{Client, ClientId, Role};
+use crate::scheduler::{Config, Effect, Event, Job, Pages, Scheduler, Session, Time};
+use client::{Client, ClientId, Role, Standing};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use eviction::Eviction;
 use gpus::{HeldPiece, MoverLink};
@@ -36,14 +37,25 @@ use std::time::{Duration, Instant};
 use tidegate_ffi::units::{GpuUuid, JobId, PieceId, SessionId, Step};
 use tidegate_ffi::wire::live;
 use tidegate_ffi::wire::message::{
-    FromCommand, FromMover, FromShim, JobClaim, JobSpec, ToCommand, ToManager, ToMover, ToShim, When,
+    Drained, FromCommand, FromMover, FromShim, JobClaim, JobSpec, ToCommand, ToManager, ToMover, ToShim, When,
 };
 use tracing::{debug, info, warn};
 
 /// Ended jobs that `status` still tells of.
 const KEPT_ENDED_JOBS: usize = 64;
-/// The longest name of a job.
-const NAME_CHARACTERS: usize = 128;
+/// What a client says for people is cut to so many characters.
+const WORDS_CHARACTERS: usize = 128;
+/// The most jobs of one user that live, or are announced.
+const JOBS_PER_USER: usize = 256;
+const TOO_MANY_JOBS: &str = "this user has too many jobs: wait until one has ended";
+/// The most processes of one job.
+const PROCESSES_PER_JOB: usize = 256;
+
+/// What a client says for people: short, and on one line.
+fn words(text: String) -> String {
+    let plain = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    text.chars().take(WORDS_CHARACTERS).map(plain).collect()
+}
 
 /// What reaches the core.
 pub(crate) enum Input {
@@ -51,6 +63,8 @@ pub(crate) enum Input {
     Connected(ClientId, Client),
     /// A client said something.
     Said(ClientId, ToManager, Vec<OwnedFd>),
+    /// Who reads from a client wants to know what has become of all that it said.
+    Heard(ClientId, Sender<Standing>),
     /// A client is gone: its process died, or (a command) its connection ended.
     Gone(ClientId),
     /// A mover said something.
@@ -236,12 +250,25 @@ impl Server {
             Input::Connected(id, client) => {
                 self.clients.insert(id, client);
             }
+            Input::Said(id, ..) if self.clients.get(&id).is_none_or(|client| client.expelled) => {}
+            Input::Heard(id, reader) => {
+                // A reader waits for it, and there is room for one.
+                let _ = reader.try_send(self.standing(id));
+            }
             Input::Said(id, ToManager::Shim(message), fds) => self.hear_shim(id, message, fds),
             Input::Said(id, ToManager::Command(message), _) => self.hear_command(id, message),
             Input::Gone(id) => self.client_gone(id),
             Input::Mover(gpu, message, fds) => self.hear_mover(gpu, message, fds),
             Input::MoverGone(gpu, why) => self.mover_gone(gpu, &why),
             Input::Stop => self.stopping = true,
+        }
+    }
+
+    fn standing(&self, id: ClientId) -> Standing {
+        let client = self.clients.get(&id);
+        Standing {
+            process: client.is_some_and(|client| matches!(client.role, Role::Process(_))),
+            expelled: client.is_none_or(|client| client.expelled),
         }
     }
 
@@ -282,6 +309,9 @@ impl Server {
             FromShim::Attach { step, gpu } => Event::Attach { session, step, gpu },
             FromShim::Lease(request) => Event::Lease { session, request },
             FromShim::Return { tenant, pieces } => Event::Returned { session, tenant, pieces },
+            FromShim::Drained(drained) if !self.is_expected(session, &drained) => {
+                return self.expel(id, "it reported a closing that it was not asked for, or not for its own");
+            }
             FromShim::Drained(drained) => {
                 let maps: Result<Vec<_>, _> = fds.into_iter().map(live::read).collect();
                 match maps {
@@ -298,11 +328,11 @@ impl Server {
                 }
             }
             FromShim::NotDrained { step, reason } => {
-                info!(%session, reason, "could not be drained");
+                info!(%session, reason = words(reason), "could not be drained");
                 Event::NotDrained { session, step }
             }
             FromShim::Done { step } => Event::ShimDone { session, step },
-            FromShim::Failed { step, reason } => Event::ShimFailed { session, step, reason },
+            FromShim::Failed { step, reason } => Event::ShimFailed { session, step, reason: words(reason) },
             FromShim::Idle => Event::Idle { session },
             FromShim::Waiting => Event::Waiting { session },
             FromShim::MakeRoom { step, gpu } => Event::MakeRoom { session, step, gpu },
@@ -311,8 +341,22 @@ impl Server {
         self.tell_scheduler(event);
     }
 
+    /// Was the process asked to close, and does it tell of its own tenants. Else its live maps are
+    /// not even read.
+    fn is_expected(&self, session: SessionId, drained: &Drained) -> bool {
+        let own = |asked: &Session| {
+            drained.tenants.len() <= asked.tenants.len()
+                && drained.tenants.iter().all(|tenant| asked.tenants.contains(tenant))
+        };
+        let asked = self.scheduler.sessions().get(&session);
+        asked.is_some_and(|asked| asked.closing == Some(drained.step) && own(asked))
+    }
+
     fn hello(&mut self, id: ClientId, claim: JobClaim, fds: Vec<OwnedFd>) {
         let Some(client) = self.clients.get_mut(&id) else { return };
+        if client.role != Role::Unknown {
+            return self.expel(id, "it said hello in the middle of a conversation");
+        }
         let page = match fds.as_slice() {
             [page] => client.open_page(page),
             _ => Err("it said hello without a control page".into()),
@@ -327,8 +371,13 @@ impl Server {
                 _ => return self.refuse(id, "TIDEGATE_JOB names no job of this user".into()),
             },
             JobClaim::Own(_) if self.draining => return self.refuse(id, stop::DRAINS.into()),
+            JobClaim::Own(_) if self.has_too_many_jobs(uid) => return self.refuse(id, TOO_MANY_JOBS.into()),
             JobClaim::Own(spec) => self.new_job(uid, spec),
         };
+        let processes = self.scheduler.jobs().get(&job).map_or(0, |job| job.sessions.len());
+        if processes >= PROCESSES_PER_JOB {
+            return self.refuse(id, format!("its job has {PROCESSES_PER_JOB} processes already"));
+        }
         if let Some(client) = self.clients.get_mut(&id) {
             client.role = Role::Process(job);
         }
@@ -340,9 +389,13 @@ impl Server {
         }
     }
 
+    fn has_too_many_jobs(&self, uid: u32) -> bool {
+        self.scheduler.jobs().values().filter(|job| job.uid == uid).count() >= JOBS_PER_USER
+    }
+
     fn new_job(&mut self, uid: u32, mut spec: JobSpec) -> JobId {
         spec.weight = spec.weight.max(1);
-        spec.name = job_name(&spec.name);
+        spec.name = words(spec.name);
         self.next_job += 1;
         let job = JobId(self.next_job);
         self.tell_scheduler(Event::JobArrived { job, uid, spec });
@@ -350,6 +403,14 @@ impl Server {
     }
 
     fn hear_command(&mut self, id: ClientId, message: FromCommand) {
+        let role = self.clients.get(&id).map(|client| client.role);
+        match (role, &message) {
+            (Some(Role::Process(_)), _) => return self.expel(id, "a process of a job gave a command"),
+            (Some(Role::Announcer(_)), FromCommand::Register(_)) => {
+                return self.expel_command(id, "it announced two jobs over one connection");
+            }
+            _ => {}
+        }
         match message {
             FromCommand::Register(spec) => self.register(id, spec),
             FromCommand::Status { when: When::Idle } if !self.scheduler.jobs().is_empty() => {
@@ -371,8 +432,9 @@ impl Server {
         // time.
         self.tell_scheduler(Event::Survey);
         let Some(asker) = self.asker(id) else { return };
-        for part in status::parts(self, asker) {
-            self.answer(id, part);
+        let parts = status::parts(self, asker);
+        if let Some(client) = self.clients.get(&id) {
+            client.outbox.send_all(parts);
         }
     }
 
@@ -391,6 +453,9 @@ impl Server {
             return self.answer(id, ToCommand::Refused { reason: stop::DRAINS.into() });
         }
         let uid = client.uid;
+        if self.has_too_many_jobs(uid) {
+            return self.expel_command(id, TOO_MANY_JOBS);
+        }
         let mut token = [0; 8];
         if let Err(error) = rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty()) {
             return self.answer(id, ToCommand::Refused { reason: format!("no random numbers: {error}") });
@@ -413,7 +478,8 @@ impl Server {
     }
 
     fn refuse(&mut self, id: ClientId, reason: String) {
-        self.send_to_shim(SessionId(id.0), ToShim::Refused { reason });
+        info!(client = id.0, reason, "a process is refused");
+        self.end_connection(id, &ToShim::Refused { reason });
     }
 
     /// A client broke the protocol.
@@ -431,14 +497,28 @@ impl Server {
     /// pieces mapped.
     fn cut_off(&mut self, id: ClientId, reason: &str) {
         warn!(client = id.0, reason, "a client is expelled");
+        self.end_connection(id, &ToShim::Refused { reason: reason.into() });
         let Some(client) = self.clients.get(&id) else { return };
-        client.outbox.send(&ToShim::Refused { reason: reason.into() }, Vec::new());
-        client.outbox.close();
         if let Role::Process(job) = client.role {
             client.raise_peaks(self.peaks.entry(job).or_default());
             if self.kill_expelled {
                 client.kill();
             }
+        }
+    }
+
+    /// The same for a command.
+    fn expel_command(&mut self, id: ClientId, reason: &str) {
+        info!(client = id.0, reason, "a command is refused");
+        self.end_connection(id, &ToCommand::Refused { reason: reason.into() });
+    }
+
+    /// Says the last word.
+    fn end_connection<M: serde::Serialize>(&mut self, id: ClientId, last: &M) {
+        if let Some(client) = self.clients.get_mut(&id).filter(|client| !client.expelled) {
+            client.expelled = true;
+            client.outbox.send(last, Vec::new());
+            client.outbox.close();
         }
     }
 
@@ -589,9 +669,4 @@ impl Server {
         }
         self.tell_evicted(id);
     }
-}
-
-/// As much of a job's name as counts.
-fn job_name(given: &str) -> String {
-    given.chars().take(NAME_CHARACTERS).collect()
 }

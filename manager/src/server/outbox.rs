@@ -1,55 +1,93 @@
 //! A connection's way out: a bounded queue and the thread that empties it.
 
-use crossbeam_channel::{Sender, TrySendError, bounded};
+use crossbeam_channel::{RecvTimeoutError, Sender, TrySendError, bounded};
 use rustix::io::Errno;
 use serde::Serialize;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tidegate_ffi::wire::{Connection, SendError};
+use tidegate_ffi::wire::{CodecError, Connection, Frame, SendError};
 use tracing::{debug, warn};
 
 /// So many messages may wait for one reader; who is slower loses the connection (I10).
 const QUEUE: usize = 4096;
+/// A client for whom so many bytes wait gets no more: what waits for it is bounded by this and
+/// one answer.
+const QUEUED_BYTES: usize = 1 << 20;
 
-type Delivery = Box<dyn FnOnce(&Connection) -> bool + Send>;
+/// What is sent without anything between: one message, or all parts of an answer.
+struct Letter {
+    frames: Arc<[Frame]>,
+    fds: Vec<Arc<OwnedFd>>,
+    /// Who waits until this letter is gone hears the end of it.
+    _held: Option<Sender<()>>,
+}
 
 /// Sends messages without ever waiting.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Outbox {
     connection: Arc<Connection>,
-    queue: Sender<Delivery>,
+    /// `None` ends the connection.
+    queue: Sender<Option<Letter>>,
+    queued: Arc<AtomicUsize>,
+    most: usize,
 }
 
 impl Outbox {
-    /// Starts the writer of a connection.
+    /// Starts the writer of a connection to a process of our own.
     pub(crate) fn start(connection: Arc<Connection>) -> std::io::Result<Self> {
-        let (queue, deliveries) = bounded::<Delivery>(QUEUE);
-        let writer = connection.clone();
+        Self::bounded(connection, usize::MAX, None)
+    }
+
+    /// The same for a stranger, who must read each message within `patience`.
+    pub(crate) fn for_client(connection: Arc<Connection>, patience: Duration) -> std::io::Result<Self> {
+        Self::bounded(connection, QUEUED_BYTES, Some(patience))
+    }
+
+    fn bounded(
+        connection: Arc<Connection>,
+        most: usize,
+        patience: Option<Duration>,
+    ) -> std::io::Result<Self> {
+        let (queue, letters) = bounded::<Option<Letter>>(QUEUE);
+        let queued = Arc::new(AtomicUsize::new(0));
+        let (writer, waiting) = (connection.clone(), queued.clone());
         std::thread::Builder::new().name("writer".into()).spawn(move || {
-            for delivery in deliveries {
-                if !delivery(&writer) {
+            for letter in letters.iter().map_while(|letter| letter) {
+                let sent = letter.send(&writer, patience);
+                waiting.fetch_sub(letter.bytes(), Ordering::Relaxed);
+                if sent.inspect_err(report).is_err() {
                     break;
                 }
             }
             writer.shut_down();
         })?;
-        Ok(Self { connection, queue })
+        Ok(Self { connection, queue, queued, most })
     }
 
     /// Queues a message with its file descriptors.
-    pub(crate) fn send<M: Serialize + Clone + Send + 'static>(&self, message: &M, fds: Vec<Arc<OwnedFd>>) {
-        let message = message.clone();
-        let delivery = Box::new(move |connection: &Connection| {
-            let borrowed: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
-            connection.send(&message, &borrowed).inspect_err(report).is_ok()
-        });
-        match self.queue.try_send(delivery) {
+    pub(crate) fn send<M: Serialize>(&self, message: &M, fds: Vec<Arc<OwnedFd>>) {
+        match Frame::of(message, fds.len()) {
+            Ok(frame) => self.queue(Letter { frames: Arc::new([frame]), fds, _held: None }),
+            Err(error) => self.give_up(&error),
+        }
+    }
+
+    /// Queues all parts of an answer.
+    pub(crate) fn send_all(&self, frames: Arc<[Frame]>) {
+        self.queue(Letter { frames, fds: Vec::new(), _held: None });
+    }
+
+    fn queue(&self, letter: Letter) {
+        let bytes = letter.bytes();
+        if self.queued.load(Ordering::Relaxed) >= self.most {
+            return self.lose();
+        }
+        self.queued.fetch_add(bytes, Ordering::Relaxed);
+        match self.queue.try_send(Some(letter)) {
             Ok(()) => {}
-            Err(TrySendError::Full(_)) => {
-                warn!("a client reads too slowly: it loses its connection");
-                self.connection.shut_down();
-            }
+            Err(TrySendError::Full(_)) => self.lose(),
             // The writer has said why it ended, and has shut the connection down.
             Err(TrySendError::Disconnected(_)) => debug!("a message comes after its reader's end"),
         }
@@ -58,18 +96,39 @@ impl Outbox {
     /// Waits until everything queued is sent; for a reader that does not read, no longer than
     /// `patience`.
     pub(crate) fn flush(&self, patience: Duration) {
-        let (sent, all_sent) = bounded(1);
-        let last = Box::new(move |_: &Connection| sent.send(()).is_ok());
-        if self.queue.try_send(last).is_err() || all_sent.recv_timeout(patience).is_err() {
+        let (held, all_sent) = bounded(0);
+        self.queue(Letter { frames: Arc::new([]), fds: Vec::new(), _held: Some(held) });
+        if all_sent.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
             debug!("a last message may not have been read");
         }
     }
 
+    fn lose(&self) {
+        warn!("a client reads too slowly: it loses its connection");
+        self.connection.shut_down();
+    }
+
+    fn give_up(&self, error: &CodecError) {
+        warn!(%error, "cannot send");
+        self.connection.shut_down();
+    }
+
     /// Ends the connection once everything queued is sent.
     pub(crate) fn close(&self) {
-        if self.queue.try_send(Box::new(|_| false)).is_err() {
+        if self.queue.try_send(None).is_err() {
             self.connection.shut_down();
         }
+    }
+}
+
+impl Letter {
+    fn bytes(&self) -> usize {
+        self.frames.iter().map(Frame::bytes).sum()
+    }
+
+    fn send(&self, connection: &Connection, patience: Option<Duration>) -> Result<(), SendError> {
+        let fds: Vec<_> = self.fds.iter().map(|fd| fd.as_fd()).collect();
+        self.frames.iter().try_for_each(|frame| connection.send_frame(frame, &fds, patience))
     }
 }
 
@@ -90,7 +149,7 @@ fn is_end(error: &SendError) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_ffi::wire::{CodecError, MAX_MESSAGE_BYTES};
+    use tidegate_ffi::wire::MAX_MESSAGE_BYTES;
 
     #[test]
     fn a_reader_that_ended_is_no_fault() {
@@ -104,5 +163,17 @@ mod tests {
         let (here, _there) = Connection::pair().unwrap();
         let error = here.send(&vec![0u8; MAX_MESSAGE_BYTES + 1], &[]).unwrap_err();
         assert!(matches!(error, SendError::Codec(CodecError::TooLong(_))) && !is_end(&error), "{error}");
+    }
+
+    #[test]
+    fn what_waits_for_a_client_is_bounded() {
+        let (here, there) = Connection::pair().unwrap();
+        let outbox = Outbox::for_client(Arc::new(here), Duration::from_secs(60)).unwrap();
+        for _ in 0..20 {
+            outbox.send(&vec![0u8; QUEUED_BYTES / 2], Vec::new());
+        }
+        assert!(outbox.queued.load(Ordering::Relaxed) < 2 * QUEUED_BYTES);
+        // It has lost its connection: behind what the kernel has taken, there is nothing.
+        while there.receive::<Vec<u8>>().is_ok() {}
     }
 }

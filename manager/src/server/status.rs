@@ -5,9 +5,10 @@ use super::rights::Asker;
 use crate::ledger::Owner;
 use crate::scheduler::{Gpu, Job, Phase, SavedRange, Stats, Tenant, Time};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use tidegate_ffi::units::{Class, GpuUuid, JobId};
-use tidegate_ffi::wire::MAX_MESSAGE_BYTES;
 use tidegate_ffi::wire::message::ToCommand;
+use tidegate_ffi::wire::{Frame, MAX_MESSAGE_BYTES};
 
 /// Everything.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -243,11 +244,13 @@ impl EndedJob {
 const PART_BYTES: usize = MAX_MESSAGE_BYTES / 2;
 
 /// What the asker may see of the state as JSON, in messages.
-pub(super) fn parts(server: &Server, asker: Asker) -> Vec<ToCommand> {
-    match serde_json::to_vec(&status(server, asker)) {
+pub(super) fn parts(server: &Server, asker: Asker) -> Arc<[Frame]> {
+    let parts = match serde_json::to_vec(&status(server, asker)) {
         Ok(text) => split(&text),
         Err(error) => vec![ToCommand::Refused { reason: format!("the status cannot be written: {error}") }],
-    }
+    };
+    // Each is shorter than the longest message.
+    parts.iter().filter_map(|part| Frame::of(part, 0).ok()).collect()
 }
 
 fn split(text: &[u8]) -> Vec<ToCommand> {
@@ -397,7 +400,6 @@ mod tests {
     use rustix::process::PidfdFlags;
     use std::collections::BTreeMap;
     use std::os::fd::OwnedFd;
-    use std::sync::Arc;
     use std::time::Duration;
     use tidegate_ffi::units::Step;
     use tidegate_ffi::wire::Connection;
@@ -430,8 +432,8 @@ mod tests {
         let (here, there) = Connection::pair().unwrap();
         let outbox = Outbox::start(Arc::new(here)).unwrap();
         let own = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).unwrap();
-        let client =
-            Client { uid: 1, pid: 1, process: Arc::new(own), role: Role::Unknown, outbox, page: None };
+        let (process, role) = (Arc::new(own), Role::Unknown);
+        let client = Client { uid: 1, pid: 1, process, role, outbox, page: None, expelled: false };
         server.take_in(Input::Connected(ClientId(id), client));
         there
     }

@@ -24,7 +24,7 @@ pub fn lease_event(session: SessionId, tenant: TenantId, class: Class, first: u3
 }
 
 #[derive(Default)]
-struct Counts(BTreeMap<SessionId, u64>);
+pub struct Counts(pub BTreeMap<SessionId, u64>);
 
 impl Pages for Counts {
     fn boundaries(&self, session: SessionId) -> u64 {

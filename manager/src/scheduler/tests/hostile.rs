@@ -1,0 +1,177 @@
+//! Lies that a process could tell about its own memory. The liar is expelled; nothing of
+//! anybody else's changes.
+
+use super::*;
+use tidegate_ffi::wire::live::LiveRange;
+use tidegate_ffi::wire::message::LeaseRequest;
+
+fn request(desk: &Desk, session: SessionId, step: u64, first: u32, units: u32) -> Event {
+    match desk::lease_event(session, desk.tenant(session), T, first, units) {
+        Event::Lease { session, request } => {
+            Event::Lease { session, request: LeaseRequest { step: Step(step), ..request } }
+        }
+        other => other,
+    }
+}
+
+fn is_make(effect: &Effect) -> bool {
+    matches!(effect, Effect::Mover(_, ToMover::Make { .. }))
+}
+
+#[test]
+fn nobody_attaches_twice_to_one_gpu() {
+    let mut desk = Desk::new(|_| {});
+    let a = job_with(&mut desk, "a", 5, 5);
+    desk.attach(a, GPU);
+    assert!(desk.expelled.contains(&a));
+    assert_eq!(desk.scheduler.tenants().len(), 1);
+}
+
+#[test]
+fn nobody_waits_twice_for_one_gpu() {
+    let mut desk = Desk::new(|config| config.dram_bytes = 0);
+    let need = Some(Need { persistent: UNIT, temporary: 0 });
+    let a = desk.job(JobSpec { need, ..spec("a") });
+    let b = desk.job(JobSpec { need, ..spec("b") });
+    assert!(desk.scheduler.sessions()[&b].tenants.is_empty(), "it waits");
+    desk.attach(b, GPU);
+    assert!(desk.expelled.contains(&b));
+    desk.end(a);
+    assert_eq!(desk.scheduler.sessions()[&b].tenants.len(), 1);
+}
+
+#[test]
+fn no_memory_is_asked_for_before_the_attach_is_answered() {
+    let mut desk = Desk::new(|_| {});
+    let b = desk.job(spec("b"));
+    let tenant = desk.tenant(b);
+    desk.scheduler.tenants.get_mut(&tenant).unwrap().entering = Some(Step(1));
+    desk.lease(b, T, 0, 1);
+    assert!(desk.expelled.contains(&b));
+}
+
+#[test]
+fn slots_whose_pieces_are_being_made_are_not_leased_again() {
+    let mut desk = Desk::new(|_| {});
+    let a = job_with(&mut desk, "a", 0, 0);
+    desk.hold = is_make;
+    desk.lease(a, T, 0, 5);
+    desk.lease(a, T, 3, 5);
+    assert!(desk.expelled.contains(&a));
+    desk.finish_held();
+    assert_eq!(desk.units(a, T), 5);
+}
+
+#[test]
+fn two_questions_never_have_one_name() {
+    let mut desk = Desk::new(|_| {});
+    let a = job_with(&mut desk, "a", 0, 0);
+    desk.hold = is_make;
+    desk.tell(request(&desk, a, 9, 0, 5));
+    desk.tell(request(&desk, a, 9, 40, 5));
+    assert!(desk.expelled.contains(&a), "the answer to the first would be taken for one to both");
+}
+
+#[test]
+fn leases_of_one_process_that_wait_are_bounded() {
+    let mut desk = Desk::new(|_| {});
+    let (a, b) = rivals(&mut desk);
+    let waiting = |desk: &Desk| desk.scheduler.tenants()[&desk.tenant(b)].waiting.len();
+    for class in [T, P] {
+        for slot in 100..400 {
+            desk.lease(b, class, slot, 1);
+        }
+    }
+    assert!(waiting(&desk) <= 256, "{} leases wait", waiting(&desk));
+    assert_eq!(desk.expelled, BTreeSet::from([b]));
+    assert_eq!(desk.phase(a), Phase::Open);
+}
+
+/// Pieces that are on their way back to a process are not the process's to give: they would be
+/// somebody else's before its bytes are restored into them.
+#[test]
+fn pieces_on_their_way_back_are_not_given_back() {
+    let mut desk = Desk::new(|_| {});
+    let (b, a) = rivals(&mut desk);
+    desk.until(|desk| desk.phase(b) == Phase::Waiting);
+    desk.hold = |effect| matches!(effect, Effect::Mover(_, ToMover::Restore { .. }));
+    desk.until(|desk| desk.phase(b) == Phase::Restoring);
+    let pieces: Vec<PieceId> = desk.pieces(b, T).iter().map(|placed| placed.piece).collect();
+    let tenant = desk.tenant(b);
+    desk.tell(Event::Returned { session: b, tenant, pieces: pieces.clone() });
+    assert_eq!(desk.expelled, BTreeSet::from([b]));
+    assert_eq!(desk.pieces(b, T).len(), pieces.len(), "they are still on their way to it");
+    assert!(!pieces.is_empty() && desk.phase(a) == Phase::Waiting);
+}
+
+/// Nor are those that it has unmapped already, while they are saved.
+#[test]
+fn pieces_that_were_taken_are_not_given_back() {
+    let mut desk = Desk::new(|_| {});
+    let (a, _b) = rivals(&mut desk);
+    desk.hold = |effect| matches!(effect, Effect::Mover(_, ToMover::Save { .. }));
+    desk.until(|desk| desk.phase(a) == Phase::Leaving);
+    let pieces: Vec<PieceId> = desk.pieces(a, T).iter().map(|placed| placed.piece).collect();
+    let tenant = desk.tenant(a);
+    desk.log.clear();
+    desk.tell(Event::Returned { session: a, tenant, pieces });
+    assert!(desk.expelled.contains(&a));
+    let disposed = |e: &Effect| {
+        matches!(e, Effect::Mover(_, ToMover::Scrub { .. } | ToMover::Destroy { .. }) | Effect::Destroyed(_))
+    };
+    assert!(!desk.log.iter().any(disposed), "they go when they are saved");
+}
+
+/// A lease's answer is void when the process says that it has not seen it; but what it gave back
+/// of it, it has seen: it still holds its bytes.
+#[test]
+fn what_was_given_back_is_not_void_as_well() {
+    let mut desk = Desk::new(|_| {});
+    let (a, b) = (job_with(&mut desk, "a", 10, 40), job_with(&mut desk, "b", 10, 15));
+    desk.deaf.insert(a);
+    desk.lease(b, T, 15, 40);
+    desk.until(|desk| desk.phase(a) == Phase::Closing);
+    let step = desk.lease(a, T, 100, 5);
+    let given = desk.pieces(a, T).last().unwrap().piece;
+    desk.hold = |effect| matches!(effect, Effect::Mover(_, ToMover::Scrub { .. }));
+    desk.tell(Event::Returned { session: a, tenant: desk.tenant(a), pieces: vec![given] });
+    desk.outstanding.push(step);
+    desk.answer_closings(a);
+    assert!(!desk.scheduler.gpus()[&GPU].spares.contains_key(&given), "it is not scrubbed yet");
+}
+
+#[test]
+fn a_live_map_beyond_all_addresses_is_no_map() {
+    let mut desk = Desk::new(|_| {});
+    let (a, b) = rivals(&mut desk);
+    desk.live(a, T, u64::MAX - 3, 9, false);
+    desk.until(|desk| desk.expelled.contains(&a));
+    desk.end(a);
+    desk.until(|desk| desk.phase(b) == Phase::Open);
+}
+
+#[test]
+fn a_live_map_out_of_order_is_no_map() {
+    let mut desk = Desk::new(|_| {});
+    let (a, b) = rivals(&mut desk);
+    let tenant = desk.tenant(a);
+    desk.deaf.insert(a);
+    desk.until(|desk| desk.phase(a) == Phase::Closing);
+    let range = |start| LiveRange { class: T, start, bytes: 10, long_lived: false };
+    for ranges in [vec![range(5), range(0)], vec![range(0), range(5)]] {
+        let mut desk = desk.scheduler.clone();
+        let step = desk.sessions()[&a].closing.unwrap();
+        let maps = vec![(tenant, ranges)];
+        let drained = Event::Drained {
+            session: a,
+            step,
+            at_boundary: true,
+            drain: Time::ZERO,
+            maps,
+            outstanding: Vec::new(),
+        };
+        let effects = desk.handle(ms(100_000), drained, &desk::Counts::default());
+        assert!(effects.iter().any(|e| matches!(e, Effect::Expel(session, _) if *session == a)));
+    }
+    assert!(!desk.expelled.contains(&b));
+}
