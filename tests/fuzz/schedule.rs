@@ -36,7 +36,7 @@ pub fn schedule(data: &[u8]) {
     let mut input = Unstructured::new(data);
     let mut world = World::new();
     for gpu in GPUS {
-        world.tell(Event::GpuAdded { gpu, units: 64 });
+        world.tell(Event::GpuAdded { gpu, units: 64, apart: 0 });
     }
     while !input.is_empty() {
         let Ok(event) = world.event(&mut input) else { return };
@@ -160,8 +160,8 @@ impl World {
         let step = match &order {
             ToMover::Forget { .. } | ToMover::Adopt { .. } => return Ok(None),
             ToMover::Measure { step } => {
-                let (used_bytes, total_bytes) = (input.int_in_range(0..=64)? * UNIT, 64 * UNIT);
-                return Ok(Some(Event::Measured { gpu, step: *step, used_bytes, total_bytes }));
+                let used_bytes = input.int_in_range(0..=64)? * UNIT;
+                return Ok(Some(Event::Measured { gpu, step: *step, used_bytes }));
             }
             ToMover::Make { step, pieces } if fails => {
                 self.pieces.retain(|piece| pieces.iter().all(|(failed, _)| failed != piece));

@@ -197,9 +197,9 @@ grounds() {
 }
 
 # Three trainings that do not fit together: a sixteenth of the demo's own work on a GPU, in 272 MiB
-# beside the headroom of 1 GiB that a manager keeps for contexts, which --gpu-memory includes.
+# of its memory; contexts take theirs from the rest of the GPU.
 demo() {
-    local options=(--hidden 2048 --batch 1920 --unit 2MiB --offset 4MiB --gpu-memory "1296MiB" --steps 60)
+    local options=(--hidden 2048 --batch 1920 --unit 2MiB --offset 4MiB --gpu-memory "272MiB" --steps 60)
     [ -z "$software" ] || options=(--software --steps 4)
     run demo demo 100 "$bin/tidegate" demo "${options[@]}" --json "$OUT/demo.json" --picture "$OUT/demo.svg"
 }

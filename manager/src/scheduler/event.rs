@@ -43,6 +43,8 @@ pub enum Event {
         gpu: GpuUuid,
         /// How many units the ledger may use.
         units: u32,
+        /// How many more the GPU has (`--gpu-memory`): contexts may have those.
+        apart: u32,
     },
     /// A GPU's mover is gone for good. Who runs there keeps what it has.
     GpuLost {
@@ -192,8 +194,6 @@ pub enum Event {
         step: Step,
         /// Memory in use, by the driver's word.
         used_bytes: u64,
-        /// All of the GPU's memory.
-        total_bytes: u64,
     },
     /// Somebody wants to know how the memory is used: GPUs that several share are measured.
     Survey,

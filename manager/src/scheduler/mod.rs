@@ -150,7 +150,7 @@ impl Scheduler {
 
     fn take_in(&mut self, event: Event) {
         match event {
-            Event::GpuAdded { gpu, units } => self.add_gpu(gpu, units),
+            Event::GpuAdded { gpu, units, apart } => self.add_gpu(gpu, units, apart),
             Event::GpuLost { gpu } => self.lose_gpu(gpu),
             Event::JobArrived { job, uid, spec } => self.add_job(job, uid, spec),
             Event::JobReleased { job } => self.release_job(job),
@@ -173,9 +173,7 @@ impl Scheduler {
             Event::MoverFailed { step, reason, out_of_memory, .. } => {
                 self.mover_failed(step, &reason, out_of_memory);
             }
-            Event::Measured { step, used_bytes, total_bytes, .. } => {
-                self.measured(step, used_bytes, total_bytes);
-            }
+            Event::Measured { step, used_bytes, .. } => self.measured(step, used_bytes),
             Event::Survey => self.survey(),
             Event::Tick => {}
         }
@@ -191,12 +189,13 @@ impl Scheduler {
         }
     }
 
-    fn add_gpu(&mut self, gpu: GpuUuid, units: u32) {
-        let mut ledger = Ledger::new(Units(units), Units(self.config.offset_units));
-        ledger.set_headroom(Units(self.config.headroom_units));
+    fn add_gpu(&mut self, id: GpuUuid, units: u32, apart: u32) {
+        let ledger = Ledger::new(Units(units), Units(self.config.offset_units));
         let (spares, retired, tenants) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
-        let outside = Outside::default();
-        self.gpus.insert(gpu, Gpu { ledger, spares, retired, tenants, outside, lost: false });
+        let outside = Outside::new(self.config.headroom_units, apart);
+        let mut gpu = Gpu { ledger, spares, retired, tenants, outside, lost: false };
+        gpu.reserve();
+        self.gpus.insert(id, gpu);
     }
 
     /// A GPU's memory cannot be moved any more. Who has a grant there keeps it, and is never closed

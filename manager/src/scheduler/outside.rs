@@ -25,14 +25,34 @@ pub(super) const SLICES_BETWEEN_LOOKS: u32 = 10;
 const ROOMS_PER_SESSION: usize = 256;
 
 /// What is known of a GPU's memory outside of pieces.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Outside {
+    /// Units that are to be kept free for a newcomer's context.
+    headroom: u32,
+    /// Units that the GPU has beyond the ledger's: they are used up first.
+    apart: u32,
     /// Units in use outside of pieces, as last measured.
     pub units: Option<u32>,
     /// What it was before newcomers made their contexts, and how many came since.
     before: Option<(u32, u32)>,
     /// When newcomers without room are looked at again.
     next_look: Time,
+}
+
+impl Outside {
+    pub(super) fn new(headroom: u32, apart: u32) -> Self {
+        Self { headroom, apart, units: None, before: None, next_look: Time::ZERO }
+    }
+}
+
+impl super::Gpu {
+    /// Tells the ledger what it may not use.
+    pub(super) fn reserve(&mut self) {
+        let Outside { headroom, apart, .. } = self.outside;
+        let outside = self.outside.units.unwrap_or(0);
+        self.ledger.set_outside(Units(outside.saturating_sub(apart)));
+        self.ledger.set_headroom(Units(headroom.saturating_sub(apart.saturating_sub(outside))));
+    }
 }
 
 impl Scheduler {
@@ -215,22 +235,20 @@ impl Scheduler {
         self.pending.values().any(|pending| matches!(pending, Pending::Measure(on, _) if *on == gpu))
     }
 
-    pub(super) fn measured(&mut self, step: Step, used_bytes: u64, total_bytes: u64) {
+    pub(super) fn measured(&mut self, step: Step, used_bytes: u64) {
         let Some(Pending::Measure(id, in_pieces)) = self.pending.remove(&step) else { return };
         let unit = self.config.unit_bytes;
         let units = |bytes: u64| u32::try_from(bytes.div_ceil(unit)).unwrap_or(u32::MAX / 8);
         let Some(gpu) = self.gpus.get_mut(&id) else { return };
         let outside = units(used_bytes).saturating_sub(in_pieces);
         gpu.outside.units = Some(outside);
-        // What the ledger may not use at all is used up first.
-        let apart = ((total_bytes / unit) as u32).saturating_sub(gpu.ledger.total());
-        gpu.ledger.set_outside(Units(outside.saturating_sub(apart)));
+        gpu.reserve();
         let arrived = self.tenants_on(id).all(|(_, tenant)| tenant.measured || tenant.entering.is_some());
         let Some(gpu) = self.gpus.get_mut(&id).filter(|_| arrived) else { return };
         if let Some((before, newcomers)) = gpu.outside.before.take() {
             let context = outside.saturating_sub(before).div_ceil(newcomers.max(1));
-            let headroom = gpu.ledger.headroom().max(context);
-            gpu.ledger.set_headroom(Units(headroom));
+            gpu.outside.headroom = gpu.outside.headroom.max(context);
+            gpu.reserve();
         }
     }
 

@@ -106,14 +106,16 @@ pub fn run(setup: Setup) -> anyhow::Result<()> {
     gpus::wait_until_ready(&mut movers, &inputs, &mut held_back)?;
     let smallest = movers.values().map(|mover| mover.usable(setup.gpu_memory)).min().unwrap_or(0);
     let config = (setup.config)(smallest);
-    let units = movers.iter().map(|(id, mover)| (*id, mover.usable(setup.gpu_memory) / config.unit_bytes));
-    let units: Vec<_> = units.collect();
+    let units = |bytes: u64| u32::try_from(bytes / config.unit_bytes).unwrap_or(u32::MAX / 8);
+    let added = movers.iter().map(|(id, mover)| {
+        let usable = mover.usable(setup.gpu_memory);
+        let (units, apart) = (units(usable), units(mover.total_bytes - usable));
+        Event::GpuAdded { gpu: *id, units, apart }
+    });
+    let added: Vec<Event> = added.collect();
     let mut server = Server::new(config, movers, setup.software_gpu, setup.idle_exit);
     server.kill_expelled = setup.kill_expelled;
-    for (gpu, units) in units {
-        let units = u32::try_from(units).unwrap_or(u32::MAX / 8);
-        server.tell_scheduler(Event::GpuAdded { gpu, units });
-    }
+    added.into_iter().for_each(|event| server.tell_scheduler(event));
     client::accept(setup.listener, sender.clone())?;
     stop_on_signals(sender)?;
     (setup.ready)();
@@ -546,7 +548,7 @@ impl Server {
             }
             FromMover::Measured { step, free_bytes, total_bytes, .. } => {
                 let used_bytes = total_bytes.saturating_sub(free_bytes);
-                Event::Measured { gpu, step, used_bytes, total_bytes }
+                Event::Measured { gpu, step, used_bytes }
             }
             FromMover::Ready { .. }
             | FromMover::Unusable { .. }

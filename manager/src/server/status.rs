@@ -423,7 +423,7 @@ mod tests {
             dram_bytes: 1 << 30,
         };
         let mut server = Server::new(config, BTreeMap::new(), None, None);
-        server.tell_scheduler(Event::GpuAdded { gpu: GPU, units: 64 });
+        server.tell_scheduler(Event::GpuAdded { gpu: GPU, units: 64, apart: 0 });
         server
     }
 

@@ -132,7 +132,7 @@ impl World {
             plan,
         };
         for (index, units) in world.plan.gpus.clone().into_iter().enumerate() {
-            world.at(0, Happening::Hears(Event::GpuAdded { gpu: gpu_uuid(index), units }));
+            world.at(0, Happening::Hears(Event::GpuAdded { gpu: gpu_uuid(index), units, apart: 0 }));
         }
         world.at(150_000, Happening::OutsidersLeave);
         for index in 0..world.plan.jobs.len() {
@@ -624,8 +624,7 @@ impl World {
             ToMover::Adopt { .. } => return Ok(None),
             ToMover::Measure { step } => {
                 let used_bytes = u64::from(memory.used_by_all()) * UNIT;
-                let total_bytes = u64::from(memory.capacity) * UNIT;
-                return Ok(Some(Event::Measured { gpu, step, used_bytes, total_bytes }));
+                return Ok(Some(Event::Measured { gpu, step, used_bytes }));
             }
         };
         match outcome {

@@ -121,7 +121,7 @@ impl Desk {
     }
 
     pub fn add_gpu(&mut self, gpu: GpuUuid, units: u32) {
-        self.tell(Event::GpuAdded { gpu, units });
+        self.tell(Event::GpuAdded { gpu, units, apart: 0 });
     }
 
     fn fresh(&mut self) -> u64 {
@@ -271,7 +271,7 @@ impl Desk {
             let in_pieces: u64 =
                 self.made.values().filter(|(on, _)| *on == gpu).map(|(_, bytes)| bytes).sum();
             let used_bytes = in_pieces + u64::from(self.outside) * UNIT;
-            return Some(Event::Measured { gpu, step: *step, used_bytes, total_bytes: 100 * UNIT });
+            return Some(Event::Measured { gpu, step: *step, used_bytes });
         }
         let (step, moves): (Step, &[Move]) = match order {
             ToMover::Save { step, moves, .. } | ToMover::Restore { step, moves, .. } => (*step, moves),

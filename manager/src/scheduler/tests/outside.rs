@@ -139,3 +139,23 @@ fn who_is_shut_out_by_others_contexts_lets_others_run() {
     desk.outside = 0;
     desk.until(|desk| slices(desk) > before + 3);
 }
+
+#[test]
+fn memory_beyond_the_ledgers_is_used_up_first() {
+    let gpu = GpuUuid([3; 16]);
+    let mut desk = Desk::new(|config| config.headroom_units = 5);
+    desk.tell(Event::GpuAdded { gpu, units: 50, apart: 20 });
+    let reserved = |desk: &Desk| {
+        let ledger = &desk.scheduler.gpus()[&gpu].ledger;
+        (ledger.outside(), ledger.headroom())
+    };
+    let (_, a) = desk.start(spec("a"));
+    desk.attach(a, gpu);
+    for (outside, kept) in [(10, (0, 0)), (18, (0, 3)), (25, (5, 5))] {
+        desk.outside = outside;
+        let (_, b) = desk.start(spec("b"));
+        desk.attach(b, gpu);
+        assert_eq!(reserved(&desk), kept, "{outside} units are outside");
+        desk.end(b);
+    }
+}
