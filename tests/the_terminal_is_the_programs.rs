@@ -18,9 +18,10 @@ const CTRL_Z: u8 = 0x1a;
 const CTRL_BACKSLASH: u8 = 0x1c;
 
 /// Says what it is told by signals, and ends at the last. It starts no process: one that is stopped
-/// while it begins would keep its parent from being stopped.
+/// while it begins would keep its parent from being stopped. It looks up now and then: a signal that
+/// comes just before it begins to read is heard when it has read.
 const PROGRAM: &str = "trap 'echo interrupted' INT; trap 'echo continued' CONT; trap 'exit 7' QUIT; \
-    echo pid $$; while :; do read -r line; done";
+    echo pid $$; while :; do read -r -t 0.2 line; done";
 /// A user's shell, with job control: `$@` in the foreground, and again when it was stopped.
 const SHELL: &str = "\"$@\"; echo stopped $?; fg > /dev/null; echo ended $?";
 
@@ -33,7 +34,7 @@ fn the_terminal_is_the_programs() {
         .env_remove("CARGO")
         .args(["-m", "-c", SHELL, "sh", tidegate(), "run", "--socket"])
         .arg(manager.socket());
-    let mut shell = terminal.start(shell.args(["--", "/bin/sh", "-c", PROGRAM]));
+    let mut shell = terminal.start(shell.args(["--", "/bin/bash", "-c", PROGRAM]));
 
     let program = terminal.line_after("pid ");
     let began = Instant::now();
