@@ -181,7 +181,7 @@ impl Scheduler {
         temporary.saturating_add(persistent).saturating_add(offset)
     }
 
-    fn units_for(&self, bytes: u64) -> u32 {
+    pub(super) fn units_for(&self, bytes: u64) -> u32 {
         u32::try_from(bytes.div_ceil(self.config.unit_bytes)).unwrap_or(u32::MAX / 4)
     }
 

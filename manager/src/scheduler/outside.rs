@@ -237,10 +237,8 @@ impl Scheduler {
 
     pub(super) fn measured(&mut self, step: Step, used_bytes: u64) {
         let Some(Pending::Measure(id, in_pieces)) = self.pending.remove(&step) else { return };
-        let unit = self.config.unit_bytes;
-        let units = |bytes: u64| u32::try_from(bytes.div_ceil(unit)).unwrap_or(u32::MAX / 8);
+        let outside = self.units_for(used_bytes).saturating_sub(in_pieces);
         let Some(gpu) = self.gpus.get_mut(&id) else { return };
-        let outside = units(used_bytes).saturating_sub(in_pieces);
         gpu.outside.units = Some(outside);
         gpu.reserve();
         let arrived = self.tenants_on(id).all(|(_, tenant)| tenant.measured || tenant.entering.is_some());

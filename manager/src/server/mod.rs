@@ -284,7 +284,7 @@ impl Server {
             Role::Process(job) => {
                 // The peaks of one that was expelled are noted already.
                 if self.scheduler.sessions().contains_key(&SessionId(id.0)) {
-                    self.note_peaks(job, &client);
+                    client.raise_peaks(self.peaks.entry(job).or_default());
                 }
                 self.tell_scheduler(Event::SessionEnded { session: SessionId(id.0) });
             }
@@ -294,11 +294,6 @@ impl Server {
             }
             Role::Unknown => {}
         }
-    }
-
-    fn note_peaks(&mut self, job: JobId, client: &Client) {
-        let peaks = self.peaks.entry(job).or_default();
-        client.raise_peaks(peaks);
     }
 
     fn hear_shim(&mut self, id: ClientId, message: FromShim, fds: Vec<OwnedFd>) {

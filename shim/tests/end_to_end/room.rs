@@ -10,7 +10,7 @@ use std::io::Write;
 use std::time::Duration;
 use tidegate_ffi::cuda::functions::Kind;
 use tidegate_ffi::cuda::{Driver, DriverError};
-use tidegate_ffi::units::{Class, GpuUuid, Step};
+use tidegate_ffi::units::{Class, GpuUuid, PieceId, Step};
 use tidegate_ffi::wire::message::{FromShim, Placed, ToShim};
 
 /// The ways to make a context.
@@ -77,6 +77,16 @@ fn hear_make_room(manager: &Manager, gpu: u8) -> Step {
     step
 }
 
+/// The guest asks for room and waits; when a piece is destroyed for it, its call succeeds.
+fn room_helps(manager: &mut Manager, line: &mut Line, piece: PieceId) {
+    let step = hear_make_room(manager, 1);
+    assert!(line.is_silent(), "it did not wait for room");
+    manager.destroy(piece);
+    manager.send(ToShim::Room { step }, &[]);
+    assert_eq!(line.hear(), "ok");
+    assert!(is_silent(manager));
+}
+
 /// The guest asks for room on a GPU, and is answered.
 fn give_room(manager: &Manager, gpu: u8) {
     let step = hear_make_room(manager, gpu);
@@ -114,12 +124,7 @@ promise! {
         assert_eq!(line.hear(), "ok");
         line.tell("context");
         manager.attach();
-        let step = hear_make_room(&manager, 1);
-        assert!(line.is_silent(), "it did not wait for room");
-        manager.destroy(last.piece);
-        manager.send(ToShim::Room { step }, &[]);
-        assert_eq!(line.hear(), "ok");
-        assert!(is_silent(&manager));
+        room_helps(&mut manager, &mut line, last.piece);
         assert!(guest.end().is_empty(), "it said something");
     }
 }
@@ -130,12 +135,7 @@ promise! {
         let last = fill_up(&mut manager, TAKEN);
         let (guest, mut line) = manager.guest_with_context();
         line.tell("load");
-        let step = hear_make_room(&manager, 1);
-        assert!(line.is_silent(), "it did not wait for room");
-        manager.destroy(last.piece);
-        manager.send(ToShim::Room { step }, &[]);
-        assert_eq!(line.hear(), "ok");
-        assert!(is_silent(&manager));
+        room_helps(&mut manager, &mut line, last.piece);
         guest.end();
     }
 }
