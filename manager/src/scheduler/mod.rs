@@ -41,6 +41,7 @@ pub use outside::Outside;
 
 use crate::ledger::Ledger;
 use needs::Needs;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use tidegate_ffi::units::{GpuUuid, JobId, PieceId, SessionId, Step, TenantId, Units};
 use tidegate_ffi::wire::message::{JobSpec, Layout, Need, ToMover, ToShim};
@@ -55,7 +56,7 @@ const MOVES_PER_MESSAGE: usize = 8192;
 const NAMES_PER_MESSAGE: usize = 16384;
 
 /// One GPU as the scheduler knows it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Gpu {
     /// Its units.
     pub ledger: Ledger,
@@ -81,7 +82,7 @@ enum Fate {
 }
 
 /// The state of all GPUs and jobs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Scheduler {
     config: Config,
     now: Time,
@@ -103,6 +104,8 @@ pub struct Scheduler {
     next_step: u64,
     next_tenant: u64,
     next_piece: u64,
+    /// Empty between events.
+    #[serde(skip)]
     effects: Vec<Effect>,
 }
 

@@ -90,6 +90,12 @@ pub struct World {
     pub loud: bool,
     /// The scheduler's own check comes after so many events.
     pub checks_every: u64,
+    /// Events (per mille) after which the manager dies, and another takes over what it wrote down.
+    /// Nobody may notice: chance has a source of its own for it.
+    pub manager_deaths: u64,
+    /// How often that happened.
+    pub successions: u64,
+    fate: Random,
 }
 
 /// More events than this: something goes round in circles.
@@ -129,6 +135,9 @@ impl World {
             jobs_left: plan.jobs.len(),
             loud: false,
             checks_every: 1,
+            manager_deaths: 0,
+            successions: 0,
+            fate: Random::new(seed ^ 0xdead),
             plan,
         };
         for (index, units) in world.plan.gpus.clone().into_iter().enumerate() {
@@ -390,6 +399,7 @@ impl World {
     fn tell(&mut self, event: Event) -> Result<(), String> {
         self.outcome.events += 1;
         let effects = self.scheduler.handle(Duration::from_micros(self.now), event, &self.pages);
+        self.succeed()?;
         if self.outcome.events.is_multiple_of(self.checks_every) {
             self.scheduler.check()?;
         }
@@ -410,6 +420,17 @@ impl World {
                 self.wakes_at = Some(due);
                 self.at(due, Happening::WakesUp);
             }
+        }
+        Ok(())
+    }
+
+    /// Perhaps the manager dies: it has written its state down and sent nothing yet. What it would
+    /// have sent is part of what it wrote, so the effects are still carried out.
+    fn succeed(&mut self) -> Result<(), String> {
+        if self.fate.between(0, 999) < self.manager_deaths {
+            let state = postcard::to_stdvec(&self.scheduler).map_err(|error| error.to_string())?;
+            self.scheduler = postcard::from_bytes(&state).map_err(|error| error.to_string())?;
+            self.successions += 1;
         }
         Ok(())
     }
