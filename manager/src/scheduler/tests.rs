@@ -5,6 +5,7 @@ mod desk;
 mod expulsion;
 mod hostile;
 mod outside;
+mod written;
 
 use super::*;
 use desk::{Desk, GPU, OTHER_GPU, UNIT, ms};

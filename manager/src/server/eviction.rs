@@ -23,6 +23,12 @@ pub(super) struct Eviction {
     waiting: BTreeSet<ClientId>,
 }
 
+impl Eviction {
+    pub(super) fn how(&self) -> Ending {
+        self.how
+    }
+}
+
 impl Server {
     pub(super) fn evict(&mut self, id: ClientId, wanted: &str, how: Ending) {
         match self.find_evictable(id, wanted).and_then(|job| Ok((job, self.end_processes(job, how)?))) {

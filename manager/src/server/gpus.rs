@@ -15,6 +15,7 @@ use super::{Input, VecDeque};
 use crate::scheduler::Time;
 use anyhow::{Context, bail};
 use crossbeam_channel::{Receiver, Sender};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -59,15 +60,21 @@ pub(crate) struct HeldPiece {
 pub(crate) struct MoverLink {
     plan: GpuPlan,
     inputs: Sender<Input>,
-    pub(crate) name: String,
-    pub(crate) total_bytes: u64,
+    state: MoverState,
     ready: bool,
     process: Option<Process>,
-    /// The orders that are not answered, in order.
-    orders: VecDeque<ToMover>,
     slabs: BTreeMap<u32, Arc<OwnedFd>>,
     index: Option<Arc<OwnedFd>>,
     pub(crate) replacements: Replacements,
+}
+
+/// What is written down of a GPU's mover.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct MoverState {
+    pub(crate) name: String,
+    pub(crate) total_bytes: u64,
+    /// The orders that are not answered, in order.
+    orders: VecDeque<ToMover>,
 }
 
 /// How often, and how quickly, a GPU's movers were replaced.
@@ -101,11 +108,9 @@ impl MoverLink {
         let mut mover = Self {
             plan,
             inputs,
-            name: String::new(),
-            total_bytes: 0,
+            state: MoverState::default(),
             ready: false,
             process: None,
-            orders: VecDeque::new(),
             slabs: BTreeMap::new(),
             index: None,
             replacements: Replacements::default(),
@@ -114,9 +119,21 @@ impl MoverLink {
         Ok(mover)
     }
 
+    /// What is written down of it.
+    pub(crate) fn state(&self) -> &MoverState {
+        &self.state
+    }
+
+    /// Sends what is held for it.
+    pub(super) fn release(&self) {
+        if let Some(process) = &self.process {
+            process.outbox.release();
+        }
+    }
+
     /// Bytes of the GPU that the ledger may use.
     pub(crate) fn usable(&self, limit: Option<u64>) -> u64 {
-        self.total_bytes.min(limit.unwrap_or(u64::MAX))
+        self.state.total_bytes.min(limit.unwrap_or(u64::MAX))
     }
 
     /// Gives an order; the next mover gets it if this one dies before it has answered.
@@ -124,7 +141,7 @@ impl MoverLink {
         if self.replacements.lost {
             return self.answer_for_nobody(order);
         }
-        self.orders.push_back(order.clone());
+        self.state.orders.push_back(order.clone());
         if let Some(process) = &self.process {
             process.outbox.send(order, Vec::new());
         }
@@ -132,8 +149,10 @@ impl MoverLink {
 
     /// An order is answered, and all that came before it are carried out.
     pub(super) fn answered(&mut self, step: Step) {
-        let Some(place) = self.orders.iter().position(|order| order.step() == Some(step)) else { return };
-        self.orders.drain(..=place);
+        let Some(place) = self.state.orders.iter().position(|order| order.step() == Some(step)) else {
+            return;
+        };
+        self.state.orders.drain(..=place);
         self.replacements.useless = 0;
     }
 
@@ -141,8 +160,8 @@ impl MoverLink {
     pub(super) fn note(&mut self, message: &FromMover, mut fds: Vec<OwnedFd>) {
         match message {
             FromMover::Ready { name, total_bytes, .. } => {
-                self.name.clone_from(name);
-                self.total_bytes = *total_bytes;
+                self.state.name.clone_from(name);
+                self.state.total_bytes = *total_bytes;
                 self.ready = true;
             }
             FromMover::Slab { slab } => {
@@ -170,7 +189,8 @@ impl MoverLink {
     /// The mover is dead. `true`: there will be no other.
     pub(super) fn gone(&mut self, now: Time, why: &str) -> bool {
         let process = self.process.take();
-        let useful = |process: &Process| self.orders.is_empty() && process.started.elapsed() >= LONG_LIFE;
+        let useful =
+            |process: &Process| self.state.orders.is_empty() && process.started.elapsed() >= LONG_LIFE;
         if process.as_ref().is_some_and(useful) {
             self.replacements.useless = 0;
         }
@@ -217,7 +237,7 @@ impl MoverLink {
         for (message, fds) in self.legacy(pieces) {
             process.outbox.send(&message, fds);
         }
-        for order in &self.orders {
+        for order in &self.state.orders {
             process.outbox.send(order, Vec::new());
         }
         self.process = Some(process);
@@ -239,7 +259,7 @@ impl MoverLink {
             (ToMover::Adopt { pieces: Vec::new(), slabs, again: None }, fds)
         });
         // Orders are answered in order: only the first of them can have been begun.
-        let again = self.orders.iter().filter_map(ToMover::step).take(STEPS).collect();
+        let again = self.state.orders.iter().filter_map(ToMover::step).take(STEPS).collect();
         let last = ToMover::Adopt { pieces: Vec::new(), slabs: Vec::new(), again: Some(again) };
         let index = self.index.iter().cloned().collect();
         of_pieces.chain(of_slabs).chain([(last, index)]).collect()
@@ -247,7 +267,7 @@ impl MoverLink {
 
     /// No mover will answer any more: what was asked fails.
     pub(super) fn give_up(&mut self) {
-        for order in std::mem::take(&mut self.orders) {
+        for order in std::mem::take(&mut self.state.orders) {
             self.answer_for_nobody(&order);
         }
         // Nobody will read them again.
@@ -320,6 +340,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.ending.store(true, Ordering::Release);
         self.outbox.close();
+        self.outbox.release();
         // It ends with its connection; waiting keeps it from staying a zombie.
         let _ = self.reader.take().map(JoinHandle::join);
     }

@@ -8,11 +8,16 @@
 //! The core is one thread: it alone has the state, and never waits for anybody. Who reads too
 //! slowly loses the connection (I10). The core decides nothing: it translates messages into the
 //! scheduler's events and its effects into messages, and adds the file descriptors.
+//!
+//! Invariant: nothing leaves the manager before the state from which it follows is written down
+//! (`legacy`), so that its successor knows all that anybody has heard (I7).
 
 mod client;
+mod clock;
 mod crowd;
 mod eviction;
 mod gpus;
+mod legacy;
 mod outbox;
 mod rights;
 pub mod status;
@@ -22,9 +27,11 @@ pub use gpus::GpuPlan;
 
 use crate::scheduler::{Config, Effect, Event, Job, Pages, Scheduler, Session, Time};
 use client::{Client, ClientId, Role, Standing};
+use clock::Clock;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use eviction::Eviction;
 use gpus::{HeldPiece, MoverLink};
+use legacy::{Record, State, StateFile};
 use rights::Asker;
 use status::EndedJob;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -39,7 +46,7 @@ use tidegate_ffi::wire::live;
 use tidegate_ffi::wire::message::{
     Drained, FromCommand, FromMover, FromShim, JobClaim, JobSpec, ToCommand, ToManager, ToMover, ToShim, When,
 };
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
 /// Ended jobs that `status` still tells of.
 const KEPT_ENDED_JOBS: usize = 64;
@@ -50,6 +57,9 @@ const JOBS_PER_USER: usize = 256;
 const TOO_MANY_JOBS: &str = "this user has too many jobs: wait until one has ended";
 /// The most processes of one job.
 const PROCESSES_PER_JOB: usize = 256;
+
+/// So many inputs at most are taken in before the state is written down.
+const INPUTS_AT_ONCE: usize = 64;
 
 /// What a client says for people: short, and on one line.
 fn words(text: String) -> String {
@@ -109,13 +119,14 @@ pub fn run(setup: Setup) -> anyhow::Result<()> {
     let units = |bytes: u64| u32::try_from(bytes / config.unit_bytes).unwrap_or(u32::MAX / 8);
     let added = movers.iter().map(|(id, mover)| {
         let usable = mover.usable(setup.gpu_memory);
-        let (units, apart) = (units(usable), units(mover.total_bytes - usable));
+        let (units, apart) = (units(usable), units(mover.state().total_bytes - usable));
         Event::GpuAdded { gpu: *id, units, apart }
     });
     let added: Vec<Event> = added.collect();
-    let mut server = Server::new(config, movers, setup.software_gpu, setup.idle_exit);
+    let mut server = Server::new(config, movers, setup.software_gpu, setup.idle_exit)?;
     server.kill_expelled = setup.kill_expelled;
     added.into_iter().for_each(|event| server.tell_scheduler(event));
+    server.settle();
     client::accept(setup.listener, sender.clone())?;
     stop_on_signals(sender)?;
     (setup.ready)();
@@ -137,7 +148,13 @@ fn stop_on_signals(inputs: Sender<Input>) -> anyhow::Result<()> {
 }
 
 struct Server {
-    started: Instant,
+    clock: Clock,
+    /// Away only while it is written.
+    file: Option<StateFile>,
+    /// The state could not be written down.
+    unwritten: bool,
+    /// More has ended than is written down.
+    history_grew: bool,
     scheduler: Scheduler,
     movers: BTreeMap<GpuUuid, MoverLink>,
     clients: HashMap<ClientId, Client>,
@@ -166,6 +183,8 @@ struct Server {
     kill_expelled: bool,
     idle_since: Instant,
     next_job: u64,
+    /// The highest number of a client so far.
+    last_client: u64,
     stopping: bool,
 }
 
@@ -184,9 +203,12 @@ impl Server {
         movers: BTreeMap<GpuUuid, MoverLink>,
         software_gpu: Option<PathBuf>,
         idle_exit: Option<Duration>,
-    ) -> Self {
-        Self {
-            started: Instant::now(),
+    ) -> anyhow::Result<Self> {
+        Ok(Self {
+            clock: Clock::start(),
+            file: Some(StateFile::create()?),
+            unwritten: false,
+            history_grew: false,
             scheduler: Scheduler::new(config),
             movers,
             clients: HashMap::new(),
@@ -206,8 +228,9 @@ impl Server {
             kill_expelled: false,
             idle_since: Instant::now(),
             next_job: 0,
+            last_client: 0,
             stopping: false,
-        }
+        })
     }
 
     fn serve(&mut self, inputs: &Receiver<Input>, held_back: VecDeque<Input>) {
@@ -217,10 +240,12 @@ impl Server {
         while !self.stopping && !self.idle_too_long() {
             self.replace_movers();
             match self.next_input(inputs) {
-                Ok(input) => self.take_in(input),
+                Ok(input) => self.digest(input),
                 Err(RecvTimeoutError::Timeout) => self.tell_scheduler(Event::Tick),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
+            inputs.try_iter().take(INPUTS_AT_ONCE - 1).for_each(|input| self.digest(input));
+            self.settle();
         }
         info!("the manager ends");
         self.say_stopped();
@@ -244,12 +269,41 @@ impl Server {
     }
 
     fn now(&self) -> Time {
-        self.started.elapsed()
+        self.clock.now()
     }
 
     fn take_in(&mut self, input: Input) {
+        self.digest(input);
+        self.settle();
+    }
+
+    /// Writes everything down, then sends what follows from it.
+    fn settle(&mut self) {
+        self.write_down();
+        self.clients.values().for_each(|client| client.outbox.release());
+        self.movers.values().for_each(MoverLink::release);
+    }
+
+    fn write_down(&mut self) {
+        let Some(mut file) = self.file.take() else { return };
+        let history = if self.history_grew { file.write(Record::History, &self.ended) } else { Ok(0) };
+        let written = history.and_then(|_| file.write(Record::State, &State::of(self)));
+        match written {
+            Ok(_) => self.unwritten = false,
+            Err(error) if !self.unwritten => {
+                self.unwritten = true;
+                error!(%error, "if the manager dies now, no other can take over");
+            }
+            Err(_) => {}
+        }
+        self.history_grew &= self.unwritten;
+        self.file = Some(file);
+    }
+
+    fn digest(&mut self, input: Input) {
         match input {
             Input::Connected(id, client) => {
+                self.last_client = self.last_client.max(id.0);
                 self.clients.insert(id, client);
             }
             Input::Said(id, ..) if self.clients.get(&id).is_none_or(|client| client.expelled) => {}
@@ -661,6 +715,7 @@ impl Server {
         self.tokens.retain(|_, (job, _)| *job != id);
         let peaks = self.peaks.remove(&id).unwrap_or_default();
         self.ended.push_back(EndedJob::new(id, job, peaks, Some(self.now())));
+        self.history_grew = true;
         while self.ended.len() > KEPT_ENDED_JOBS {
             self.ended.pop_front();
         }

@@ -301,7 +301,7 @@ fn gpu_status(server: &Server, asker: Asker, id: GpuUuid, gpu: &Gpu) -> GpuStatu
     let used_bytes = tenants.values().filter(|t| t.gpu == id).map(spilled).sum();
     GpuStatus {
         uuid: id.to_string(),
-        name: mover.map(|mover| mover.name.clone()).unwrap_or_default(),
+        name: mover.map(|mover| mover.state().name.clone()).unwrap_or_default(),
         gpu_memory_bytes: bytes(gpu.ledger.total()),
         unit_bytes: config.unit_bytes,
         offset_bytes: bytes(gpu.ledger.offset()),
@@ -422,7 +422,7 @@ mod tests {
             poison: false,
             dram_bytes: 1 << 30,
         };
-        let mut server = Server::new(config, BTreeMap::new(), None, None);
+        let mut server = Server::new(config, BTreeMap::new(), None, None).unwrap();
         server.tell_scheduler(Event::GpuAdded { gpu: GPU, units: 64, apart: 0 });
         server
     }
