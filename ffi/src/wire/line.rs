@@ -127,6 +127,11 @@ impl<M: Clone> Line<M> {
         self.heard
     }
 
+    /// How many messages are not known to be heard.
+    pub fn unheard(&self) -> usize {
+        self.unheard.len()
+    }
+
     /// Whether the other side ought to be told what was heard, be it by an empty message.
     pub fn owes_a_word(&self) -> bool {
         self.heard - self.told >= SILENCE

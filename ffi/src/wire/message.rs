@@ -429,6 +429,9 @@ pub enum ToMover {
         /// Repeated by the answer.
         step: Step,
     },
+    /// What to do if the manager dies. With one descriptor: the state file, which the mover keeps
+    /// for the next manager. Not answered.
+    Will(Will),
     /// Nothing but that the mover's messages were heard ([`super::line::SILENCE`]).
     Heard,
     /// The manager ends in order, and the mover with it. It is the last message. Where a
@@ -446,9 +449,22 @@ impl ToMover {
             | ToMover::Scrub { step, .. }
             | ToMover::Destroy { step, .. }
             | ToMover::Measure { step } => Some(*step),
-            ToMover::Forget { .. } | ToMover::Adopt { .. } | ToMover::Heard | ToMover::End => None,
+            ToMover::Forget { .. }
+            | ToMover::Adopt { .. }
+            | ToMover::Will(_)
+            | ToMover::Heard
+            | ToMover::End => None,
         }
     }
+}
+
+/// How a mover finds the next manager when its own has died. Paths and words are bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Will {
+    /// The socket on which it will listen.
+    pub socket: Vec<u8>,
+    /// The words of the command line with which a mover starts it; `None`: somebody else does.
+    pub start: Option<Vec<Vec<u8>>>,
 }
 
 /// A mover's messages.

@@ -23,7 +23,7 @@ use tidegate_ffi::units::GpuUuid;
 use tidegate_ffi::wire::system_socket;
 
 /// The line on standard output that says that clients can connect.
-pub(super) const READY: &str = "ready";
+pub(crate) const READY: &str = "ready";
 
 /// 1 MiB, for the defaults.
 const MIB: u64 = 1 << 20;

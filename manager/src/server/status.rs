@@ -325,7 +325,7 @@ fn gpu_status(server: &Server, asker: Asker, id: GpuUuid, gpu: &Gpu) -> GpuStatu
 }
 
 fn mover_status(mover: Option<&super::MoverLink>) -> MoverStatus {
-    let replacements = mover.map(|mover| &mover.replacements);
+    let replacements = mover.map(|mover| &mover.state().replacements);
     MoverStatus {
         lost: replacements.is_some_and(|r| r.lost),
         replacements: replacements.map_or(0, |r| r.count),

@@ -9,6 +9,8 @@
 
 mod file;
 mod state;
+mod will;
 
 pub(super) use file::{Record, StateFile};
 pub(super) use state::State;
+pub(super) use will::WillFile;
