@@ -123,7 +123,7 @@ impl Mover {
                 self.store.forget(tenant);
                 return None;
             }
-            ToMover::Adopt { .. } => return None,
+            ToMover::Adopt { .. } | ToMover::Heard | ToMover::End => return None,
         };
         Some(answer(step, outcome, began))
     }

@@ -238,7 +238,7 @@ impl Scheduler {
             Session { job: job_id, closing: None, idle: false, watched: false, tenants: Vec::new() };
         let closed = job.phase != Phase::Open;
         self.sessions.insert(id, session);
-        self.tell(id, ToShim::Welcome { job: job_id, closed });
+        self.effects.push(Effect::Welcome { session: id, job: job_id, closed });
     }
 
     /// Admits who waits, in order. A tenant is admitted when the tier can take what it is known
@@ -255,7 +255,7 @@ impl Scheduler {
         let Some(gpu) = self.gpus.get(&gpu_id).filter(|gpu| !gpu.lost) else {
             let known = if self.gpus.contains_key(&gpu_id) { " any more: its mover died" } else { "" };
             let reason = format!("this manager does not share {gpu_id}{known}");
-            self.tell(session_id, ToShim::Refused { reason });
+            self.tell(session_id, ToShim::AttachRefused { step, reason });
             return true;
         };
         // A job that has begun is let in whole: half a gang would wait with what others need.

@@ -10,11 +10,15 @@
 //! scheduler's events and its effects into messages, and adds the file descriptors.
 
 mod client;
+mod conversation;
 mod crowd;
 mod eviction;
 mod gpus;
 mod outbox;
+mod reunion;
 mod rights;
+#[cfg(test)]
+mod stage;
 pub mod status;
 mod stop;
 
@@ -35,9 +39,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tidegate_ffi::units::{GpuUuid, JobId, PieceId, SessionId, Step};
+use tidegate_ffi::wire::line::Numbered;
 use tidegate_ffi::wire::live;
 use tidegate_ffi::wire::message::{
-    Drained, FromCommand, FromMover, FromShim, JobClaim, JobSpec, ToCommand, ToManager, ToMover, ToShim, When,
+    Drained, FromCommand, FromMover, FromShim, JobClaim, JobSpec, Placed, ToCommand, ToManager, ToMover,
+    ToShim, When,
 };
 use tracing::{debug, info, warn};
 
@@ -55,6 +61,14 @@ const PROCESSES_PER_JOB: usize = 256;
 fn words(text: String) -> String {
     let plain = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     text.chars().take(WORDS_CHARACTERS).map(plain).collect()
+}
+
+/// The pieces that a message hands out.
+fn placed_in(message: &ToShim) -> &[Placed] {
+    match message {
+        ToShim::Leased { pieces, .. } | ToShim::Map { pieces, .. } => pieces,
+        _ => &[],
+    }
 }
 
 /// What reaches the core.
@@ -257,7 +271,11 @@ impl Server {
                 // A reader waits for it, and there is room for one.
                 let _ = reader.try_send(self.standing(id));
             }
-            Input::Said(id, ToManager::Shim(message), fds) => self.hear_shim(id, message, fds),
+            Input::Said(id, ToManager::Shim(letter), fds) => self.hear_letter(id, letter, fds),
+            Input::Said(id, ToManager::Resume(resume), fds) => self.take_up(id, &resume, &fds),
+            Input::Said(id, ToManager::Orphan(_) | ToManager::Mover(_), _) => {
+                self.expel(id, "it is no mover of this manager");
+            }
             Input::Said(id, ToManager::Command(message), _) => self.hear_command(id, message),
             Input::Gone(id) => self.client_gone(id),
             Input::Mover(gpu, message, fds) => self.hear_mover(gpu, message, fds),
@@ -266,9 +284,11 @@ impl Server {
         }
     }
 
-    fn standing(&self, id: ClientId) -> Standing {
+    fn standing(&self, connection: ClientId) -> Standing {
+        let id = self.speaker(connection);
         let client = self.clients.get(&id);
         Standing {
+            id,
             process: client.is_some_and(|client| matches!(client.role, Role::Process(_))),
             expelled: client.is_none_or(|client| client.expelled),
         }
@@ -293,6 +313,19 @@ impl Server {
                 self.tell_scheduler(Event::JobReleased { job });
             }
             Role::Unknown => {}
+        }
+    }
+
+    /// Hears a message, unless it was heard before.
+    fn hear_letter(&mut self, id: ClientId, letter: Numbered<FromShim>, fds: Vec<OwnedFd>) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        match client.conversation.hear(letter) {
+            Ok(Some(message)) => self.hear_shim(id, message, fds),
+            Ok(None) => {}
+            Err(error) => self.expel(id, &error.to_string()),
+        }
+        if self.clients.get(&id).is_some_and(|client| client.conversation.owes_a_word()) {
+            self.say(id, ToShim::Heard);
         }
     }
 
@@ -334,6 +367,7 @@ impl Server {
             FromShim::Waiting => Event::Waiting { session },
             FromShim::MakeRoom { step, gpu } => Event::MakeRoom { session, step, gpu },
             FromShim::JobDone => return debug!(%session, "the job says it is done"),
+            FromShim::Heard => return,
         };
         self.tell_scheduler(event);
     }
@@ -361,7 +395,7 @@ impl Server {
         if let Err(reason) = page {
             return self.refuse(id, reason);
         }
-        let uid = client.uid;
+        let uid = client.conversation.uid;
         let job = match claim {
             JobClaim::Token(token) => match self.tokens.get(&token) {
                 Some((job, owner)) if *owner == uid => *job,
@@ -421,7 +455,7 @@ impl Server {
 
     /// Who a client is, for what it may see and do.
     fn asker(&self, id: ClientId) -> Option<Asker> {
-        self.clients.get(&id).map(|client| Asker { uid: client.uid, manager: self.user })
+        self.clients.get(&id).map(|client| Asker { uid: client.conversation.uid, manager: self.user })
     }
 
     fn tell_status(&mut self, id: ClientId) {
@@ -430,8 +464,8 @@ impl Server {
         self.tell_scheduler(Event::Survey);
         let Some(asker) = self.asker(id) else { return };
         let parts = status::parts(self, asker);
-        if let Some(client) = self.clients.get(&id) {
-            client.outbox.send_all(parts);
+        if let Some(outbox) = self.clients.get(&id).and_then(|client| client.outbox.as_ref()) {
+            outbox.send_all(parts);
         }
     }
 
@@ -449,7 +483,7 @@ impl Server {
         if self.draining {
             return self.answer(id, ToCommand::Refused { reason: stop::DRAINS.into() });
         }
-        let uid = client.uid;
+        let uid = client.conversation.uid;
         if self.has_too_many_jobs(uid) {
             return self.expel_command(id, TOO_MANY_JOBS);
         }
@@ -469,14 +503,14 @@ impl Server {
     }
 
     fn answer(&mut self, id: ClientId, message: ToCommand) {
-        if let Some(client) = self.clients.get(&id) {
-            client.outbox.send(&message, Vec::new());
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.send(&message, Vec::new());
         }
     }
 
     fn refuse(&mut self, id: ClientId, reason: String) {
         info!(client = id.0, reason, "a process is refused");
-        self.end_connection(id, &ToShim::Refused { reason });
+        self.say_last(id, reason);
     }
 
     /// A client broke the protocol.
@@ -494,7 +528,7 @@ impl Server {
     /// pieces mapped.
     fn cut_off(&mut self, id: ClientId, reason: &str) {
         warn!(client = id.0, reason, "a client is expelled");
-        self.end_connection(id, &ToShim::Refused { reason: reason.into() });
+        self.say_last(id, reason.into());
         let Some(client) = self.clients.get(&id) else { return };
         if let Role::Process(job) = client.role {
             client.raise_peaks(self.peaks.entry(job).or_default());
@@ -507,15 +541,17 @@ impl Server {
     /// The same for a command.
     fn expel_command(&mut self, id: ClientId, reason: &str) {
         info!(client = id.0, reason, "a command is refused");
-        self.end_connection(id, &ToCommand::Refused { reason: reason.into() });
+        if let Some(client) = self.clients.get_mut(&id).filter(|client| !client.expelled) {
+            client.send(&ToCommand::Refused { reason: reason.into() }, Vec::new());
+            client.expel();
+        }
     }
 
-    /// Says the last word.
-    fn end_connection<M: serde::Serialize>(&mut self, id: ClientId, last: &M) {
+    /// Says the last word to a process.
+    fn say_last(&mut self, id: ClientId, reason: String) {
         if let Some(client) = self.clients.get_mut(&id).filter(|client| !client.expelled) {
-            client.expelled = true;
-            client.outbox.send(last, Vec::new());
-            client.outbox.close();
+            client.say(ToShim::Refused { reason }, Vec::new());
+            client.expel();
         }
     }
 
@@ -550,7 +586,9 @@ impl Server {
             | FromMover::Slab { .. }
             | FromMover::SlabGone { .. }
             | FromMover::Index
-            | FromMover::Adopted { .. } => {
+            | FromMover::Adopted { .. }
+            | FromMover::Holds { .. }
+            | FromMover::Heard => {
                 if let Some(mover) = self.movers.get_mut(&gpu) {
                     mover.note(&message, fds);
                 }
@@ -605,7 +643,8 @@ impl Server {
     fn carry_out(&mut self, effect: Effect) {
         debug!(?effect, "effect");
         match effect {
-            Effect::Shim(session, message) => self.send_to_shim(session, message),
+            Effect::Shim(session, message) => self.say(ClientId(session.0), message),
+            Effect::Welcome { session, job, closed } => self.welcome(ClientId(session.0), job, closed),
             Effect::Mover(gpu, message) => self.send_to_mover(gpu, &message),
             Effect::Expel(session, reason) => self.cut_off(ClientId(session.0), &reason),
             Effect::Queue { job, place, of, behind } => self.tell_place(job, place, of, behind),
@@ -618,19 +657,28 @@ impl Server {
         }
     }
 
-    fn send_to_shim(&mut self, session: SessionId, message: ToShim) {
-        let placed = match &message {
-            ToShim::Leased { pieces, .. } | ToShim::Map { pieces, .. } => pieces.as_slice(),
-            _ => &[],
-        };
+    fn welcome(&mut self, id: ClientId, job: JobId, closed: bool) {
+        if let Some(ticket) = self.clients.get(&id).map(|client| client.conversation.ticket()) {
+            self.say(id, ToShim::Welcome { job, closed, ticket });
+        }
+    }
+
+    fn say(&mut self, id: ClientId, message: ToShim) {
+        let fds = self.handles_of(&message);
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.say(message, fds);
+        }
+    }
+
+    /// The file descriptors that go with a message.
+    fn handles_of(&self, message: &ToShim) -> Vec<Arc<OwnedFd>> {
+        let placed = placed_in(message);
         let fds: Vec<_> =
             placed.iter().filter_map(|placed| Some(self.pieces.get(&placed.piece)?.fd.clone())).collect();
         if fds.len() != placed.len() {
-            warn!(%session, "a piece has no file descriptor");
+            warn!(?message, "a piece has no file descriptor");
         }
-        if let Some(client) = self.clients.get(&ClientId(session.0)) {
-            client.outbox.send(&message, fds);
-        }
+        fds
     }
 
     fn send_to_mover(&mut self, gpu: GpuUuid, message: &ToMover) {

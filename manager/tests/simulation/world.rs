@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::time::Duration;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, Step};
-use tidegate_ffi::wire::message::{ToMover, ToShim};
+use tidegate_ffi::wire::message::{Ticket, ToMover, ToShim};
 use tidegate_manager::scheduler::{Effect, Event, Pages, Scheduler};
 
 /// Something that will happen.
@@ -421,6 +421,10 @@ impl World {
                     self.check_refusal(session, *step)?;
                 }
                 self.deliver(session, message);
+            }
+            Effect::Welcome { session, job, closed } => {
+                let ticket = Ticket { session, secret: 0 };
+                self.deliver(session, ToShim::Welcome { job, closed, ticket });
             }
             Effect::Mover(gpu, order) => self.order(gpu, order),
             Effect::Expel(session, reason) => {
