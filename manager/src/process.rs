@@ -8,6 +8,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 use std::fs::read_to_string;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 /// A process, whatever becomes of its number: as long as the machine runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -43,8 +44,14 @@ impl ProcessName {
 
 /// Whether a process has ended.
 pub fn is_dead(process: &OwnedFd) -> bool {
+    dies_within(process, Duration::ZERO)
+}
+
+/// Whether a process has ended, or does within `patience`.
+pub fn dies_within(process: &OwnedFd, patience: Duration) -> bool {
     let mut fds = [PollFd::new(process, PollFlags::IN)];
-    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+    let patience = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
+    poll(&mut fds, Some(&patience)).is_ok_and(|ready| ready > 0)
 }
 
 /// Waits until a process has ended.

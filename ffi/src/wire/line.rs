@@ -153,7 +153,7 @@ impl<M: Clone> Line<M> {
     }
 
     /// The number of the last message that is known to be heard.
-    fn acknowledged(&self) -> u64 {
+    pub fn acknowledged(&self) -> u64 {
         self.sent - self.unheard.len() as u64
     }
 

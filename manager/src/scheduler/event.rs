@@ -227,6 +227,15 @@ impl Event {
 pub enum Effect {
     /// Say something to a process. The fds of pieces are added by who sends it.
     Shim(SessionId, ToShim),
+    /// Welcome a process. The ticket is added by who sends it.
+    Welcome {
+        /// The process.
+        session: SessionId,
+        /// Its job.
+        job: JobId,
+        /// Whether its gate starts closed.
+        closed: bool,
+    },
     /// Order something from a GPU's mover.
     Mover(GpuUuid, ToMover),
     /// End a connection whose process cannot go on. Its job goes on without it, or is over; what

@@ -362,6 +362,22 @@ impl Pending {
         }
     }
 
+    /// What is done, in one word.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Pending::Unmap(_) => "unmap",
+            Pending::Save(..) => "save",
+            Pending::Unsave(_) => "unsave",
+            Pending::MapBack(_) => "map back",
+            Pending::MakeForLease(..) | Pending::MakeForNobody(..) | Pending::MakeForArrival(..) => "make",
+            Pending::Restore(_) => "restore",
+            Pending::Map(_) => "map",
+            Pending::Scrub(..) => "scrub",
+            Pending::Destroy(..) | Pending::Retire(..) => "destroy",
+            Pending::Measure(..) => "measure",
+        }
+    }
+
     /// The tenant whose process carries this out.
     pub(super) fn of_process(&self) -> Option<TenantId> {
         match self {

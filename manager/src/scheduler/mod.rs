@@ -43,6 +43,7 @@ use crate::ledger::Ledger;
 use needs::Needs;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 use tidegate_ffi::units::{GpuUuid, JobId, PieceId, SessionId, Step, TenantId, Units};
 use tidegate_ffi::wire::message::{JobSpec, Layout, Need, ToMover, ToShim};
 
@@ -151,6 +152,16 @@ impl Scheduler {
         std::mem::take(&mut self.effects)
     }
 
+    /// What is done by an order that is not answered yet.
+    pub fn name_of(&self, order: Step) -> Option<&'static str> {
+        self.pending.get(&order).map(Pending::name)
+    }
+
+    /// For so long there was no manager that could have heard answers: nobody is late for that.
+    pub fn forgive(&mut self, absence: Duration) {
+        self.due.values_mut().for_each(|due| *due += absence);
+    }
+
     fn take_in(&mut self, event: Event) {
         match event {
             Event::GpuAdded { gpu, units, apart } => self.add_gpu(gpu, units, apart),
@@ -241,7 +252,7 @@ impl Scheduler {
             Session { job: job_id, closing: None, idle: false, watched: false, tenants: Vec::new() };
         let closed = job.phase != Phase::Open;
         self.sessions.insert(id, session);
-        self.tell(id, ToShim::Welcome { job: job_id, closed });
+        self.effects.push(Effect::Welcome { session: id, job: job_id, closed });
     }
 
     /// Admits who waits, in order. A tenant is admitted when the tier can take what it is known
@@ -258,7 +269,7 @@ impl Scheduler {
         let Some(gpu) = self.gpus.get(&gpu_id).filter(|gpu| !gpu.lost) else {
             let known = if self.gpus.contains_key(&gpu_id) { " any more: its mover died" } else { "" };
             let reason = format!("this manager does not share {gpu_id}{known}");
-            self.tell(session_id, ToShim::Refused { reason });
+            self.tell(session_id, ToShim::AttachRefused { step, reason });
             return true;
         };
         // A job that has begun is let in whole: half a gang would wait with what others need.

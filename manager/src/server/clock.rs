@@ -15,6 +15,11 @@ impl Clock {
         Self(monotonic())
     }
 
+    /// The clock of a manager that has died.
+    pub(super) fn go_on(started: Duration) -> Self {
+        Self(started)
+    }
+
     /// Its moment zero.
     pub(super) fn started(self) -> Duration {
         self.0

@@ -19,8 +19,8 @@ use crate::process::{ProcessName, wait_for_death};
 use crate::scheduler::Time;
 use anyhow::{Context, bail};
 use crossbeam_channel::{Receiver, Sender};
-use serde::{Deserialize, Serialize};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -202,11 +202,14 @@ impl MoverLink {
         &self.state
     }
 
-    /// Sends what is held for it.
-    pub(super) fn release(&self) {
-        if let Some(process) = &self.process {
-            process.outbox.release();
-        }
+    /// The way to its process.
+    pub(super) fn outbox(&self) -> Option<&Outbox> {
+        self.process.as_ref().map(|process| &process.outbox)
+    }
+
+    /// Whether the GPU was given up.
+    pub(super) fn is_lost(&self) -> bool {
+        self.state.replacements.lost
     }
 
     /// Bytes of the GPU that the ledger may use.
@@ -216,17 +219,19 @@ impl MoverLink {
 
     /// Gives an order; the next mover gets it if this one dies before it has answered.
     pub(crate) fn order(&mut self, order: &ToMover) {
+        self.state.orders.push_back(order.clone());
         if self.state.replacements.lost {
             return self.answer_for_nobody(order);
         }
-        self.state.orders.push_back(order.clone());
         self.say(order.clone(), Vec::new());
     }
 
     fn say(&mut self, message: ToMover, fds: Vec<Arc<OwnedFd>>) {
         let Some(process) = &self.process else { return };
         match self.state.line.say(message) {
-            Ok(letter) => process.outbox.send(&letter, fds),
+            Ok(letter) => {
+                process.outbox.send(&letter, fds);
+            }
             Err(error) => process.kill(&error),
         }
     }
@@ -372,9 +377,8 @@ impl MoverLink {
 
     /// No mover will answer any more: what was asked fails.
     pub(super) fn give_up(&mut self) {
-        for order in std::mem::take(&mut self.state.orders) {
-            self.answer_for_nobody(&order);
-        }
+        self.state.orders.retain(|order| order.step().is_some());
+        self.state.orders.iter().for_each(|order| self.answer_for_nobody(order));
         // Nobody will read them again.
         self.slabs.clear();
         self.index = None;
@@ -389,7 +393,7 @@ impl MoverLink {
             _ => FromMover::Failed { step, reason: "this GPU's mover is gone".into(), out_of_memory: false },
         };
         // The core has ended already if nobody listens.
-        let _ = self.inputs.send(Input::Unobeyed(self.plan.uuid, answer));
+        let _ = self.inputs.send(Input::Mover(self.plan.uuid, answer, Vec::new()));
     }
 }
 
@@ -483,7 +487,7 @@ fn read_all(
     let why = loop {
         match connection.receive::<Numbered<FromMover>>() {
             Ok((message, fds)) => {
-                if inputs.send(Input::Mover(gpu, message, fds)).is_err() {
+                if inputs.send(Input::MoverSaid(gpu, message, fds)).is_err() {
                     break "the manager ends".into();
                 }
             }
@@ -527,7 +531,7 @@ pub(super) fn wait_until_ready(
 ) -> anyhow::Result<()> {
     while movers.values().any(|mover| !mover.ready) {
         match inputs.recv()? {
-            Input::Mover(gpu, letter, fds) => {
+            Input::MoverSaid(gpu, letter, fds) => {
                 let Some(mover) = movers.get_mut(&gpu) else { continue };
                 match mover.hear(letter) {
                     Some(FromMover::Unusable { reason }) => bail!("{gpu} cannot be used: {reason}"),
@@ -538,6 +542,7 @@ pub(super) fn wait_until_ready(
             Input::MoverGone(gpu, why) if movers.get(&gpu).is_some_and(|mover| !mover.ready) => {
                 bail!("the mover of {gpu} ended before it was ready: {why}")
             }
+            Input::Stop => bail!("it was asked to end before it was ready"),
             other => held_back.push_back(other),
         }
     }

@@ -5,6 +5,7 @@
 
 use crossbeam_channel::{RecvTimeoutError, Sender, TrySendError, bounded};
 use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::Serialize;
 use std::os::fd::{AsFd, OwnedFd};
@@ -72,12 +73,25 @@ impl Outbox {
         Ok(Self { connection, queue, held: Arc::default(), queued, most })
     }
 
-    /// Holds a message with its file descriptors.
-    pub(crate) fn send<M: Serialize>(&self, message: &M, fds: Vec<Arc<OwnedFd>>) {
+    /// Holds a message with its file descriptors. `false`: it is none that could ever be sent.
+    pub(crate) fn send<M: Serialize>(&self, message: &M, fds: Vec<Arc<OwnedFd>>) -> bool {
         match Frame::of(message, fds.len()) {
-            Ok(frame) => self.queue(Letter { frames: Arc::new([frame]), fds, _held: None }),
-            Err(error) => self.give_up(&error),
+            Ok(frame) => {
+                self.queue(Letter { frames: Arc::new([frame]), fds, _held: None });
+                true
+            }
+            Err(error) => {
+                self.give_up(&error);
+                false
+            }
         }
+    }
+
+    /// Whether neither side has ended the connection.
+    pub(crate) fn is_connected(&self) -> bool {
+        let ended = PollFlags::RDHUP;
+        let mut fds = [PollFd::new(&*self.connection, ended)];
+        matches!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(0))
     }
 
     /// Holds all parts of an answer.
@@ -88,7 +102,7 @@ impl Outbox {
     fn queue(&self, letter: Letter) {
         let bytes = letter.bytes();
         if self.queued.load(Ordering::Relaxed) >= self.most {
-            return self.lose();
+            return self.lose_slow();
         }
         self.queued.fetch_add(bytes, Ordering::Relaxed);
         self.held.lock().push(Some(letter));
@@ -99,8 +113,8 @@ impl Outbox {
         for letter in std::mem::take(&mut *self.held.lock()) {
             match self.queue.try_send(letter) {
                 Ok(()) => {}
-                Err(TrySendError::Full(Some(_))) => self.lose(),
-                Err(TrySendError::Full(None)) => self.connection.shut_down(),
+                Err(TrySendError::Full(Some(_))) => self.lose_slow(),
+                Err(TrySendError::Full(None)) => self.lose(),
                 // The writer has said why it ended, and has shut the connection down.
                 Err(TrySendError::Disconnected(_)) => debug!("a message comes after its reader's end"),
             }
@@ -118,8 +132,13 @@ impl Outbox {
         }
     }
 
-    fn lose(&self) {
+    fn lose_slow(&self) {
         warn!("a client reads too slowly: it loses its connection");
+        self.lose();
+    }
+
+    /// Ends the connection at once.
+    pub(crate) fn lose(&self) {
         self.connection.shut_down();
     }
 

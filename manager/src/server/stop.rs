@@ -36,8 +36,8 @@ impl Server {
     pub(super) fn say_stopped(&mut self) {
         for id in std::mem::take(&mut self.awaiting_stop) {
             self.answer(id, ToCommand::Stopped);
-            if let Some(client) = self.clients.get(&id) {
-                client.outbox.flush(PATIENCE);
+            if let Some(outbox) = self.clients.get(&id).and_then(|client| client.outbox.as_ref()) {
+                outbox.flush(PATIENCE);
             }
         }
     }

@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::time::Duration;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, Step};
-use tidegate_ffi::wire::message::{ToMover, ToShim};
+use tidegate_ffi::wire::message::{Ticket, ToMover, ToShim};
 use tidegate_manager::scheduler::{Effect, Event, Pages, Scheduler};
 
 /// Something that will happen.
@@ -443,6 +443,10 @@ impl World {
                 }
                 self.deliver(session, message);
             }
+            Effect::Welcome { session, job, closed } => {
+                let ticket = Ticket { session, secret: 0 };
+                self.deliver(session, ToShim::Welcome { job, closed, ticket });
+            }
             Effect::Mover(gpu, order) => self.order(gpu, order),
             Effect::Expel(session, reason) => {
                 if self.plan.faults.is_none() {
@@ -642,7 +646,7 @@ impl World {
             ToMover::Scrub { step, pieces } => (step, memory.scrub(&pieces)),
             ToMover::Destroy { step, pieces } if replaced => (step, memory.destroy_rest(&pieces)),
             ToMover::Destroy { step, pieces } => (step, memory.destroy(&pieces)),
-            ToMover::Adopt { .. } => return Ok(None),
+            ToMover::Adopt { .. } | ToMover::Will(_) | ToMover::Heard | ToMover::End => return Ok(None),
             ToMover::Measure { step } => {
                 let used_bytes = u64::from(memory.used_by_all()) * UNIT;
                 return Ok(Some(Event::Measured { gpu, step, used_bytes }));

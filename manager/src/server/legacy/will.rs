@@ -5,12 +5,13 @@
 
 #![forbid(unsafe_code)]
 
-use crate::process::ProcessName;
+use crate::process::{ProcessName, dies_within};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tidegate_ffi::units::GpuUuid;
 use tracing::warn;
 
@@ -52,15 +53,20 @@ impl WillFile {
     /// The will beside `socket`, if there is one.
     pub(crate) fn load(socket: &Path) -> Option<Self> {
         let text = std::fs::read(Self::path(socket)).ok()?;
-        let will: Self = serde_json::from_slice(&text)
-            .inspect_err(|error| warn!(%error, "a will cannot be read"))
-            .ok()?;
+        let will: Self =
+            serde_json::from_slice(&text).inspect_err(|error| warn!(%error, "a will cannot be read")).ok()?;
         (will.boot == boot()).then_some(will)
     }
 
     /// Whether a mover named in it lives.
     pub(crate) fn is_of_use(&self) -> bool {
         self.movers.values().any(|mover| mover.open().is_some())
+    }
+
+    /// Waits for the death of the manager on `socket`, so long: whether it is dead.
+    pub(crate) fn has_died(socket: &Path, patience: Duration) -> bool {
+        let manager = Self::load(socket).and_then(|will| will.manager?.open());
+        manager.is_none_or(|manager| dies_within(&manager, patience))
     }
 
     /// There is nothing to inherit any more.

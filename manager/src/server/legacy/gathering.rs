@@ -1,5 +1,5 @@
-//! Reunion: a manager that starts waits for the movers of the one that died, and takes what they
-//! kept.
+//! A manager that starts gathers what the one before it left: it waits for the movers, and takes
+//! what they kept.
 //!
 //! ```text
 //! mover (named in the will) ─ Orphan + state file ─► read, once
@@ -73,14 +73,26 @@ pub struct Gathered {
 
 /// Waits for the movers of the manager that served `socket` before, if there are any: for each
 /// until it comes, is dead, or `patience` is over.
-pub fn gather(socket: &Path, listener: &UnixListener, patience: Duration) -> anyhow::Result<Gathered> {
+///
+/// # Errors
+/// The process was asked to end (`stop` is readable): the movers have ended with it.
+pub fn gather(
+    socket: &Path,
+    listener: &UnixListener,
+    stop: &UnixStream,
+    patience: Duration,
+) -> anyhow::Result<Gathered> {
     let will = WillFile::load(socket).filter(WillFile::is_of_use);
     let Some(will) = will else { return Ok(Gathered { heritage: None, early: Vec::new() }) };
     info!(movers = will.movers.len(), "a manager has died: waiting for its movers");
     let awaited = will.movers.into_iter().filter_map(|(gpu, name)| Some((gpu, (name, name.open()?))));
     let mut gathering =
         Gathering { awaited: awaited.collect(), heritage: None, early: Vec::new(), node: will.node };
-    gathering.wait(listener, Instant::now() + patience)?;
+    if !gathering.wait(listener, stop, Instant::now() + patience)? {
+        gathering.end_all();
+        WillFile::remove(socket);
+        bail!("it was asked to end before it was ready");
+    }
     Ok(Gathered { heritage: gathering.heritage, early: gathering.early })
 }
 
@@ -95,12 +107,15 @@ enum Happening {
     Came(UnixStream),
     Died(GpuUuid),
     TimeIsOver,
+    Stop,
 }
 
 impl Gathering {
-    fn wait(&mut self, listener: &UnixListener, end: Instant) -> anyhow::Result<()> {
+    /// `false`: the process was asked to end.
+    fn wait(&mut self, listener: &UnixListener, stop: &UnixStream, end: Instant) -> anyhow::Result<bool> {
         while !self.awaited.is_empty() {
-            match self.next(listener, end)? {
+            match self.next(listener, stop, end)? {
+                Happening::Stop => return Ok(false),
                 Happening::Came(stream) => self.take(stream),
                 Happening::Died(gpu) => {
                     warn!(%gpu, "its mover has died too");
@@ -109,11 +124,11 @@ impl Gathering {
                 Happening::TimeIsOver => self.give_up(),
             }
         }
-        Ok(())
+        Ok(true)
     }
 
-    fn next(&self, listener: &UnixListener, end: Instant) -> anyhow::Result<Happening> {
-        let mut fds = vec![PollFd::new(listener, PollFlags::IN)];
+    fn next(&self, listener: &UnixListener, stop: &UnixStream, end: Instant) -> anyhow::Result<Happening> {
+        let mut fds = vec![PollFd::new(stop, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
         fds.extend(self.awaited.values().map(|(_, process)| PollFd::new(process, PollFlags::IN)));
         let left = end.saturating_duration_since(Instant::now());
         let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
@@ -121,11 +136,13 @@ impl Gathering {
             match poll(&mut fds, Some(&left)) {
                 Err(Errno::INTR) => {}
                 Ok(0) => return Ok(Happening::TimeIsOver),
-                ready => break drop(ready?),
+                Err(error) => return Err(error.into()),
+                Ok(_) => break,
             }
         }
-        let dead = self.awaited.keys().zip(&fds[1..]).find(|(_, fd)| !fd.revents().is_empty());
+        let dead = self.awaited.keys().zip(&fds[2..]).find(|(_, fd)| !fd.revents().is_empty());
         match dead {
+            _ if !fds[0].revents().is_empty() => Ok(Happening::Stop),
             Some((gpu, _)) => Ok(Happening::Died(*gpu)),
             None => Ok(Happening::Came(listener.accept()?.0)),
         }
@@ -140,6 +157,16 @@ impl Gathering {
         }
     }
 
+    /// Ends the movers that came, and those that did not.
+    fn end_all(&mut self) {
+        let came = self.heritage.iter().flat_map(|heritage| heritage.movers.values());
+        let processes = came.map(|orphan| &orphan.process);
+        for process in processes.chain(self.awaited.values().map(|(_, process)| process)) {
+            // It may be dead by now.
+            let _ = pidfd_send_signal(process, Signal::KILL);
+        }
+    }
+
     fn take(&mut self, stream: UnixStream) {
         let Some(gpu) = self.mover_behind(&stream) else {
             if self.early.len() < EARLY {
@@ -148,7 +175,9 @@ impl Gathering {
             return;
         };
         let connection = Connection::from(stream);
-        if let Err(error) = self.reunite(gpu, &connection).and_then(|orphan| self.enter(gpu, connection, orphan)) {
+        if let Err(error) =
+            self.reunite(gpu, &connection).and_then(|orphan| self.enter(gpu, connection, orphan))
+        {
             warn!(%gpu, "its mover is of no use: {error:#}");
             self.kill(gpu);
         }
@@ -235,7 +264,8 @@ fn refuse<T>(connection: &Connection, reason: String) -> anyhow::Result<T> {
 /// A piece that the manager had a descriptor of, that nobody was told to destroy, and that the
 /// mover does not have.
 fn missing(state: &State<'_>, gpu: GpuUuid, found: &BTreeMap<PieceId, HeldPiece>) -> Option<PieceId> {
-    let destroyed: Vec<PieceId> = state.movers.get(&gpu).map_or(Vec::new(), |mover| mover.destroys().collect());
+    let destroyed: Vec<PieceId> =
+        state.movers.get(&gpu).map_or(Vec::new(), |mover| mover.destroys().collect());
     let wanted = state.pieces.iter().filter(|(piece, of, _)| *of == gpu && !destroyed.contains(piece));
     let lacks = |bytes: u64, piece| found.get(piece).is_none_or(|held| held.bytes != bytes);
     wanted.into_iter().find(|(piece, _, bytes)| lacks(*bytes, piece)).map(|(piece, ..)| *piece)
