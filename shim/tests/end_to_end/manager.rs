@@ -1,14 +1,22 @@
 //! The manager's part, played by the test: it makes pieces on the same software GPU.
+//!
+//! It can be gone and followed by another, which knows all that it knew: when the test says so, or
+//! at a moment that the test has chosen. Nothing may be said to it twice.
 
-use crate::guest::{Guest, Line};
-use crate::stage::{MEMORY, UNIT};
+use crate::guest::{self, Guest};
+use crate::stage::{MEMORY, STEP_PATIENCE, UNIT};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::rc::Rc;
 use tempfile::TempDir;
 use tidegate_ffi::cuda::Driver;
 use tidegate_ffi::cuda::sys::*;
 use tidegate_ffi::units::*;
+use tidegate_ffi::wire::line::{Line, Numbered};
 use tidegate_ffi::wire::live::{self, LiveRange};
 use tidegate_ffi::wire::message::*;
 use tidegate_ffi::wire::page::Page;
@@ -25,8 +33,11 @@ pub const QUOTA: u64 = 8 << 20;
 pub struct Manager {
     driver: Driver,
     context: CUcontext,
-    listener: UnixListener,
-    connection: Option<Connection>,
+    listener: RefCell<Option<UnixListener>>,
+    connection: RefCell<Option<Rc<Connection>>>,
+    line: RefCell<Line<Said>>,
+    /// So many moments are left until the connection is cut; without a number it is not.
+    pub cut: Cell<Option<usize>>,
     /// What the guest publishes.
     pub page: Option<Mapped<Page>>,
     pieces: BTreeMap<PieceId, (CUdeviceptr, CUmemGenericAllocationHandle, u64)>,
@@ -35,6 +46,16 @@ pub struct Manager {
     next: u64,
     directory: TempDir,
 }
+
+/// A message with the handles that go with it.
+#[derive(Clone)]
+struct Said {
+    message: ToShim,
+    handles: Rc<Vec<OwnedFd>>,
+}
+
+/// By which the guest is known.
+const TICKET: Ticket = Ticket { session: SessionId(5), secret: 1 << 100 };
 
 /// Runs a driver call of the manager, which has to succeed.
 macro_rules! call {
@@ -53,13 +74,15 @@ impl Manager {
         call!(driver, cuInit(0));
         call!(driver, cuDevicePrimaryCtxRetain(&mut context, 0));
         call!(driver, cuCtxSetCurrent(context));
-        let listener = UnixListener::bind(directory.path().join("manager")).unwrap();
+        let listener = RefCell::new(Some(listen(directory.path())));
         let pieces = BTreeMap::new();
         Self {
             driver,
             context,
             listener,
-            connection: None,
+            connection: RefCell::default(),
+            line: RefCell::default(),
+            cut: Cell::default(),
             page: None,
             pieces,
             asked: Vec::new(),
@@ -74,7 +97,7 @@ impl Manager {
     }
 
     /// Starts a guest and brings it to its first allocation.
-    pub fn guest_with_context(&mut self) -> (Guest, Line) {
+    pub fn guest_with_context(&mut self) -> (Guest, guest::Line) {
         let guest = self.guest(&[]);
         let mut line = guest.line();
         line.tell("init");
@@ -88,11 +111,12 @@ impl Manager {
 
     /// Accepts the guest.
     pub fn welcome(&mut self, closed: bool) -> JobClaim {
-        self.connection = Some(Connection::from(self.listener.accept().unwrap().0));
+        self.line = RefCell::default();
+        self.accept();
         let (hello, mut fds) = self.receive();
         let FromShim::Hello(claim) = hello else { panic!("{hello:?}") };
         self.page = Some(Page::open(fds.remove(0).as_fd()).unwrap());
-        self.send(ToShim::Welcome { job: JobId(1), closed }, &[]);
+        self.send(ToShim::Welcome { job: JobId(1), closed, ticket: TICKET }, &[]);
         claim
     }
 
@@ -104,20 +128,94 @@ impl Manager {
         self.send(ToShim::Attached { step, tenant: TENANT, layout }, &[]);
     }
 
-    /// Ends the connection.
-    pub fn die(&mut self) {
-        self.connection = None;
+    fn accept(&self) {
+        let listener = self.listener.borrow();
+        let listener = listener.as_ref().expect("a manager that is gone");
+        let patience = Timespec { tv_sec: STEP_PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        let mut waits = [PollFd::new(listener, PollFlags::IN)];
+        assert_eq!(poll(&mut waits, Some(&patience)), Ok(1), "the guest does not come");
+        *self.connection.borrow_mut() = Some(Rc::new(Connection::from(listener.accept().unwrap().0)));
     }
 
-    pub fn send(&self, message: ToShim, fds: &[OwnedFd]) {
-        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        self.connection.as_ref().unwrap().send(&message, &fds).unwrap();
+    /// The manager dies: nobody listens any more.
+    pub fn part(&self) {
+        *self.listener.borrow_mut() = None;
+        *self.connection.borrow_mut() = None;
+    }
+
+    /// The next one listens, and the guest comes.
+    fn be_found(&self) -> Resume {
+        *self.listener.borrow_mut() = Some(listen(self.directory.path()));
+        self.accept();
+        let (message, fds) = self.connection().receive().unwrap();
+        let ToManager::Resume(resume) = message else { panic!("{message:?}") };
+        assert_eq!(resume.ticket.secret, TICKET.secret);
+        Page::open(fds[0].as_fd()).unwrap();
+        resume
+    }
+
+    /// Another manager takes over and goes on.
+    pub fn meet(&self) {
+        let resume = self.be_found();
+        let (again, heard) = {
+            let mut line = self.line.borrow_mut();
+            (line.resume(resume.heard).unwrap(), line.heard())
+        };
+        self.connection().send(&Reunion::Resumed { heard }, &[]).unwrap();
+        again.into_iter().for_each(|letter| self.transmit(letter));
+    }
+
+    /// The manager dies, and the next one does not know the guest.
+    pub fn die(&mut self) {
+        self.part();
+        self.be_found();
+        let reason = "its memory is lost".into();
+        self.connection().send(&Reunion::Refused { reason }, &[]).unwrap();
+        self.part();
+    }
+
+    /// A moment at which the connection may be cut; whether it was. Then another manager has taken
+    /// over.
+    fn moment(&self) -> bool {
+        let left = self.cut.get();
+        self.cut.set(left.and_then(|left| left.checked_sub(1)));
+        let cut = left == Some(0);
+        if cut {
+            self.part();
+            self.meet();
+        }
+        cut
+    }
+
+    pub fn send(&self, message: ToShim, handles: &[OwnedFd]) {
+        self.moment();
+        let handles = Rc::new(handles.iter().map(|handle| handle.try_clone().unwrap()).collect());
+        let letter = self.line.borrow_mut().say(Said { message, handles }).unwrap();
+        // If the manager dies before it has sent it, the next one has sent it.
+        if !self.moment() {
+            self.transmit(letter);
+            self.moment();
+        }
+    }
+
+    fn transmit(&self, letter: Numbered<Said>) {
+        let handles = letter.message.handles.clone();
+        let handles: Vec<_> = handles.iter().map(AsFd::as_fd).collect();
+        self.connection().send(&letter.map(|said| said.message), &handles).unwrap();
     }
 
     pub fn receive(&self) -> (FromShim, Vec<OwnedFd>) {
-        let (message, fds) = self.connection.as_ref().unwrap().receive().unwrap();
-        let ToManager::Shim(message) = message else { panic!("{message:?}") };
-        (message, fds)
+        loop {
+            self.moment();
+            let (message, fds) = self.connection().receive().unwrap();
+            let ToManager::Shim(letter) = message else { panic!("{message:?}") };
+            let heard = self.line.borrow_mut().hear(letter).unwrap();
+            let message = heard.expect("it was told what was heard, and says it twice");
+            self.moment();
+            if message != FromShim::Heard {
+                return (message, fds);
+            }
+        }
     }
 
     pub fn hear(&self) -> FromShim {
@@ -216,8 +314,8 @@ impl Manager {
         }
     }
 
-    pub fn connection(&self) -> &Connection {
-        self.connection.as_ref().unwrap()
+    pub fn connection(&self) -> Rc<Connection> {
+        self.connection.borrow().clone().expect("a manager that is gone")
     }
 
     /// Takes pieces away.
@@ -264,6 +362,14 @@ impl Manager {
         call!(self.driver, cuCtxSetCurrent(self.context));
         call!(self.driver, cuMemcpyHtoD_v2(address, bytes.as_ptr().cast(), bytes.len()));
     }
+}
+
+/// Listens in one step, whoever listened there before.
+fn listen(directory: &Path) -> UnixListener {
+    let fresh = directory.join("manager.new");
+    let listener = UnixListener::bind(&fresh).unwrap();
+    std::fs::rename(fresh, directory.join("manager")).unwrap();
+    listener
 }
 
 fn unsafe_zeroed() -> CUmemAllocationProp {

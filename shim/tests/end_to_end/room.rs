@@ -96,7 +96,8 @@ fn give_room(manager: &Manager, gpu: u8) {
 /// The guest asks for nothing.
 fn is_silent(manager: &Manager) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let mut waits = [PollFd::new(manager.connection(), PollFlags::IN)];
+    let connection = manager.connection();
+    let mut waits = [PollFd::new(&*connection, PollFlags::IN)];
     poll(&mut waits, Some(&Timespec { tv_sec: 0, tv_nsec: 30_000_000 })).unwrap() == 0
 }
 

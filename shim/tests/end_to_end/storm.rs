@@ -66,7 +66,8 @@ impl Storm {
         }
         let patience = Timespec { tv_sec: 0, tv_nsec: 3_000_000 };
         for _ in 0..3 {
-            let mut waits = [PollFd::new(self.manager.connection(), PollFlags::IN)];
+            let connection = self.manager.connection();
+            let mut waits = [PollFd::new(&*connection, PollFlags::IN)];
             if poll(&mut waits, Some(&patience)).unwrap() > 0 {
                 let message = self.manager.hear();
                 self.note(message);
