@@ -81,15 +81,25 @@ impl Drop for Pass {
     }
 }
 
-/// Lets a submitting call through: waits while the gate is closed, then calls.
+/// Lets a submitting call through: waits while the gate is closed, then calls; or refuses, if it
+/// will never open.
+///
+/// Both answers are the caller's, and the way through the open gate is written out here: no result
+/// is wrapped and unwrapped on it.
 #[inline(always)]
-pub fn submit<R>(call: impl FnOnce() -> R) -> Result<R, Failed> {
-    let record = GATE.admit()?;
+pub fn submit<R>(call: impl FnOnce() -> R, refuse: impl FnOnce(Failed) -> R) -> R {
+    let record = match GATE.admit_at_once() {
+        Some(record) => Some(record),
+        None => match GATE.admit_slowly() {
+            Ok(record) => record,
+            Err(failed) => return refuse(failed),
+        },
+    };
     let result = call();
     if let Some(record) = record {
         record.leave();
     }
-    Ok(result)
+    result
 }
 
 impl Gate {
@@ -121,22 +131,27 @@ impl Gate {
 
     /// Waits while the gate is closed. While the pass lives it cannot shut.
     pub fn pass(&self) -> Result<Pass, Failed> {
-        Ok(Pass { record: self.admit()? })
+        let record = match self.admit_at_once() {
+            Some(record) => Some(record),
+            None => self.admit_slowly()?,
+        };
+        Ok(Pass { record })
     }
 
-    /// `None`: nothing is gated. Else the thread's record, entered.
+    /// The thread's record, entered, if the gate is open and the thread has one.
     #[inline(always)]
-    fn admit(&self) -> Result<Option<&'static Record>, Failed> {
-        let Some(record) = Record::of_thread() else { return self.admit_slowly() };
+    fn admit_at_once(&self) -> Option<&'static Record> {
+        let record = Record::of_thread()?;
         record.enter();
         compiler_fence(Ordering::SeqCst);
         if self.word.0.load(Ordering::Acquire) == OPEN {
-            return Ok(Some(record));
+            return Some(record);
         }
         record.step_back();
-        self.admit_slowly()
+        None
     }
 
+    /// `None`: nothing is gated. Else the thread's record, entered.
     #[cold]
     #[inline(never)]
     fn admit_slowly(&self) -> Result<Option<&'static Record>, Failed> {

@@ -57,12 +57,12 @@ macro_rules! export {
         /// What the driver's manual asks of the arguments.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> CUresult {
-            let submitted = gate::submit(|| match crate::driver::get().$name {
+            let call = || match crate::driver::get().$name {
                 // SAFETY: the program's own arguments, and its promise.
                 Some(function) => unsafe { function($($arg),*) },
                 None => CUresult::CUDA_ERROR_NOT_FOUND,
-            });
-            submitted.unwrap_or(Status::NOT_READY.0)
+            };
+            gate::submit(call, |failed| Status::from(failed).0)
         }
     };
     (counted $name:ident ($($arg:ident : $type:ty),*)) => {

@@ -12,6 +12,8 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 use tempfile::TempDir;
 use tidegate_ffi::cuda::Driver;
 use tidegate_ffi::cuda::sys::*;
@@ -38,6 +40,8 @@ pub struct Manager {
     line: RefCell<Line<Said>>,
     /// So many moments are left until the connection is cut; without a number it is not.
     pub cut: Cell<Option<usize>>,
+    /// So often the guest said nothing but that it heard.
+    pub acknowledged: Cell<usize>,
     /// What the guest publishes.
     pub page: Option<Mapped<Page>>,
     pieces: BTreeMap<PieceId, (CUdeviceptr, CUmemGenericAllocationHandle, u64)>,
@@ -83,6 +87,7 @@ impl Manager {
             connection: RefCell::default(),
             line: RefCell::default(),
             cut: Cell::default(),
+            acknowledged: Cell::default(),
             page: None,
             pieces,
             asked: Vec::new(),
@@ -212,9 +217,34 @@ impl Manager {
             let heard = self.line.borrow_mut().hear(letter).unwrap();
             let message = heard.expect("it was told what was heard, and says it twice");
             self.moment();
-            if message != FromShim::Heard {
-                return (message, fds);
+            match message {
+                FromShim::Heard => self.acknowledged.set(self.acknowledged.get() + 1),
+                message => return (message, fds),
             }
+        }
+    }
+
+    /// Whether the guest has ended the connection, and does not come over another one.
+    pub fn hears_no_more(&self) -> bool {
+        let ended = self.connection().receive::<ToManager>().is_err();
+        let soon = Timespec { tv_sec: 0, tv_nsec: 30_000_000 };
+        let listener = self.listener.borrow();
+        let listener = listener.as_ref().expect("a manager that is gone");
+        ended && poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&soon)) == Ok(0)
+    }
+
+    /// Breaks the protocol: a message is numbered and not sent.
+    pub fn lose_a_message(&self) {
+        self.line.borrow_mut().say(Said { message: ToShim::Open, handles: Rc::default() }).unwrap();
+    }
+
+    /// Waits until the guest's page shows this state of the gate.
+    pub fn wait_for_gate(&self, state: u32) {
+        let end = Instant::now() + STEP_PATIENCE;
+        let gate = &self.page.as_ref().unwrap().gate;
+        while gate.load(Ordering::Relaxed) != state {
+            assert!(Instant::now() < end, "the gate does not become {state}");
+            std::thread::yield_now();
         }
     }
 
@@ -257,6 +287,12 @@ impl Manager {
         call!(self.driver, cuMemUnmap(address, bytes as usize));
         call!(self.driver, cuMemRelease(handle));
         call!(self.driver, cuMemAddressFree(address, bytes as usize));
+    }
+
+    /// Releases all pieces.
+    pub fn destroy_all(&mut self) {
+        let pieces: Vec<PieceId> = self.pieces.keys().copied().collect();
+        pieces.into_iter().for_each(|piece| self.destroy(piece));
     }
 
     /// A handle of a piece, to be sent.
@@ -314,7 +350,12 @@ impl Manager {
         }
     }
 
-    pub fn connection(&self) -> Rc<Connection> {
+    /// Whether the guest says something by then.
+    pub fn hears_within(&self, patience: &Timespec) -> bool {
+        poll(&mut [PollFd::new(&*self.connection(), PollFlags::IN)], Some(patience)).unwrap() > 0
+    }
+
+    fn connection(&self) -> Rc<Connection> {
         self.connection.borrow().clone().expect("a manager that is gone")
     }
 
