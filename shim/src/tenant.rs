@@ -10,7 +10,7 @@
 
 use crate::arena::{Arena, Claim, Place};
 use crate::driver::{Context, Current, synchronize};
-use crate::gate::{Arrival, GATE};
+use crate::gate::{Arrival, Failed, GATE};
 use crate::link::{Gone, Reply};
 use crate::liveness::{Allocation, Liveness, Moment};
 use crate::log::{Level, Once, info, say};
@@ -71,15 +71,28 @@ pub enum Shortage {
     /// The manager said no.
     #[error("{0}")]
     Refused(String),
-    /// The manager is gone.
+    /// There is no manager any more that could be asked.
     #[error(transparent)]
     Gone(#[from] Gone),
+    /// The process was stopped, and will not go on.
+    #[error(transparent)]
+    Failed(#[from] Failed),
     /// A driver call failed.
     #[error(transparent)]
     Driver(#[from] DriverError),
     /// The manager sent pieces that do not fit the question.
     #[error("the manager sent pieces for other slots than were asked for")]
     Misplaced,
+}
+
+impl Shortage {
+    /// As the program is told.
+    fn status(&self) -> Status {
+        match self {
+            Self::Failed(failed) => (*failed).into(),
+            _ => Status::OUT_OF_MEMORY,
+        }
+    }
 }
 
 /// An allocation that an address belongs to.
@@ -122,7 +135,7 @@ impl Tenant {
         let ranges = self.ranges()?;
         let start = self.find_room(process, class, bytes, owner).map_err(|shortage| {
             explain(bytes, class, &shortage);
-            Status::OUT_OF_MEMORY
+            shortage.status()
         })?;
         Ok(ranges.address(class, start))
     }
@@ -136,7 +149,7 @@ impl Tenant {
     ) -> Result<u64, Shortage> {
         loop {
             let place = {
-                let _pass = GATE.pass();
+                let _pass = GATE.pass()?;
                 let ahead = self.most_ahead(class);
                 let place = self.books().start(class, bytes, ahead);
                 let place = place.ok_or(Shortage::Range)?;
@@ -459,10 +472,9 @@ fn wait_for_work_in(process: &Process, context: Context) -> Result<(), DriverErr
 fn explain(bytes: u64, class: Class, shortage: &Shortage) {
     static GONE: Once = Once::new();
     match shortage {
-        Shortage::Gone(_) => GONE.say(
-            Level::Warn,
-            format_args!("the manager is gone: what is allocated goes on, new memory cannot be had"),
-        ),
+        Shortage::Gone(gone) => {
+            GONE.say(Level::Warn, format_args!("{gone}; what is allocated goes on, new memory cannot be had"))
+        }
         shortage => say(Level::Info, format_args!("no room for {bytes} bytes of {class} memory: {shortage}")),
     }
 }

@@ -94,7 +94,8 @@ impl Client {
         std::thread::spawn(move || {
             while let Ok((letter, fds)) = reader.connection.receive::<Numbered<ToShim>>() {
                 let message = reader.line().hear(letter);
-                if !matches!(message, Ok(Some(message)) if reader.hear(message, fds).is_ok()) {
+                let Ok(Some(message)) = message else { break };
+                if reader.hear(message, fds).is_err() {
                     break;
                 }
             }
