@@ -8,7 +8,6 @@
 use crate::process::{ProcessName, dies_within};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,7 +20,7 @@ pub(crate) struct WillFile {
     /// The manager itself.
     pub(crate) manager: Option<ProcessName>,
     /// Its movers.
-    pub(crate) movers: BTreeMap<GpuUuid, ProcessName>,
+    pub(crate) movers: Vec<(GpuUuid, ProcessName)>,
     /// The directory of its software GPUs.
     pub(crate) node: Option<PathBuf>,
     /// In which life of the machine: processes of another are dead.
@@ -29,7 +28,7 @@ pub(crate) struct WillFile {
 }
 
 impl WillFile {
-    pub(crate) fn new(movers: BTreeMap<GpuUuid, ProcessName>, node: Option<PathBuf>) -> Self {
+    pub(crate) fn new(movers: Vec<(GpuUuid, ProcessName)>, node: Option<PathBuf>) -> Self {
         Self { manager: ProcessName::own(), movers, node, boot: boot() }
     }
 
@@ -60,7 +59,7 @@ impl WillFile {
 
     /// Whether a mover named in it lives.
     pub(crate) fn is_of_use(&self) -> bool {
-        self.movers.values().any(|mover| mover.open().is_some())
+        self.movers.iter().any(|(_, mover)| mover.open().is_some())
     }
 
     /// Waits for the death of the manager on `socket`, so long: whether it is dead.
@@ -96,13 +95,13 @@ mod tests {
         let socket = directory.path().join("socket");
         assert_eq!(WillFile::load(&socket), None);
         let own = ProcessName::own().unwrap();
-        let will = WillFile::new(BTreeMap::from([(GPU, own)]), Some("/node".into()));
+        let will = WillFile::new(vec![(GPU, own)], Some("/node".into()));
         will.write(&socket).unwrap();
         assert_eq!(WillFile::load(&socket), Some(will.clone()));
         assert!(will.is_of_use());
         let mode = std::fs::metadata(WillFile::path(&socket)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        let nobody = WillFile { movers: BTreeMap::new(), ..will.clone() };
+        let nobody = WillFile { movers: Vec::new(), ..will.clone() };
         assert!(!nobody.is_of_use());
         WillFile { boot: "another".into(), ..will }.write(&socket).unwrap();
         assert_eq!(WillFile::load(&socket), None);
