@@ -32,13 +32,15 @@ pub struct Heir {
 }
 
 impl Heir {
-    /// Starts a manager with these words on its command line, when it is this mover's turn.
-    pub fn start(words: &[Vec<u8>], state: &OwnedFd) -> anyhow::Result<Self> {
+    /// Starts a manager with these words on its command line, when it is this mover's turn and the
+    /// pause is over.
+    pub fn start(words: &[Vec<u8>], state: &OwnedFd, pause: Duration) -> anyhow::Result<Self> {
         let over = Arc::new(AtomicBool::new(false));
         let despair = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let heir = Self { over: over.clone(), despair: despair.clone() };
         let (words, state) = (words.to_vec(), state.try_clone()?);
         std::thread::Builder::new().name("heir".into()).spawn(move || {
+            std::thread::sleep(pause);
             if let Err(error) = start_in_turn(&words, &state, &over) {
                 tracing::error!("no manager can be started: {error:#}");
                 // A counter of one cannot overflow.

@@ -27,10 +27,14 @@ use tidegate_ffi::units::GpuUuid;
 use tidegate_ffi::wire::Connection;
 use tidegate_ffi::wire::message::{Orphan, Reunion, ToManager, Will};
 
-/// So many managers in a row that died at once are enough.
-const USELESS_MANAGERS: u32 = 5;
-/// A manager that lived for so long was of use.
+/// So many managers in a row that were of no use are enough.
+const USELESS_MANAGERS: u32 = 20;
+/// A manager that lived for so long was of use, though it ordered nothing.
 const LONG_LIFE: Duration = Duration::from_secs(10);
+/// The pause before the fourth manager in a row; twice as long before each that follows, up to
+/// the longest.
+const PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// What a mover does when its manager dies.
 pub struct Orphanage {
@@ -38,16 +42,18 @@ pub struct Orphanage {
     socket: PathBuf,
     start: Option<Vec<Vec<u8>>>,
     state: OwnedFd,
-    /// Managers in a row that died at once.
+    /// Managers in a row that died at once, and had ordered nothing.
     useless: u32,
     found: Instant,
+    /// What the last manager had been heard to say when it was found.
+    heard: u64,
 }
 
 impl Orphanage {
     /// By the manager's will, with its state file.
     pub fn of(gpu: GpuUuid, will: Will, state: OwnedFd) -> Self {
         let socket = PathBuf::from(OsStr::from_bytes(&will.socket));
-        Self { gpu, socket, start: will.start, state, useless: 0, found: Instant::now() }
+        Self { gpu, socket, start: will.start, state, useless: 0, found: Instant::now(), heard: 0 }
     }
 
     /// Finds the next manager, hands it what `mover` has, and goes on with it.
@@ -55,18 +61,25 @@ impl Orphanage {
     /// # Errors
     /// There is none, or it does not want this mover.
     pub fn reunite(&mut self, link: &mut Link, mover: &Mover) -> anyhow::Result<()> {
-        self.useless = if self.found.elapsed() < LONG_LIFE { self.useless + 1 } else { 1 };
+        let was_useful = link.heard() > self.heard || self.found.elapsed() >= LONG_LIFE;
+        self.useless = if was_useful { 0 } else { self.useless + 1 };
         if self.useless > USELESS_MANAGERS {
             bail!("{USELESS_MANAGERS} managers in a row died at once");
         }
         tracing::warn!(gpu = %self.gpu, "the manager is gone; waiting for the next one");
         let began = Instant::now();
-        let heir = self.start.as_ref().map(|words| Heir::start(words, &self.state)).transpose()?;
+        let pause = self.pause();
+        let heir = self.start.as_ref().map(|words| Heir::start(words, &self.state, pause)).transpose()?;
         while !self.meet(link, mover, heir.as_ref())? {}
-        self.found = Instant::now();
+        (self.found, self.heard) = (Instant::now(), link.heard());
         let micros = began.elapsed().as_micros() as u64;
         tracing::info!(gpu = %self.gpu, micros, "another manager has taken over");
         Ok(())
+    }
+
+    fn pause(&self) -> Duration {
+        let doublings = self.useless.checked_sub(3);
+        doublings.map_or(Duration::ZERO, |times| (PAUSE * (1 << times.min(10))).min(LONGEST_PAUSE))
     }
 
     /// `false`: the manager that was met is gone again.
