@@ -237,6 +237,7 @@ impl Server {
             }
         }
         info!("the manager ends");
+        self.say_goodbye();
         self.say_stopped();
     }
 
