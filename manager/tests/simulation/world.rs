@@ -625,7 +625,7 @@ impl World {
             ToMover::Scrub { step, pieces } => (step, memory.scrub(&pieces)),
             ToMover::Destroy { step, pieces } if replaced => (step, memory.destroy_rest(&pieces)),
             ToMover::Destroy { step, pieces } => (step, memory.destroy(&pieces)),
-            ToMover::Adopt { .. } => return Ok(None),
+            ToMover::Adopt { .. } | ToMover::Heard | ToMover::End => return Ok(None),
             ToMover::Measure { step } => {
                 let used_bytes = u64::from(memory.used_by_all()) * UNIT;
                 return Ok(Some(Event::Measured { gpu, step, used_bytes }));
