@@ -170,6 +170,10 @@ impl Tenant {
                 }
                 Err(shortage) => {
                     self.books().classes[class.index()].arena.abandon(&place);
+                    if matches!(shortage, Shortage::Gone(_)) {
+                        // Who is stopped is told so at the gate, and does not go on.
+                        drop(GATE.pass()?);
+                    }
                     return Err(shortage);
                 }
             }

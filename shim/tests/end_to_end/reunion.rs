@@ -236,6 +236,10 @@ promise! {
         let lease = manager.hear_lease();
         let piece = manager.grant(&lease);
         let address = line.hear();
+        let mut leasing = guest.line();
+        assert_eq!(leasing.ask("context"), "ok");
+        leasing.tell("allocate 500000");
+        manager.hear_lease();
         manager.close(0, 0);
         manager.unmap(&[piece]);
         let orders = [format!("fill {address} 5000 3"), "allocate 5000".into(), "boundary".into()];
@@ -247,12 +251,13 @@ promise! {
         }
         manager.die();
         assert_eq!(waiting.iter_mut().map(Line::hear).collect::<Vec<_>>(), [LOST, LOST, "ok"]);
+        assert_eq!(leasing.hear(), LOST);
         for order in &orders {
             assert_eq!(line.ask(order), if order == "boundary" { "ok" } else { LOST });
         }
         assert_eq!(line.ask("capture"), LOST);
         assert_eq!(line.ask(&format!("free {address}")), "ok");
-        said_once(&guest.end(), "CUDA calls fail from now on");
+        said_once(&guest.end(), "its CUDA calls fail from now on");
     }
 }
 
