@@ -15,11 +15,12 @@
 //! so an answer gets through while an order is being carried out.
 
 use crate::gate::{Arrival, GATE};
-use crate::log::{debug, info, warning};
+use crate::log::{Level, Once, debug, info, warning};
 use crate::outgoing::{Letter, Outgoing};
 use crate::reunion::{Found, Session};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,6 +40,12 @@ impl Gone {
     /// And why.
     pub fn because(reason: &str) -> Self {
         Self(reason.into())
+    }
+
+    /// Tells the user, and what follows for the program: once, with what is noticed first.
+    pub fn explain(&self, consequence: fmt::Arguments<'_>) {
+        static SAID: Once = Once::new();
+        SAID.say(Level::Warn, format_args!("{self}; {consequence}"));
     }
 }
 

@@ -93,10 +93,8 @@ fn part(gone: &Gone) {
     if GATE.is_open() {
         return info!("{gone}");
     }
+    gone.explain(format_args!("this process was stopped and cannot go on: its CUDA calls fail from now on"));
     GATE.fail();
-    warning!(
-        "{gone}; this process was stopped, its memory on the GPU is lost, its CUDA calls fail from now on"
-    );
 }
 
 fn ms(milliseconds: u64) -> Duration {

@@ -306,7 +306,7 @@ impl Process {
     fn ask_for(&self, device: CUdevice, row: usize) -> Result<&'static Tenant, Status> {
         let gpu = driver::uuid(device)?;
         let cannot_ask = |gone: Gone| {
-            warning!("{gpu} cannot be used: {gone}");
+            gone.explain(format_args!("{gpu} cannot be used"));
             Status::NOT_READY
         };
         let replies = self.link.request(|step| FromShim::Attach { step, gpu }).map_err(cannot_ask)?;

@@ -13,7 +13,7 @@ use crate::driver::{Context, Current, synchronize};
 use crate::gate::{Arrival, Failed, GATE};
 use crate::link::{Gone, Reply};
 use crate::liveness::{Allocation, Liveness, Moment};
-use crate::log::{Level, Once, info, say};
+use crate::log::info;
 use crate::mapping::Ranges;
 use crate::process::Process;
 use crate::status::Status;
@@ -170,6 +170,10 @@ impl Tenant {
                 }
                 Err(shortage) => {
                     self.books().classes[class.index()].arena.abandon(&place);
+                    if matches!(shortage, Shortage::Gone(_)) {
+                        // Who is stopped is told so at the gate, and does not go on.
+                        drop(GATE.pass()?);
+                    }
                     return Err(shortage);
                 }
             }
@@ -470,11 +474,10 @@ fn wait_for_work_in(process: &Process, context: Context) -> Result<(), DriverErr
 }
 
 fn explain(bytes: u64, class: Class, shortage: &Shortage) {
-    static GONE: Once = Once::new();
     match shortage {
         Shortage::Gone(gone) => {
-            GONE.say(Level::Warn, format_args!("{gone}; what is allocated goes on, new memory cannot be had"))
+            gone.explain(format_args!("what is allocated goes on, new memory cannot be had"));
         }
-        shortage => say(Level::Info, format_args!("no room for {bytes} bytes of {class} memory: {shortage}")),
+        shortage => info!("no room for {bytes} bytes of {class} memory: {shortage}"),
     }
 }

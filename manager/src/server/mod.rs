@@ -89,7 +89,7 @@ fn placed_in(message: &ToShim) -> &[Placed] {
 /// What reaches the core.
 pub(crate) enum Input {
     /// A client connected.
-    Connected(ClientId, Client),
+    Connected(ClientId, Box<Client>),
     /// A client said something.
     Said(ClientId, ToManager, Vec<OwnedFd>),
     /// Who reads from a client wants to know what has become of all that it said.
@@ -207,6 +207,7 @@ impl Server {
             }
         }
         info!("the manager ends");
+        self.say_goodbye();
         self.say_stopped();
     }
 
@@ -278,7 +279,7 @@ impl Server {
         match input {
             Input::Connected(id, client) => {
                 self.last_client = self.last_client.max(id.0);
-                self.clients.insert(id, client);
+                self.clients.insert(id, *client);
             }
             Input::Said(id, ..) if self.clients.get(&id).is_none_or(|client| client.expelled) => {}
             Input::Heard(id, reader) => {

@@ -11,7 +11,7 @@ use serde::Serialize;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidegate_ffi::wire::{CodecError, Connection, Frame, SendError};
 use tracing::{debug, warn};
 
@@ -145,6 +145,15 @@ impl Outbox {
     fn give_up(&self, error: &CodecError) {
         warn!(%error, "cannot send");
         self.connection.shut_down();
+    }
+
+    /// Waits until the connection, which was closed, has sent everything; for a reader that does not
+    /// read, no longer than until `end`.
+    pub(crate) fn wait_for_end(&self, end: Instant) {
+        let mut fds = [PollFd::new(&*self.connection, PollFlags::RDHUP)];
+        let left = end.saturating_duration_since(Instant::now());
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        while let Err(Errno::INTR) = poll(&mut fds, Some(&left)) {}
     }
 
     /// Ends the connection once everything held is released and sent.

@@ -58,7 +58,7 @@ pub(super) fn connect_as(server: &mut Server, id: u64, (uid, pid): (u32, i32)) -
         page: None,
         expelled: false,
     };
-    server.take_in(Input::Connected(ClientId(id), client));
+    server.take_in(Input::Connected(ClientId(id), Box::new(client)));
     there
 }
 

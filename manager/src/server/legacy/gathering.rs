@@ -206,7 +206,7 @@ impl Gathering {
         let (first, mut fds) = connection.receive_within::<ToManager>(limits(1))?;
         let ToManager::Orphan(Orphan { gpu: own, heard }) = first else { bail!("it says something else") };
         ensure!(own == gpu, "it is another GPU's mover");
-        let answer = self.heard_of(gpu, fds.pop()).and_then(|state| Ok(state.heard(heard)));
+        let answer = self.heard_of(gpu, fds.pop()).map(|state| state.heard(heard));
         match answer {
             Ok(Ok(heard)) => connection.send(&Reunion::Resumed { heard }, &[])?,
             Ok(Err(reason)) => return refuse(connection, reason),
