@@ -2,7 +2,8 @@
  *
  * tidegate.h - tell Tidegate what your program knows about its GPU memory.
  *
- * All of this is optional: it makes switches cheaper, never more correct. Look the functions up
+ * All of this is optional: but for tidegate_hold it makes switches cheaper, never more correct.
+ * Look the functions up
  * with dlsym(RTLD_DEFAULT, "tidegate_boundary") and call what you find; a program that runs
  * without Tidegate finds nothing. With the library loaded but no manager running, every function
  * returns at once and does nothing.
@@ -42,10 +43,11 @@ void tidegate_tag(uint64_t device_address, int cls);
  * need to finish the iteration's work. Returns 0. */
 int tidegate_boundary(void);
 
-/* Today the same as tidegate_tag(device_address, TIDEGATE_PERSISTENT), and no more: a hint. The
- * allocation is not pinned. While the job waits it may be saved and its memory given to another
- * job, and it may come back in other physical memory, behind the same address. So do not hand it
- * to devices that keep physical addresses (RDMA). */
+/* The allocation that `device_address` belongs to stays where it is until it is freed: resident,
+ * in the same physical memory, mapped by this process alone, also while other jobs run. For what
+ * somebody outside the program relies on (a network card's registered memory). Nobody else can
+ * use that memory meanwhile, and a job that needs it waits: hold little. Waits here when it is
+ * another job's turn. Unknown addresses are ignored. */
 void tidegate_hold(uint64_t device_address);
 
 /* Says that the job's last iteration has ended: what it still does is not worth waiting for a

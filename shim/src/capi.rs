@@ -74,10 +74,16 @@ pub extern "C" fn tidegate_boundary() -> c_int {
     0
 }
 
-/// See tidegate.h: a hint only, as long as there are no held pieces.
+/// See tidegate.h.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn tidegate_hold(address: u64) {
-    tidegate_tag(address, 1);
+    shielded(|| {
+        if let Some(process) = process::active()
+            && let Some(tenant) = process.tenants.with_address(address)
+        {
+            tenant.hold(process, address);
+        }
+    });
 }
 
 /// See tidegate.h.

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use tidegate_ffi::units::Class;
 use tidegate_ffi::wire::live::{LiveRange, MAX_RANGES};
 
@@ -41,6 +42,8 @@ pub struct Allocation<Owner> {
     pub owner: Owner,
     /// The program said that it is persistent.
     pub persistent: bool,
+    /// The program said that it must stay where it is.
+    pub held: bool,
     /// When it was born, or last called temporary.
     pub born: Moment,
 }
@@ -89,6 +92,21 @@ impl<Owner: Copy + PartialEq> Liveness<Owner> {
             allocation.born = now;
         }
         true
+    }
+
+    /// The allocation that `at` belongs to must stay where it is. Returned is its extent, unless it
+    /// was held before.
+    pub fn hold(&mut self, at: u64) -> Option<Range<u64>> {
+        let (start, _) = self.containing(at)?;
+        let allocation = self.allocations.get_mut(&start)?;
+        let before = std::mem::replace(&mut allocation.held, true);
+        (!before).then(|| start..start + allocation.bytes)
+    }
+
+    /// Whether anything that touches these bytes is held.
+    pub fn holds_any_of(&self, bytes: Range<u64>) -> bool {
+        let before = self.containing(bytes.start).map(|(_, allocation)| allocation.held);
+        before == Some(true) || self.allocations.range(bytes).any(|(_, allocation)| allocation.held)
     }
 
     /// The starts of what lives in the context `owner`.
@@ -152,7 +170,7 @@ mod tests {
     use super::*;
 
     fn born(boundaries: u64, switches: u64, bytes: u64) -> Allocation<u8> {
-        Allocation { bytes, owner: 0, persistent: false, born: Moment { boundaries, switches } }
+        Allocation { bytes, owner: 0, persistent: false, held: false, born: Moment { boundaries, switches } }
     }
 
     fn ranges(liveness: &Liveness<u8>, now: Moment) -> Vec<LiveRange> {
@@ -181,6 +199,18 @@ mod tests {
         assert_eq!(liveness.containing(611).map(|(start, a)| (start, a.bytes)), Some((512, 100)));
         assert_eq!(liveness.containing(612), None);
         assert_eq!(liveness.containing(511), None);
+    }
+
+    #[test]
+    fn what_is_held_is_held_once_and_with_all_its_bytes() {
+        let mut liveness = Liveness::default();
+        liveness.insert(100, born(0, 0, 50));
+        liveness.insert(300, born(0, 0, 50));
+        assert_eq!(liveness.hold(149), Some(100..150));
+        assert_eq!((liveness.hold(100), liveness.hold(150)), (None, None));
+        let held = |from, to| liveness.holds_any_of(from..to);
+        assert!(held(0, 101) && held(149, 200) && held(120, 130) && held(0, 500));
+        assert!(!held(0, 100) && !held(150, 500));
     }
 
     #[test]

@@ -20,6 +20,7 @@ use crate::status::Status;
 use once_cell::race::OnceBox;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use tidegate_ffi::cuda::DriverError;
@@ -46,6 +47,9 @@ pub struct Tenant {
     row: usize,
     ranges: OnceBox<Ranges>,
     books: Mutex<Books>,
+    /// Held while pieces are held or let go of and the manager is told: the last word on a piece is
+    /// what the books say.
+    holding: Mutex<()>,
 }
 
 /// What is where.
@@ -114,7 +118,8 @@ impl Tenant {
             live: Liveness::default(),
         };
         let books = Books { classes: [books(), books()], pieces: BTreeMap::new(), arriving: BTreeMap::new() };
-        Self { id, device, layout, row, ranges: OnceBox::new(), books: Mutex::new(books) }
+        let (ranges, books, holding) = (OnceBox::new(), Mutex::new(books), Mutex::new(()));
+        Self { id, device, layout, row, ranges, books, holding }
     }
 
     /// The address ranges, reserved at the first allocation, when a context is current.
@@ -257,7 +262,7 @@ impl Tenant {
 
     fn publish_birth(&self, process: &Process, class: Class, start: u64, bytes: u64, owner: Context) {
         let persistent = class == Class::Persistent;
-        let allocation = Allocation { bytes, owner, persistent, born: process.now() };
+        let allocation = Allocation { bytes, owner, persistent, held: false, born: process.now() };
         let mut books = self.books();
         let live = &mut books.classes[class.index()].live;
         live.insert(start, allocation);
@@ -269,6 +274,7 @@ impl Tenant {
         let (class, start) = self.find_range(address).ok_or(Status::INVALID_VALUE)?;
         let dead = self.bury(process, class, start).ok_or(Status::INVALID_VALUE)?;
         let ended = wait_for_work_in(process, dead.owner);
+        self.let_go(process, class, start, dead);
         self.books().classes[class.index()].arena.free(start);
         ended.map_err(Status::from)
     }
@@ -278,7 +284,8 @@ impl Tenant {
         for class in Class::ALL {
             let starts = self.books().classes[class.index()].live.owned_by(owner);
             for start in starts {
-                if self.bury(process, class, start).is_some() {
+                if let Some(dead) = self.bury(process, class, start) {
+                    self.let_go(process, class, start, dead);
                     self.books().classes[class.index()].arena.free(start);
                 }
             }
@@ -311,6 +318,38 @@ impl Tenant {
     pub fn tag(&self, address: CUdeviceptr, class: Class, now: Moment) -> bool {
         let Some((birth, at)) = self.find_range(address) else { return false };
         self.books().classes[birth.index()].live.tag(at, class, now)
+    }
+
+    /// The allocation that an address belongs to stays where it is until it is freed. Waits while
+    /// the gate is closed: then it may not be there.
+    pub fn hold(&self, process: &Process, address: CUdeviceptr) {
+        let Some((class, at)) = self.find_range(address) else { return };
+        let _pass = GATE.pass();
+        let _order = self.holding.lock();
+        let pieces = {
+            let mut books = self.books();
+            let Some(held) = books.classes[class.index()].live.hold(at) else { return };
+            books.pieces_behind(class, held, self.layout.unit_bytes)
+        };
+        // Without a manager nothing is moved.
+        let _ = process.link.send(FromShim::Hold { tenant: self.id, pieces: ids(&pieces) });
+    }
+
+    /// What was held is dead: pieces in which nothing else is held may go again.
+    fn let_go(&self, process: &Process, class: Class, start: u64, dead: Allocation<Context>) {
+        if !dead.held {
+            return;
+        }
+        let _order = self.holding.lock();
+        let pieces = {
+            let (books, unit) = (self.books(), self.layout.unit_bytes);
+            let mut pieces = books.pieces_behind(class, start..start + dead.bytes, unit);
+            let live = &books.classes[class.index()].live;
+            pieces.retain(|piece| !live.holds_any_of(extent(piece, unit)));
+            pieces
+        };
+        // As above.
+        let _ = process.link.send(FromShim::LetGo { tenant: self.id, pieces: ids(&pieces) });
     }
 
     /// All live bytes.
@@ -424,6 +463,15 @@ impl Books {
         }
     }
 
+    /// The pieces that some of these bytes lie in.
+    fn pieces_behind(&self, class: Class, bytes: Range<u64>, unit: u64) -> Vec<Placed> {
+        let touches = |piece: &&Placed| {
+            let extent = extent(piece, unit);
+            piece.class == class && extent.start < bytes.end && bytes.start < extent.end
+        };
+        self.pieces.values().filter(touches).copied().collect()
+    }
+
     fn enter_arrived(&mut self, step: Step) {
         let arrived = self.arriving.remove(&step).unwrap_or_default();
         self.enter(&arrived);
@@ -460,6 +508,16 @@ impl Claim {
         let claimed = end(self.first.0, self.units.0) + u64::from(self.ahead.0);
         piece.slot >= self.first && piece.units.0 > 0 && end(piece.slot.0, piece.units.0) <= claimed
     }
+}
+
+/// The bytes of its class's address range behind which a piece lies.
+fn extent(piece: &Placed, unit: u64) -> Range<u64> {
+    let start = u64::from(piece.slot.0) * unit;
+    start..start + u64::from(piece.units.0) * unit
+}
+
+fn ids(pieces: &[Placed]) -> Vec<PieceId> {
+    pieces.iter().map(|piece| piece.piece).collect()
 }
 
 /// Waits for the work of a context, which need not be the current one.

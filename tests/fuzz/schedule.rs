@@ -79,9 +79,13 @@ impl World {
 
     fn note(&mut self, effect: Effect) {
         match effect {
-            Effect::Shim(session, ToShim::Unmap { step, .. } | ToShim::Map { step, .. }) => {
+            Effect::Shim(session, ToShim::Unmap { step, tenant, pieces }) => {
+                let tenant = self.scheduler.tenants().get(&tenant);
+                let held = |piece: &PieceId| tenant.is_some_and(|tenant| tenant.held.contains(piece));
+                assert!(!pieces.iter().any(held), "held memory goes: {pieces:?}");
                 self.asked.push((session, step));
             }
+            Effect::Shim(session, ToShim::Map { step, .. }) => self.asked.push((session, step)),
             Effect::Mover(gpu, order) => {
                 self.check_order(&order);
                 self.orders.push_back((gpu, order));
@@ -209,7 +213,7 @@ impl World {
         };
         let step = Step(self.next);
         let gpu = *input.choose(&GPUS)?;
-        let event = match input.int_in_range(0..=20)? {
+        let event = match input.int_in_range(0..=22)? {
             0..=2 => Event::Attach { session, step, gpu },
             3..=8 => Event::Lease { session, request: lease(input, step, tenant)? },
             9..=11 => Event::Returned { session, tenant, pieces: self.some_pieces(input, tenant)? },
@@ -234,6 +238,8 @@ impl World {
                 Event::ShimFailed { session, step, reason: String::new() }
             }
             20 if input.ratio(1, 3)? => return Ok(Some(Event::SessionEnded { session })),
+            21 => Event::Hold { session, tenant, pieces: self.some_pieces(input, tenant)? },
+            22 => Event::LetGo { session, tenant, pieces: self.some_pieces(input, tenant)? },
             _ => return Ok(None),
         };
         Ok(self.if_heard(session, event))

@@ -10,6 +10,7 @@
 //! fill NAME SEED               check NAME SEED          (a pattern over all its bytes)
 //! poke NAME OFFSET BYTE        peek NAME OFFSET
 //! boundary                     info                     (free and total memory)
+//! hold NAME                    where NAME               (the files behind its addresses)
 //! cut                          ends the library's connection to the manager; how many there were
 //! ```
 
@@ -59,6 +60,8 @@ impl Probe {
             ["check", name, seed] => self.check(name, seed.parse()?),
             ["poke", name, offset, byte] => self.poke(name, offset.parse()?, byte.parse()?),
             ["peek", name, offset] => self.peek(name, offset.parse()?),
+            ["hold", name] => hold(self.find(name)?.0),
+            ["where", name] => self.whereabouts(name),
             ["boundary"] => boundary(),
             ["info"] => info(),
             ["cut"] => cut(),
@@ -103,6 +106,20 @@ impl Probe {
         self.memory.get(name).copied().ok_or_else(|| format!("no memory {name:?}").into())
     }
 
+    /// The inodes of the files that a software GPU's memory consists of.
+    fn whereabouts(&self, name: &str) -> Answer {
+        let (address, bytes) = self.find(name)?;
+        let maps = std::fs::read_to_string("/proc/self/maps")?;
+        let inode = |line: &str| {
+            let mut words = line.split_whitespace();
+            let (from, to) = words.next()?.split_once('-')?;
+            let hex = |text| u64::from_str_radix(text, 16).ok();
+            let inside = hex(from)? < address + bytes as u64 && address < hex(to)?;
+            words.nth(3).filter(|inode| inside && *inode != "0").map(String::from)
+        };
+        Ok(maps.lines().filter_map(inode).collect::<Vec<_>>().join(" "))
+    }
+
     fn fill(&self, name: &str, seed: u64) -> Answer {
         let (address, bytes) = self.find(name)?;
         // SAFETY: the allocation has this many bytes.
@@ -135,6 +152,15 @@ impl Probe {
         unsafe { result::memcpy_dtoh_sync(&mut byte, address + offset) }?;
         Ok(byte[0].to_string())
     }
+}
+
+fn hold(address: u64) -> Answer {
+    let hold = tidegate(c"tidegate_hold").ok_or("the shim is not there")?;
+    // SAFETY: tidegate.h: void tidegate_hold(uint64_t).
+    let hold: unsafe extern "C" fn(u64) = unsafe { std::mem::transmute(hold) };
+    // SAFETY: it may be called at any time, with any address.
+    unsafe { hold(address) };
+    Ok(String::new())
 }
 
 fn info() -> Answer {

@@ -150,6 +150,21 @@ pub enum FromShim {
         /// Which.
         pieces: Vec<PieceId>,
     },
+    /// These pieces must stay where they are from now on: mapped by this process alone, through all
+    /// switches. Only while the gate is open.
+    Hold {
+        /// Whose.
+        tenant: TenantId,
+        /// Which.
+        pieces: Vec<PieceId>,
+    },
+    /// These pieces may go again: nothing in them is held any more.
+    LetGo {
+        /// Whose.
+        tenant: TenantId,
+        /// Which.
+        pieces: Vec<PieceId>,
+    },
     /// The answer to `Close`: no thread is inside a submitting call, all work has ended. With one
     /// fd per tenant, in the order of `tenants`: its live map (sealed memfd, [`super::live`]).
     Drained(Drained),

@@ -30,6 +30,11 @@ impl Scheduler {
                 }
             }
         }
+        for (id, tenant) in &self.tenants {
+            if let Some(piece) = tenant.held.iter().find(|piece| !tenant.pieces.contains_key(piece)) {
+                return Err(format!("{piece} is held by {id}, who does not have it"));
+            }
+        }
         for gpu in self.gpus.values() {
             for piece in gpu.spares.keys() {
                 if gpu.ledger.piece(*piece).map(|record| record.owner) != Some(Owner::Spare) {

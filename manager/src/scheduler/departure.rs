@@ -170,7 +170,7 @@ impl Scheduler {
     }
 
     /// Decides what of a tenant's memory goes: pieces without a live byte for good, temporary
-    /// ones to a tier; persistent ones stay (R4.6).
+    /// ones to a tier; persistent ones stay (R4.6), and whatever is held.
     fn depart(&mut self, id: TenantId) {
         let contents = self.contents(id);
         self.reclassify(id, &contents);
@@ -182,7 +182,8 @@ impl Scheduler {
             contents.get(piece).is_none_or(|content| content.live == 0)
                 || ledger.piece(*piece).is_some_and(|record| record.region == Class::Temporary)
         };
-        let pieces = tenant.pieces.keys().copied().filter(goes).collect();
+        let takeable = tenant.pieces.keys().copied().filter(|piece| !tenant.held.contains(piece));
+        let pieces = takeable.filter(goes).collect();
         let job = tenant.job;
         let departure = self.departure(id, pieces, &contents, false);
         if let Some(job) = self.jobs.get_mut(&job) {
@@ -226,7 +227,7 @@ impl Scheduler {
         let Some(gpu) = self.gpus.get_mut(&tenant.gpu) else { return };
         for (piece, content) in contents.iter().filter(|(_, content)| content.live > 0) {
             let Some(record) = gpu.ledger.piece(*piece) else { continue };
-            let region = content.region();
+            let region = if tenant.held.contains(piece) { Class::Persistent } else { content.region() };
             // Where the persistent region has no room, the piece's bytes are saved each time.
             if record.region == region || gpu.ledger.renumber(*piece, Owner::Tenant(id), region).is_err() {
                 continue;
@@ -363,8 +364,7 @@ impl Scheduler {
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         let Some(departure) = tenant.departure.take() else { return };
         let (gpu, job) = (tenant.gpu, tenant.job);
-        let gone =
-            departure.pieces.into_iter().filter(|piece| tenant.pieces.remove(piece).is_some()).collect();
+        let gone = departure.pieces.into_iter().filter(|piece| tenant.lose(piece).is_some()).collect();
         self.dispose(gpu, job, gone);
         self.finish_moving(job);
     }
@@ -435,8 +435,8 @@ impl Scheduler {
         let mut units = 0;
         // The highest units first: they end the region, or their span.
         let ledger = &self.gpus[&gpu].ledger;
-        let mut pieces: Vec<_> =
-            tenant.pieces.keys().filter_map(|piece| Some((ledger.piece(*piece)?, *piece))).collect();
+        let takeable = tenant.pieces.keys().filter(|piece| !tenant.held.contains(piece));
+        let mut pieces: Vec<_> = takeable.filter_map(|piece| Some((ledger.piece(*piece)?, *piece))).collect();
         pieces.sort_unstable_by_key(|(record, _)| std::cmp::Reverse(record.start));
         let mut chosen = Vec::new();
         for (record, piece) in pieces {
@@ -457,7 +457,7 @@ impl Scheduler {
         let last_needed = |job: JobId| queue.iter().position(|waiting| *waiting == job).unwrap_or(usize::MAX);
         self.tenants_on(gpu)
             .filter(|(_, tenant)| tenant.job != asker && !order.contains(&tenant.job))
-            .filter(|(_, tenant)| !tenant.pieces.is_empty() && tenant.departure.is_none())
+            .filter(|(_, tenant)| tenant.has_takeable() && tenant.departure.is_none())
             .filter(|(_, tenant)| self.phase_of(tenant) == Phase::Waiting)
             .filter(|(_, tenant)| self.jobs[&tenant.job].not_preempted_before <= self.now)
             .min_by_key(|(_, tenant)| {

@@ -119,6 +119,24 @@ pub enum Event {
         /// Which; perhaps none.
         pieces: Vec<PieceId>,
     },
+    /// A process needs pieces to stay where they are.
+    Hold {
+        /// The process.
+        session: SessionId,
+        /// Whose pieces.
+        tenant: TenantId,
+        /// Which.
+        pieces: Vec<PieceId>,
+    },
+    /// A process needs them so no more.
+    LetGo {
+        /// The process.
+        session: SessionId,
+        /// Whose pieces.
+        tenant: TenantId,
+        /// Which.
+        pieces: Vec<PieceId>,
+    },
     /// A process is closed and drained.
     Drained {
         /// The process.
@@ -211,6 +229,8 @@ impl Event {
             | Event::Lease { session, .. }
             | Event::MakeRoom { session, .. }
             | Event::Returned { session, .. }
+            | Event::Hold { session, .. }
+            | Event::LetGo { session, .. }
             | Event::Drained { session, .. }
             | Event::NotDrained { session, .. }
             | Event::ShimDone { session, .. }

@@ -219,6 +219,8 @@ pub struct Tenant {
     pub gpu: GpuUuid,
     /// The pieces it has: mapped, or on their way in or out.
     pub pieces: BTreeMap<PieceId, Placed>,
+    /// Those of its pieces that stay where they are, whoever runs.
+    pub held: BTreeSet<PieceId>,
     /// What was alive at the last closing.
     pub live: Vec<LiveRange>,
     /// What lies in a tier, sorted by class and place.
@@ -394,6 +396,7 @@ impl Tenant {
             job,
             gpu,
             pieces: BTreeMap::new(),
+            held: BTreeSet::new(),
             live: Vec::new(),
             saved: Vec::new(),
             runs: [Vec::new(), Vec::new()],

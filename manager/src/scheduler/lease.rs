@@ -368,7 +368,7 @@ impl Scheduler {
         for (request, pieces) in std::mem::take(&mut tenant.answered).into_iter().rev() {
             if outstanding.contains(&request.step) {
                 // What it has given back since is somebody else's already.
-                let held: Vec<_> = pieces.iter().filter_map(|piece| tenant.pieces.remove(piece)).collect();
+                let held: Vec<_> = pieces.iter().filter_map(|piece| tenant.lose(piece)).collect();
                 tenant.ask_again(request, held.iter().map(|placed| placed.units.0).sum());
                 void.extend(held.iter().map(|placed| placed.piece));
             }
@@ -421,7 +421,7 @@ impl Scheduler {
         if pieces.iter().any(|piece| out_of_reach.contains(piece)) {
             return self.expel(session, "it gave back memory that it cannot reach");
         }
-        let taken: Vec<_> = pieces.iter().filter_map(|piece| tenant.pieces.remove(piece)).collect();
+        let taken: Vec<_> = pieces.iter().filter_map(|piece| tenant.lose(piece)).collect();
         let units: u32 = taken.iter().map(|placed| placed.units.0).sum();
         tenant.ahead = tenant.ahead.saturating_sub(units);
         if tenant.recall == Recall::Asked {

@@ -15,6 +15,7 @@
 //! - `lease`: how an allocation gets its pieces, and what gives way to it;
 //! - `departure`, `arrival`: the two halves of a switch;
 //! - `outside`: memory in use that lies in no piece, and room for more of it;
+//! - `held`: pieces that no switch takes;
 //! - `expulsion`: who breaks the protocol, or does not answer, and the memory that it keeps (I8);
 //! - `event`, `job`: the words.
 //!
@@ -26,6 +27,7 @@ mod check;
 mod departure;
 mod event;
 mod expulsion;
+mod held;
 mod job;
 mod lease;
 mod needs;
@@ -175,6 +177,8 @@ impl Scheduler {
             Event::MakeRoom { session, step, gpu } => self.ask_room(session, step, gpu),
             Event::Lease { session, request } => self.ask_lease(session, request),
             Event::Returned { session, tenant, pieces } => self.take_back(session, tenant, &pieces),
+            Event::Hold { session, tenant, pieces } => self.hold(session, tenant, pieces),
+            Event::LetGo { session, tenant, pieces } => self.let_go_of_held(session, tenant, &pieces),
             Event::Drained { session, step, at_boundary, drain, maps, outstanding } => {
                 self.drained(session, step, at_boundary, drain, maps, &outstanding);
             }

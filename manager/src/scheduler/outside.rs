@@ -117,11 +117,13 @@ impl Scheduler {
         self.gpus[&gpu].ledger.headroom().saturating_mul(newcomers.count() as u32)
     }
 
-    /// Could a job not run on its GPUs even if it had them alone: others' contexts took its room.
+    /// Could a job not run on its GPUs even if it had them alone: others' contexts, or what they
+    /// hold, took its room.
     pub(super) fn is_shut_out(&self, id: JobId) -> bool {
         self.gpus_of(id).into_iter().any(|gpu| {
             let ledger = &self.gpus[&gpu].ledger;
-            self.units_in_use(gpu, id) + ledger.outside() + ledger.retired() > ledger.total()
+            let taken = ledger.outside() + ledger.retired() + self.units_held_by_others(gpu, id);
+            self.units_in_use(gpu, id) + taken > ledger.total()
         })
     }
 

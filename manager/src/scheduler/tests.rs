@@ -3,6 +3,7 @@
 
 mod desk;
 mod expulsion;
+mod held;
 mod hostile;
 mod outside;
 mod written;

@@ -359,6 +359,8 @@ impl Server {
             FromShim::Attach { step, gpu } => Event::Attach { session, step, gpu },
             FromShim::Lease(request) => Event::Lease { session, request },
             FromShim::Return { tenant, pieces } => Event::Returned { session, tenant, pieces },
+            FromShim::Hold { tenant, pieces } => Event::Hold { session, tenant, pieces },
+            FromShim::LetGo { tenant, pieces } => Event::LetGo { session, tenant, pieces },
             FromShim::Drained(drained) if !self.is_expected(session, &drained) => {
                 return self.expel(id, "it reported a closing that it was not asked for, or not for its own");
             }

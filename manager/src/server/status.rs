@@ -136,6 +136,8 @@ pub struct JobStatus {
     pub persistent_bytes: u64,
     /// Resident temporary bytes.
     pub temporary_bytes: u64,
+    /// Resident bytes that stay where they are, whoever runs: a part of these two.
+    pub held_bytes: u64,
     /// Bytes in tiers now.
     pub spilled_bytes: u64,
     /// The rest, the same words as for an ended job.
@@ -374,6 +376,8 @@ fn job_status(server: &Server, id: JobId, job: &Job) -> JobStatus {
         pids: clients().map(|client| client.conversation.pid).collect(),
         persistent_bytes: resident(Class::Persistent),
         temporary_bytes: resident(Class::Temporary),
+        held_bytes: tenants.iter().map(|tenant| u64::from(tenant.held_units())).sum::<u64>()
+            * scheduler.config().unit_bytes,
         spilled_bytes: tenants.iter().map(|tenant| spilled(tenant)).sum(),
         figures: EndedJob::new(id, job, peaks, None),
     }

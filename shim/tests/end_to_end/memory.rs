@@ -146,3 +146,49 @@ promise! {
         guest.end();
     }
 }
+
+promise! {
+    fn what_is_held_is_named_until_nothing_in_its_pieces_is_held() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        line.tell("allocate 1000");
+        let lease = manager.hear_lease();
+        let piece = manager.grant(&lease).piece;
+        let first = line.hear();
+        let second = line.ask("allocate 1000");
+        let other = line.ask("allocate 1000");
+        assert_eq!(line.ask("hold 4096"), "ok");
+        assert_eq!(line.ask(&format!("hold {first}")), "ok");
+        assert_eq!(manager.hear(), FromShim::Hold { tenant: TENANT, pieces: vec![piece] });
+        assert_eq!(line.ask(&format!("hold {first}")), "ok");
+        assert_eq!(line.ask(&format!("hold {}", second.parse::<u64>().unwrap() + 999)), "ok");
+        assert_eq!(manager.hear(), FromShim::Hold { tenant: TENANT, pieces: vec![piece] });
+        assert_eq!(line.ask(&format!("free {other}")), "ok");
+        assert_eq!(line.ask(&format!("free {first}")), "ok");
+        assert_eq!(manager.hear(), FromShim::LetGo { tenant: TENANT, pieces: vec![] });
+        assert_eq!(line.ask(&format!("free {second}")), "ok");
+        assert_eq!(manager.hear(), FromShim::LetGo { tenant: TENANT, pieces: vec![piece] });
+        guest.end();
+    }
+}
+
+promise! {
+    fn nothing_is_held_while_the_gate_is_closed() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        line.tell("allocate 1000");
+        let lease = manager.hear_lease();
+        let placed = manager.grant(&lease);
+        let address = line.hear();
+        manager.close(0, 0);
+        manager.unmap(&[placed]);
+        line.tell(&format!("hold {address}"));
+        assert_eq!(manager.hear(), FromShim::Waiting);
+        assert!(line.is_silent());
+        manager.map(&[placed]);
+        manager.open();
+        assert_eq!(manager.hear(), FromShim::Hold { tenant: TENANT, pieces: vec![placed.piece] });
+        assert_eq!(line.hear(), "ok");
+        guest.end();
+    }
+}

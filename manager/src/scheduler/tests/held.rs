@@ -1,0 +1,141 @@
+//! Held pieces: no switch and no shortage takes them.
+
+use super::*;
+
+fn hold(desk: &mut Desk, session: SessionId, pieces: &[Placed]) {
+    let (tenant, pieces) = (desk.tenant(session), pieces.iter().map(|placed| placed.piece).collect());
+    desk.tell(Event::Hold { session, tenant, pieces });
+}
+
+fn let_go(desk: &mut Desk, session: SessionId, pieces: &[Placed]) {
+    let (tenant, pieces) = (desk.tenant(session), pieces.iter().map(|placed| placed.piece).collect());
+    desk.tell(Event::LetGo { session, tenant, pieces });
+}
+
+/// A job without persistent memory.
+fn with_temporary(desk: &mut Desk, name: &str, units: u32) -> SessionId {
+    let session = desk.job(spec(name));
+    desk.lease(session, T, 0, units);
+    desk.live(session, T, 0, u64::from(units) * UNIT, false);
+    session
+}
+
+fn region(desk: &Desk, piece: PieceId) -> Class {
+    desk.scheduler.gpus()[&GPU].ledger.piece(piece).unwrap().region
+}
+
+#[test]
+fn what_is_held_stays_where_it_is_over_switches() {
+    let mut desk = Desk::new(|_| {});
+    let (a, b) = rivals(&mut desk);
+    let held = desk.pieces(a, T)[..2].to_vec();
+    hold(&mut desk, a, &held);
+    desk.until(|desk| desk.phase(b) == Phase::Open);
+    assert_eq!(desk.pieces(a, T), held, "the others have gone");
+    assert!(held.iter().all(|placed| region(&desk, placed.piece) == P), "it counts as persistent");
+    let saved = desk.moves_saved(desk.tenant(a));
+    assert_eq!(saved.iter().map(|m| m.bytes).sum::<u64>(), 50 * UNIT);
+    desk.until(|desk| desk.phase(a) == Phase::Open);
+    assert!(held.iter().all(|placed| desk.pieces(a, T).contains(placed)));
+    assert_eq!(desk.units(a, T), 60);
+}
+
+#[test]
+fn what_is_let_go_of_goes_again() {
+    let mut desk = Desk::new(|_| {});
+    let (a, b) = rivals(&mut desk);
+    let held = desk.pieces(a, T)[..3].to_vec();
+    hold(&mut desk, a, &held);
+    desk.until(|desk| desk.phase(b) == Phase::Open);
+    desk.until(|desk| desk.phase(a) == Phase::Open);
+    let_go(&mut desk, a, &held[1..]);
+    desk.until(|desk| desk.phase(b) == Phase::Open);
+    assert_eq!(desk.pieces(a, T), held[..1]);
+}
+
+#[test]
+fn what_is_held_is_not_taken_for_others() {
+    let mut desk = Desk::new(|_| {});
+    let (a, b) = (job_with(&mut desk, "a", 40, 1), job_with(&mut desk, "b", 10, 20));
+    desk.until(|desk| desk.phase(a) == Phase::Open);
+    let held = desk.pieces(a, P)[..4].to_vec();
+    hold(&mut desk, a, &held);
+    // More than is left without a's persistent memory.
+    desk.lease(b, T, 20, 50);
+    desk.live(b, T, 20 * UNIT, 50 * UNIT, false);
+    desk.until(|desk| desk.units(b, T) == 70);
+    assert_eq!(desk.pieces(a, P)[..], held[..], "only what is not held was taken");
+    let saved = desk.moves_saved(desk.tenant(a));
+    assert!(saved.iter().all(|m| m.class == T || m.at >= 20 * UNIT));
+}
+
+#[test]
+fn who_needs_held_room_waits_for_it_while_its_holder_runs() {
+    let mut desk = Desk::new(|_| {});
+    let (a, b) = rivals(&mut desk);
+    desk.until(|desk| desk.units(b, T) == 60);
+    desk.until(|desk| desk.phase(a) == Phase::Open);
+    let held = desk.pieces(a, T)[..8].to_vec();
+    hold(&mut desk, a, &held);
+    // Of b's 70 units and a's 10 and 40, no more than 100 fit.
+    let opened = desk.opened().len();
+    desk.pass(ms(3000));
+    assert_eq!((desk.phase(a), desk.phase(b)), (Phase::Open, Phase::Waiting));
+    assert!(desk.opened()[opened..].iter().all(|session| *session == a));
+    assert!(desk.expelled.is_empty());
+    let_go(&mut desk, a, &held);
+    desk.until(|desk| desk.phase(b) == Phase::Open);
+}
+
+#[test]
+fn a_held_piece_that_the_persistent_region_cannot_take_stays_all_the_same() {
+    let mut desk = Desk::new(|config| config.offset_units = 40);
+    let b = job_with(&mut desk, "b", 20, 30);
+    let a = with_temporary(&mut desk, "a", 55);
+    desk.until(|desk| desk.phase(a) == Phase::Open && desk.phase(b) == Phase::Waiting);
+    let held = desk.pieces(a, T)[..2].to_vec();
+    hold(&mut desk, a, &held);
+    desk.until(|desk| desk.phase(b) == Phase::Open && desk.phase(a) == Phase::Waiting);
+    assert_eq!(desk.pieces(a, T), held);
+    assert!(held.iter().all(|placed| region(&desk, placed.piece) == T), "a first span has no room");
+    desk.until(|desk| desk.phase(a) == Phase::Open);
+    assert!(held.iter().all(|placed| desk.pieces(a, T).contains(placed)));
+}
+
+#[test]
+fn nobody_holds_anothers_memory() {
+    let mut desk = Desk::new(|_| {});
+    let (a, b) = (job_with(&mut desk, "a", 10, 10), job_with(&mut desk, "b", 10, 10));
+    desk.until(|desk| [a, b].map(|session| desk.phase(session)) == [Phase::Open; 2]);
+    let of_a = desk.pieces(a, T);
+    hold(&mut desk, b, &of_a);
+    assert!(desk.expelled.contains(&b));
+    let tenant = desk.tenant(a);
+    let c = job_with(&mut desk, "c", 10, 10);
+    desk.until(|desk| desk.phase(c) == Phase::Open);
+    let pieces = of_a.iter().map(|placed| placed.piece).collect();
+    desk.tell(Event::Hold { session: c, tenant, pieces });
+    assert!(desk.expelled.contains(&c) && !desk.expelled.contains(&a));
+}
+
+#[test]
+fn nothing_is_held_any_more_once_it_was_told_what_is_alive() {
+    let mut desk = Desk::new(|_| {});
+    let (a, b) = rivals(&mut desk);
+    desk.until(|desk| desk.phase(b) == Phase::Open);
+    let persistent = desk.pieces(a, P);
+    hold(&mut desk, a, &persistent);
+    assert!(desk.expelled.contains(&a));
+}
+
+#[test]
+fn what_a_dead_process_held_is_free() {
+    let mut desk = Desk::new(|_| {});
+    let a = job_with(&mut desk, "a", 10, 30);
+    let held = desk.pieces(a, T);
+    hold(&mut desk, a, &held);
+    desk.end(a);
+    assert!(desk.scheduler.tenants().is_empty());
+    let b = job_with(&mut desk, "b", 10, 90);
+    assert_eq!(desk.units(b, T), 90);
+}
