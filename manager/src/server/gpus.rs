@@ -398,6 +398,14 @@ impl MoverLink {
 }
 
 impl MoverState {
+    /// Of a mover that has heard nothing and has these orders to carry out.
+    #[cfg(test)]
+    pub(crate) fn of(process: ProcessName, orders: Vec<ToMover>) -> Self {
+        let mut line = Line::new();
+        orders.iter().for_each(|order| drop(line.say(order.clone()).unwrap()));
+        Self { process: Some(process), orders: orders.into(), line, ..Self::default() }
+    }
+
     /// Its present process.
     pub(crate) fn process(&self) -> Option<ProcessName> {
         self.process

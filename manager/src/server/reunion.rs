@@ -103,7 +103,9 @@ mod tests {
     use super::*;
     use tidegate_ffi::units::{Class, GpuUuid, SlotIndex, Step, Units};
     use tidegate_ffi::wire::Connection;
-    use tidegate_ffi::wire::message::{FromMover, FromShim, LeaseRequest, Ticket, ToManager};
+    use tidegate_ffi::wire::message::{
+        FromMover, FromShim, JobClaim, JobSpec, LeaseRequest, Ticket, ToManager,
+    };
 
     const LEASE: Step = Step(2);
 
@@ -206,6 +208,21 @@ mod tests {
         drop(connection);
         let reunion = resume(&mut server, 2, WHO, genuine).1;
         assert!(matches!(reunion, Reunion::Refused { .. }), "{reunion:?}");
+    }
+
+    #[test]
+    fn a_process_whose_welcome_was_lost_begins_anew() {
+        let mut server = server();
+        let own = crate::process::ProcessName::own();
+        let (first, _page) = join(&mut server, 1);
+        server.clients.get_mut(&ClientId(1)).unwrap().name = own;
+        drop(first);
+        connect(&mut server, 2);
+        server.clients.get_mut(&ClientId(2)).unwrap().name = own;
+        let (_page, file) = Page::create().unwrap();
+        say(&mut server, 2, FromShim::Hello(JobClaim::Own(JobSpec::default())), vec![file]);
+        let sessions: Vec<_> = server.scheduler.sessions().keys().copied().collect();
+        assert_eq!(sessions, [SessionId(2)], "it is one process, and is not waited for twice");
     }
 
     #[test]

@@ -292,3 +292,172 @@ impl Holdings {
         Ok(more)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::gpus::MoverState;
+    use super::super::super::stage;
+    use super::*;
+    use std::borrow::Cow;
+    use std::os::fd::AsFd;
+    use std::thread::JoinHandle;
+    use tempfile::TempDir;
+    use tidegate_ffi::units::Step;
+    use tidegate_ffi::wire::message::ToMover;
+
+    const GPU: GpuUuid = stage::GPU;
+
+    /// A place where a manager has died, whose mover this process is.
+    struct Place {
+        directory: TempDir,
+        listener: UnixListener,
+        file: StateFile,
+        stop: (UnixStream, UnixStream),
+    }
+
+    impl Place {
+        fn new(pieces: &[u64], orders: Vec<ToMover>) -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let socket = directory.path().join("socket");
+            let own = ProcessName::own().unwrap();
+            WillFile::new(vec![(GPU, own)], Some("/node".into())).write(&socket).unwrap();
+            let mut file = StateFile::create().unwrap();
+            let server = stage::server();
+            let mut state = State::of(&server);
+            state.movers.insert(GPU, Cow::Owned(MoverState::of(own, orders)));
+            state.pieces = pieces.iter().map(|piece| (PieceId(*piece), GPU, 4096)).collect();
+            file.write(Record::State, &state).unwrap();
+            let listener = UnixListener::bind(&socket).unwrap();
+            Self { directory, listener, file, stop: UnixStream::pair().unwrap() }
+        }
+
+        fn socket(&self) -> PathBuf {
+            self.directory.path().join("socket")
+        }
+
+        fn gather(&self, patience: Duration) -> anyhow::Result<Gathered> {
+            gather(&self.socket(), &self.listener, &self.stop.0, patience)
+        }
+
+        /// A mover that comes and hands over these pieces; what it is answered.
+        fn mover(&self, heard: u64, pieces: &[u64]) -> JoinHandle<Reunion> {
+            let connection = Connection::connect(&self.socket()).unwrap();
+            let state = self.file.share().unwrap();
+            let names: Vec<_> = pieces.iter().map(|piece| (PieceId(*piece), 4096)).collect();
+            std::thread::spawn(move || {
+                let orphan = ToManager::Orphan(Orphan { gpu: GPU, heard });
+                connection.send(&orphan, &[state.as_fd()]).unwrap();
+                let (answer, _) = connection.receive::<Reunion>().unwrap();
+                if let Reunion::Resumed { .. } = answer {
+                    let fds = vec![state.as_fd(); names.len()];
+                    let holds = FromMover::Holds { pieces: names, slabs: Vec::new(), more: true };
+                    connection.send(&holds, &fds).unwrap();
+                    let last = FromMover::Holds { pieces: Vec::new(), slabs: vec![3], more: false };
+                    connection.send(&last, &[state.as_fd(), state.as_fd()]).unwrap();
+                }
+                answer
+            })
+        }
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_mover_that_comes_hands_over_what_it_has() {
+        let place = Place::new(&[5, 6], Vec::new());
+        let mover = place.mover(0, &[5, 6, 7]);
+        let heritage = place.gather(LONG).unwrap().heritage.unwrap();
+        assert_eq!(mover.join().unwrap(), Reunion::Resumed { heard: 0 });
+        let orphan = &heritage.movers[&GPU];
+        assert_eq!((orphan.pieces.len(), orphan.slabs.len(), orphan.heard), (3, 1, 0));
+        assert_eq!((heritage.gpus(), heritage.node()), (vec![GPU], Some(Path::new("/node"))));
+    }
+
+    #[test]
+    fn a_mover_that_knows_another_conversation_is_refused() {
+        let place = Place::new(&[], Vec::new());
+        let mover = place.mover(9, &[]);
+        let reason = refusal(&place, mover);
+        assert!(reason.contains("message 9"), "{reason}");
+    }
+
+    #[test]
+    fn a_mover_that_was_not_handed_everything_is_refused() {
+        let adopt = ToMover::Adopt { pieces: Vec::new(), slabs: Vec::new(), again: None };
+        let place = Place::new(&[], vec![adopt]);
+        let mover = place.mover(0, &[]);
+        let reason = refusal(&place, mover);
+        assert!(reason.contains("has not got all"), "{reason}");
+    }
+
+    /// Lets a mover come without killing it; why it is refused.
+    fn refusal(place: &Place, mover: JoinHandle<Reunion>) -> String {
+        let own = ProcessName::own().unwrap();
+        let awaited = BTreeMap::from([(GPU, (own, own.open().unwrap()))]);
+        let mut gathering = Gathering { awaited, heritage: None, early: Vec::new(), node: None };
+        let connection = Connection::from(place.listener.accept().unwrap().0);
+        gathering.reunite(GPU, &connection).err().expect("it is refused");
+        match mover.join().unwrap() {
+            Reunion::Refused { reason } => reason,
+            resumed => panic!("{resumed:?}"),
+        }
+    }
+
+    #[test]
+    fn who_lacks_a_piece_that_nobody_destroys_lacks_it() {
+        let place = Place::new(&[5, 6], vec![ToMover::Destroy { step: Step(1), pieces: vec![PieceId(6)] }]);
+        let state: State<'static> = place.file.read(Record::State).unwrap();
+        let piece = |bytes| HeldPiece { gpu: GPU, bytes, fd: Arc::new(place.file.share().unwrap()) };
+        let found = |bytes| BTreeMap::from([(PieceId(5), piece(bytes))]);
+        assert_eq!(missing(&state, GPU, &found(4096)), None);
+        assert_eq!(missing(&state, GPU, &found(8192)), Some(PieceId(5)));
+        assert_eq!(missing(&state, GPU, &BTreeMap::new()), Some(PieceId(5)));
+        assert_eq!(missing(&state, GpuUuid([9; 16]), &BTreeMap::new()), None);
+    }
+
+    #[test]
+    fn without_a_will_there_is_nothing_to_wait_for() {
+        let place = Place::new(&[], Vec::new());
+        WillFile::remove(&place.socket());
+        assert!(place.gather(LONG).unwrap().heritage.is_none());
+    }
+
+    #[test]
+    fn who_is_asked_to_end_while_it_waits_ends() {
+        let place = Place::new(&[], Vec::new());
+        let own = ProcessName::own().unwrap();
+        let awaited = BTreeMap::from([(GPU, (own, own.open().unwrap()))]);
+        let mut gathering = Gathering { awaited, heritage: None, early: Vec::new(), node: None };
+        std::io::Write::write_all(&mut &place.stop.1, &[1]).unwrap();
+        assert!(!gathering.wait(&place.listener, &place.stop.0, Instant::now() + LONG).unwrap());
+    }
+
+    #[test]
+    fn others_wait_until_the_manager_serves_and_the_dead_are_not_waited_for() {
+        let place = Place::new(&[], Vec::new());
+        let mut mover =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let name = ProcessName::of(mover.id() as i32).unwrap();
+        let awaited = BTreeMap::from([(GPU, (name, name.open().unwrap()))]);
+        let mut gathering = Gathering { awaited, heritage: None, early: Vec::new(), node: None };
+        let _client = UnixStream::connect(place.socket()).unwrap();
+        gathering.take(place.listener.accept().unwrap().0);
+        assert_eq!(gathering.early.len(), 1);
+        mover.kill().unwrap();
+        assert!(gathering.wait(&place.listener, &place.stop.0, Instant::now() + LONG).unwrap());
+        assert!(gathering.heritage.is_none());
+        mover.wait().unwrap();
+    }
+
+    #[test]
+    fn who_does_not_come_is_killed() {
+        let place = Place::new(&[], Vec::new());
+        let mut mover =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        WillFile::new(vec![(GPU, ProcessName::of(mover.id() as i32).unwrap())], None)
+            .write(&place.socket())
+            .unwrap();
+        assert!(place.gather(Duration::from_millis(10)).unwrap().heritage.is_none());
+        assert!(!mover.wait().unwrap().success());
+    }
+}
