@@ -11,9 +11,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use support::patience::{Lines, output};
 use support::{Jobs, Manager, train_digits};
-use tidegate_ffi::units::{Class, GpuUuid, PieceId, SlotIndex, Step, TenantId, Units};
+use tidegate_ffi::units::{Class, GpuUuid, PieceId, SessionId, SlotIndex, Step, TenantId, Units};
+use tidegate_ffi::wire::line::Numbered;
 use tidegate_ffi::wire::message::{
-    Drained, FromCommand, FromShim, JobClaim, JobSpec, LeaseRequest, ToManager, When,
+    Drained, FromCommand, FromShim, JobClaim, JobSpec, LeaseRequest, Resume, Ticket, ToManager, When,
 };
 use tidegate_ffi::wire::page::Page;
 use tidegate_ffi::wire::{Connection, Header};
@@ -32,17 +33,27 @@ fn attack() {
     for round in 0.. {
         let Ok(connection) = Connection::connect(Path::new(&socket)) else { return };
         // Whatever becomes of it: the next one follows.
-        match round % 8 {
+        match round % 9 {
             0 => garbage(&socket, round),
             1 => flood(&connection, |_| ToManager::Command(FromCommand::Status { when: When::Now })),
             2 => flood(&connection, |_| ToManager::Command(FromCommand::Register(JobSpec::default()))),
-            3 => flood(&connection, |_| ToManager::Shim(FromShim::Idle)),
+            3 => flood(&connection, |n| words(n + 1, FromShim::Idle)),
             4 => lie(&connection, round),
-            5 => flood(&connection, |n| ToManager::Shim(lies(n)[n as usize % 8].clone())),
-            6 => drop(connection.send(&ToManager::Shim(hello()), &vec![std::io::stdin().as_fd(); 100])),
-            _ => flood(&connection, |_| ToManager::Shim(hello())),
+            5 => flood(&connection, |n| words(n + 1, lies(n)[n as usize % 8].clone())),
+            6 => drop(connection.send(&words(1, hello()), &vec![std::io::stdin().as_fd(); 100])),
+            7 => flood(&connection, guess),
+            _ => flood(&connection, |n| words(n + 1, hello())),
         }
     }
+}
+
+fn words(number: u64, message: FromShim) -> ToManager {
+    ToManager::Shim(Numbered { number, heard: 0, message })
+}
+
+/// A ticket of a session that is another's.
+fn guess(n: u64) -> ToManager {
+    ToManager::Resume(Resume { ticket: Ticket { session: SessionId(n), secret: n.into() }, heard: n })
 }
 
 fn hello() -> FromShim {
@@ -63,9 +74,9 @@ fn flood(connection: &Connection, message: impl Fn(u64) -> ToManager) {
 /// Says hello as it should be said, then what is not so.
 fn lie(connection: &Connection, round: u64) {
     let Ok((_page, file)) = Page::create() else { return };
-    let _ = connection.send(&ToManager::Shim(hello()), &[file.as_fd()]);
+    let _ = connection.send(&words(1, hello()), &[file.as_fd()]);
     let lies = lies(round);
-    let _ = connection.send(&ToManager::Shim(lies[round as usize / 8 % lies.len()].clone()), &[]);
+    let _ = connection.send(&words(2, lies[round as usize / 9 % lies.len()].clone()), &[]);
 }
 
 fn lies(n: u64) -> [FromShim; 8] {

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 use support::patience::{Lines, PATIENCE};
 use support::{Jobs, MIB, Manager, Probe, Status, train_digits};
-use tidegate_manager::mover::death;
+use tidegate_manager::death;
 use tidegate_manager::software_gpu::{NODE_VARIABLE, SoftwareNode};
 
 const OPTIONS: [&str; 7] = ["--unit", "64KiB", "--offset", "64KiB", "--slice", "5ms", "--poison"];

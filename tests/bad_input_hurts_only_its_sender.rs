@@ -8,9 +8,10 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use support::patience::{PATIENCE, within};
 use support::{Jobs, MIB, Manager};
-use tidegate_ffi::units::{Class, SlotIndex, Step, TenantId, Units};
+use tidegate_ffi::units::{Class, GpuUuid, SessionId, SlotIndex, Step, TenantId, Units};
+use tidegate_ffi::wire::line::Numbered;
 use tidegate_ffi::wire::message::{
-    FromCommand, FromShim, JobClaim, JobSpec, LeaseRequest, ToManager, ToShim, When,
+    FromCommand, FromShim, JobClaim, JobSpec, LeaseRequest, Orphan, Resume, Ticket, ToManager, ToShim, When,
 };
 use tidegate_ffi::wire::page::Page;
 use tidegate_ffi::wire::{Connection, Header};
@@ -30,13 +31,23 @@ fn other_version() -> Vec<u8> {
     header.to_vec()
 }
 
+/// The message of a process that has this number among those that it says.
+fn words(number: u64, message: FromShim) -> ToManager {
+    ToManager::Shim(Numbered { number, heard: 0, message })
+}
+
+/// What a process is told next, if anything.
+fn hear(connection: &Connection) -> Option<ToShim> {
+    connection.receive::<Numbered<ToShim>>().ok().map(|(letter, _)| letter.message)
+}
+
 /// A client that says hello properly and then asks for what is not its own.
 fn lie(manager: &Manager) -> ToShim {
     let connection = Connection::connect(&manager.socket()).unwrap();
     let (_page, file) = Page::create().unwrap();
     let hello = FromShim::Hello(JobClaim::Own(JobSpec { name: "liar".into(), ..JobSpec::default() }));
-    connection.send(&ToManager::Shim(hello), &[file.as_fd()]).unwrap();
-    assert!(matches!(connection.receive::<ToShim>().unwrap().0, ToShim::Welcome { .. }));
+    connection.send(&words(1, hello), &[file.as_fd()]).unwrap();
+    assert!(matches!(hear(&connection), Some(ToShim::Welcome { .. })));
     let request = LeaseRequest {
         step: Step(1),
         tenant: TenantId(1),
@@ -45,12 +56,12 @@ fn lie(manager: &Manager) -> ToShim {
         units: Units(u32::MAX),
         ahead: Units(u32::MAX),
     };
-    connection.send(&ToManager::Shim(FromShim::Lease(request)), &[]).unwrap();
+    connection.send(&words(2, FromShim::Lease(request)), &[]).unwrap();
     let refusal = move || loop {
-        match connection.receive::<ToShim>() {
-            Ok((answer @ ToShim::Refused { .. }, _)) => return answer,
-            Ok(_) => {}
-            Err(error) => panic!("it was not told why: {error}"),
+        match hear(&connection) {
+            Some(answer @ ToShim::Refused { .. }) => return answer,
+            Some(_) => {}
+            None => panic!("it was not told why"),
         }
     };
     within(PATIENCE, refusal).expect("the liar is not refused")
@@ -90,8 +101,12 @@ fn command(question: FromCommand) -> ToManager {
 
 /// Says hello with a proper page.
 fn say_hello(connection: &Connection, claim: JobClaim) {
+    say_hello_as(1, connection, claim);
+}
+
+fn say_hello_as(number: u64, connection: &Connection, claim: JobClaim) {
     let (_page, file) = Page::create().unwrap();
-    connection.send(&ToManager::Shim(FromShim::Hello(claim)), &[file.as_fd()]).unwrap();
+    connection.send(&words(number, FromShim::Hello(claim)), &[file.as_fd()]).unwrap();
 }
 
 /// Waits until the manager has ended the connection.
@@ -122,8 +137,22 @@ fn words_at_the_wrong_time_end_the_connection() {
     beside_an_honest_job(|manager| {
         let twice = connect(manager);
         say_hello(&twice, own());
-        say_hello(&twice, own());
+        say_hello_as(2, &twice, own());
         ends(twice, "says hello twice");
+        let skipping = connect(manager);
+        say_hello_as(2, &skipping, own());
+        ends(skipping, "leaves out a message");
+        let foreseeing = connect(manager);
+        let letter = Numbered { number: 1, heard: 9, message: FromShim::Hello(own()) };
+        foreseeing.send(&ToManager::Shim(letter), &[]).unwrap();
+        ends(foreseeing, "has heard what was not said");
+        let thief = connect(manager);
+        let ticket = Ticket { session: SessionId(1), secret: 0 };
+        thief.send(&ToManager::Resume(Resume { ticket, heard: 0 }), &[]).unwrap();
+        ends(thief, "guesses a ticket");
+        let orphan = connect(manager);
+        orphan.send(&ToManager::Orphan(Orphan { gpu: GpuUuid([0; 16]), heard: 0 }), &[]).unwrap();
+        ends(orphan, "is nobody's mover");
         let both = connect(manager);
         both.send(&register(), &[]).unwrap();
         say_hello(&both, own());
@@ -147,7 +176,7 @@ fn words_at_the_wrong_time_end_the_connection() {
 fn who_brings_wrong_files_loses_the_connection() {
     let plain = tempfile::tempfile().unwrap();
     let (pipe, _other) = std::io::pipe().unwrap();
-    let hello = ToManager::Shim(FromShim::Hello(JobClaim::Own(JobSpec::default())));
+    let hello = words(1, FromShim::Hello(JobClaim::Own(JobSpec::default())));
     beside_an_honest_job(|manager| {
         for fds in [vec![], vec![plain.as_fd()], vec![pipe.as_fd()], vec![plain.as_fd(); 200]] {
             let connection = connect(manager);
@@ -185,7 +214,7 @@ fn a_process_has_only_so_many_connections() {
         let mut crowd: Vec<Connection> = (0..32).map(|_| connect(manager)).collect();
         for connection in &crowd {
             say_hello(connection, JobClaim::Own(JobSpec::default()));
-            assert!(matches!(connection.receive::<ToShim>().unwrap().0, ToShim::Welcome { .. }));
+            assert!(matches!(hear(connection), Some(ToShim::Welcome { .. })));
         }
         ends(connect(manager), "has too many connections");
         crowd.clear();

@@ -4,13 +4,17 @@
 //! - [`scheduler`]: who runs, and who has what: pure;
 //! - [`ledger`]: one GPU's units: pure;
 //! - [`mover`]: the process that makes GPU memory and moves bytes;
-//! - [`command`]: the command line.
+//! - [`command`]: the command line;
+//! - [`process`]: processes by name;
+//! - [`death`]: deaths at chosen moments, for tests.
 
 pub mod artifacts;
 pub mod command;
+pub mod death;
 pub mod hardware;
 pub mod ledger;
 pub mod mover;
+pub mod process;
 pub mod scheduler;
 pub mod server;
 pub mod software_gpu;

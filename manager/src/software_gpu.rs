@@ -16,7 +16,6 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
-use tempfile::TempDir;
 use tidegate_ffi::units::GpuUuid;
 
 /// The environment variable that names the node to the software driver.
@@ -101,11 +100,22 @@ struct GpuEntry {
     module_bytes: u64,
 }
 
-/// A directory of software GPUs; dropping it removes them.
+/// A directory of software GPUs; dropping it removes them, where they are one's own.
 #[derive(Debug)]
 pub struct SoftwareNode {
-    directory: TempDir,
+    directory: PathBuf,
     gpus: Vec<GpuUuid>,
+    is_own: bool,
+}
+
+impl Drop for SoftwareNode {
+    fn drop(&mut self) {
+        if self.is_own
+            && let Err(error) = std::fs::remove_dir_all(&self.directory)
+        {
+            tracing::warn!(%error, "software GPUs cannot be removed");
+        }
+    }
 }
 
 impl SoftwareNode {
@@ -132,12 +142,22 @@ impl SoftwareNode {
         for gpu in &gpus {
             std::fs::create_dir(directory.path().join(gpu.to_string()))?;
         }
-        Ok(Self { directory, gpus })
+        Ok(Self { directory: directory.keep(), gpus, is_own: true })
+    }
+
+    /// The GPUs that another process has made.
+    pub fn of_another(directory: PathBuf, gpus: Vec<GpuUuid>) -> Self {
+        Self { directory, gpus, is_own: false }
+    }
+
+    /// They are one's own from now on.
+    pub fn take_over(&mut self) {
+        self.is_own = true;
     }
 
     /// The directory.
     pub fn path(&self) -> &Path {
-        self.directory.path()
+        &self.directory
     }
 
     /// The GPUs, in the order of their device numbers.

@@ -3,7 +3,7 @@
 //! Invariant: every function is harmless without a manager, on any thread, with any argument.
 
 use crate::classify::Scopes;
-use crate::log::info;
+use crate::log::{Once, info};
 use crate::process;
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -91,8 +91,11 @@ pub extern "C" fn tidegate_hold(address: u64) {
 pub extern "C" fn tidegate_job_done() {
     shielded(|| {
         if let Some(process) = process::active() {
-            // Without a manager there is nobody to tell.
-            let _ = process.link.send(FromShim::JobDone);
+            static SAID: Once = Once::new();
+            if SAID.is_first() {
+                // When the session is over there is nobody to tell.
+                let _ = process.link.send(FromShim::JobDone);
+            }
         }
     });
 }

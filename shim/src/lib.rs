@@ -16,6 +16,10 @@
 //!            Unmap, Map ─► reader ────► gate thread: pieces away, pieces back         (mapping)
 //!            Open ───────► reader ────► gate thread: everybody goes on                   (gate)
 //! ```
+//! A manager that is gone is waited for by whoever needs it, and by nobody else; the next one goes
+//! on with the conversation ([`outgoing`], [`reunion`]). Only its refusal ends the session: who is
+//! open then goes on with what it has, who is stopped is never let go on ([`gate`]).
+//!
 //! How calls get here: by our exports (linked programs), by our `dlsym` ([`symbols`]) and by the
 //! answers of `cuGetProcAddress` ([`proc_address`]). Which functions there are, and of which
 //! kind, says the one table in `tidegate_ffi::cuda::functions`; [`hooks`] makes the exports of it.
@@ -44,8 +48,10 @@ mod liveness;
 mod log;
 mod mapping;
 mod orders;
+mod outgoing;
 mod proc_address;
 mod process;
+mod reunion;
 mod settings;
 mod status;
 mod symbols;

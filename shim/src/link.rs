@@ -6,27 +6,48 @@
 //!        └────────── reader ◄─────────┘
 //! gate thread ◄── orders, in order ──┘
 //! ```
-//! Invariant: answers are handed to whoever asked and orders to the gate thread in the order in
-//! which the manager sent them; the reader itself never waits for anything but the socket, so an
-//! answer gets through while an order is being carried out.
+//! The connection may end, and the manager with it: the reader waits for the next one (`reunion`),
+//! and the conversation goes on where it was. Nobody else notices but by waiting. Only a manager's
+//! refusal ends the session.
+//!
+//! Invariant: answers are handed to whoever asked and orders to the gate thread, each once, in the
+//! order in which the manager sent them; the reader itself never waits for anything but the socket,
+//! so an answer gets through while an order is being carried out.
 
 use crate::gate::{Arrival, GATE};
-use crate::log::{debug, info};
+use crate::log::{Level, Once, debug, info, warning};
+use crate::outgoing::{Letter, Outgoing};
+use crate::reunion::{Found, Session};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::fmt;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 use tidegate_ffi::units::{PieceId, Step, TenantId};
 use tidegate_ffi::wire::Connection;
-use tidegate_ffi::wire::message::{FromShim, Layout, Placed, ToManager, ToShim};
+use tidegate_ffi::wire::line::{Line, Numbered};
+use tidegate_ffi::wire::message::{FromShim, Layout, Placed, ToShim};
 
-/// The manager cannot be asked, or will not answer any more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the manager is gone")]
-pub struct Gone;
+/// The session is over: no manager will answer any more.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the manager is gone: {0}")]
+pub struct Gone(Arc<str>);
+
+impl Gone {
+    /// And why.
+    pub fn because(reason: &str) -> Self {
+        Self(reason.into())
+    }
+
+    /// Tells the user, and what follows for the program: once, with what is noticed first.
+    pub fn explain(&self, consequence: fmt::Arguments<'_>) {
+        static SAID: Once = Once::new();
+        SAID.say(Level::Warn, format_args!("{self}; {consequence}"));
+    }
+}
 
 /// An answer of the manager.
 pub enum Reply {
@@ -59,8 +80,8 @@ pub enum Reply {
 pub enum Order {
     /// A message that is no answer, with its file descriptors.
     Message(ToShim, Vec<OwnedFd>),
-    /// The manager is gone; no more orders.
-    Gone,
+    /// The session is over; no more orders.
+    Over(Gone),
 }
 
 /// Where the answers to one question wait. Its lock is the innermost: it may be taken while
@@ -75,8 +96,8 @@ struct Mailbox {
 #[derive(Default)]
 struct Letters {
     replies: VecDeque<Reply>,
-    /// The manager is gone: nothing more will come.
-    gone: bool,
+    /// The session is over: nothing more will come.
+    gone: Option<Gone>,
 }
 
 #[derive(Default)]
@@ -84,7 +105,7 @@ struct Waiting {
     /// The questions whose last answer has not come.
     by_step: HashMap<Step, Arc<Mailbox>>,
     flow: Flow,
-    gone: bool,
+    gone: Option<Gone>,
 }
 
 /// What happens to pieces that come.
@@ -102,38 +123,37 @@ enum Flow {
     Void,
 }
 
-/// The connection, shared by all threads of the process.
+/// The conversation with the manager, shared by all threads of the process.
 pub struct Link {
-    connection: Connection,
-    /// Held while one frame is sent, so that frames do not mix.
-    sending: Mutex<()>,
+    session: Session,
+    outgoing: Outgoing,
     waiting: Mutex<Waiting>,
     next_step: AtomicU64,
 }
 
+/// How reading from a connection ended.
+enum End {
+    /// The connection ended; the session has not.
+    Parted,
+    /// The session is over.
+    Over(Gone),
+}
+
 impl Link {
-    /// Talks over a connection whose handshake is done.
-    pub fn new(connection: Connection) -> Self {
-        Self { connection, sending: Mutex::new(()), waiting: Mutex::default(), next_step: AtomicU64::new(1) }
+    /// Goes on after a handshake over this connection.
+    pub fn new(connection: Arc<Connection>, line: Line<Letter>, session: Session) -> Self {
+        let outgoing = Outgoing::new(connection, line);
+        Self { session, outgoing, waiting: Mutex::default(), next_step: AtomicU64::new(1) }
     }
 
     /// Sends a message.
     pub fn send(&self, message: FromShim) -> Result<(), Gone> {
-        self.send_with(message, &[])
+        self.outgoing.say(Letter::new(message, Vec::new()))
     }
 
-    /// Sends a message with file descriptors.
-    pub fn send_with(&self, message: FromShim, fds: &[BorrowedFd<'_>]) -> Result<(), Gone> {
-        let _turn = self.sending.lock();
-        self.send_in_turn(message, fds)
-    }
-
-    fn send_in_turn(&self, message: FromShim, fds: &[BorrowedFd<'_>]) -> Result<(), Gone> {
-        debug!("to the manager: {message:?}");
-        self.connection.send(&ToManager::Shim(message), fds).map_err(|error| {
-            debug!("{error}");
-            Gone
-        })
+    /// Whether a manager would hear it now.
+    pub fn has_manager(&self) -> bool {
+        self.outgoing.is_open()
     }
 
     /// Asks something; the answers come through the result.
@@ -143,8 +163,8 @@ impl Link {
         let mailbox = Arc::new(Mailbox::of(&question));
         {
             let mut waiting = self.waiting.lock();
-            if waiting.gone {
-                return Err(Gone);
+            if let Some(gone) = &waiting.gone {
+                return Err(gone.clone());
             }
             waiting.by_step.insert(step, mailbox.clone());
         }
@@ -153,18 +173,56 @@ impl Link {
         Ok(replies)
     }
 
-    /// Reads until the connection ends: the reader thread's whole life.
-    pub fn read(&self, orders: &Sender<Order>) {
-        let end = loop {
-            match self.connection.receive::<ToShim>() {
-                Ok((message, fds)) => self.dispatch(message, fds, orders),
-                Err(error) => break error,
+    /// Reads until the session is over: the reader thread's whole life.
+    pub fn read(&self, mut connection: Arc<Connection>, orders: &Sender<Order>) {
+        let gone = loop {
+            if let End::Over(gone) = self.read_from(&connection, orders) {
+                break gone;
             }
+            connection = match self.meet_again() {
+                Ok(connection) => connection,
+                Err(gone) => break gone,
+            };
         };
-        info!("the connection to the manager has ended: {end}");
-        self.hang_up();
+        self.hang_up(&gone);
         // The gate thread may have ended already; then nobody needs to know.
-        let _ = orders.send(Order::Gone);
+        let _ = orders.send(Order::Over(gone));
+    }
+
+    fn read_from(&self, connection: &Connection, orders: &Sender<Order>) -> End {
+        loop {
+            let (letter, fds) = match connection.receive::<Numbered<ToShim>>() {
+                Ok(received) => received,
+                Err(error) => {
+                    info!("the connection to the manager has ended: {error}");
+                    return End::Parted;
+                }
+            };
+            match self.outgoing.hear(letter) {
+                Ok(Some(ToShim::Refused { reason })) => return End::Over(Gone::because(&reason)),
+                Ok(Some(message)) => self.dispatch(message, fds, orders),
+                Ok(None) => {}
+                Err(error) => return End::Over(Gone::because(&error.to_string())),
+            }
+        }
+    }
+
+    /// Waits for the next manager and goes on with it.
+    fn meet_again(&self) -> Result<Arc<Connection>, Gone> {
+        self.outgoing.part();
+        let mut absence = Absence::default();
+        let found = self.session.find_manager(self.outgoing.heard(), || absence.notice(self.anybody_waits()));
+        let Found { connection, heard } = found.map_err(|reason| Gone::because(&reason))?;
+        let connection = Arc::new(connection);
+        let resumed = self.outgoing.resume(connection.clone(), heard);
+        resumed.map_err(|error| Gone::because(&error.to_string()))?;
+        info!("a manager has taken the session up");
+        Ok(connection)
+    }
+
+    /// Whether a thread of the program waits for what only a manager can give.
+    fn anybody_waits(&self) -> bool {
+        GATE.has_waiters() || !self.waiting.lock().by_step.is_empty()
     }
 
     fn dispatch(&self, message: ToShim, fds: Vec<OwnedFd>, orders: &Sender<Order>) {
@@ -178,9 +236,11 @@ impl Link {
                 self.waiting.lock().answer_last(step, Reply::Refused(reason));
             }
             ToShim::Leased { step, pieces, more } => self.waiting.lock().leased(step, pieces, fds, more),
-            ToShim::Refused { reason } => self.refuse_all(&reason),
-            // Only the handshake expects it.
-            ToShim::Welcome { .. } => {}
+            ToShim::AttachRefused { step, reason } => {
+                self.waiting.lock().answer_last(step, Reply::Refused(reason));
+            }
+            // The first is expected by the handshake only, the second is the last and not handed on.
+            ToShim::Welcome { .. } | ToShim::Refused { .. } | ToShim::Heard => {}
             order => {
                 if order == ToShim::Open {
                     self.waiting.lock().flow = Flow::Through;
@@ -213,37 +273,33 @@ impl Link {
     pub fn send_drained(
         &self,
         drained: impl FnOnce(Vec<Step>) -> FromShim,
-        fds: &[BorrowedFd<'_>],
+        fds: Vec<OwnedFd>,
     ) -> Result<(), Gone> {
-        let _turn = self.sending.lock();
+        let mut turn = self.outgoing.take_turn();
         let unanswered = {
             let mut waiting = self.waiting.lock();
             waiting.flow = Flow::Void;
             let leases = waiting.by_step.iter().filter(|(_, mailbox)| mailbox.is_lease);
             leases.map(|(step, _)| *step).collect()
         };
-        self.send_in_turn(drained(unanswered), fds)
+        turn.say(Letter::new(drained(unanswered), fds))
     }
 
-    fn refuse_all(&self, reason: &str) {
-        let mailboxes = std::mem::take(&mut self.waiting.lock().by_step);
-        mailboxes.values().for_each(|mailbox| mailbox.put(Reply::Refused(reason.into())));
-    }
-
-    /// No more answers: everybody who waits for one is told.
-    pub fn hang_up(&self) {
+    /// The session is over: no more answers, and everybody who waits for one is told.
+    pub fn hang_up(&self, gone: &Gone) {
+        self.outgoing.end(gone.clone());
         let mailboxes: Vec<Arc<Mailbox>> = {
             let mut waiting = self.waiting.lock();
-            waiting.gone = true;
+            waiting.gone = Some(gone.clone());
             waiting.by_step.values().cloned().collect()
         };
-        mailboxes.iter().for_each(|mailbox| mailbox.close());
+        mailboxes.iter().for_each(|mailbox| mailbox.close(gone));
         GATE.give_up_closing();
     }
 
     /// Gives pieces back that nothing of the process can reach.
     pub fn give_back(&self, tenant: TenantId, pieces: Vec<PieceId>) {
-        // A manager that is gone takes nothing back.
+        // When the session is over nobody takes anything back.
         let _ = self.send(FromShim::Return { tenant, pieces });
     }
 }
@@ -283,8 +339,8 @@ impl Mailbox {
         self.came.notify_all();
     }
 
-    fn close(&self) {
-        self.inside.lock().gone = true;
+    fn close(&self, gone: &Gone) {
+        self.inside.lock().gone = Some(gone.clone());
         self.came.notify_all();
     }
 }
@@ -304,41 +360,62 @@ impl Replies<'_> {
 
     /// Waits for the next answer.
     pub fn next(&self) -> Result<Reply, Gone> {
-        self.wait(None).ok_or(Gone)
+        let mut inside = self.mailbox.inside.lock();
+        loop {
+            if let Some(answer) = inside.next() {
+                return answer;
+            }
+            self.mailbox.came.wait(&mut inside);
+        }
     }
 
     /// Waits for the next answer; says `waiting` when it has not come after a second.
     pub fn next_or_say(&self, waiting: impl FnOnce()) -> Result<Reply, Gone> {
         let soon = Instant::now() + Duration::from_secs(1);
-        if let Some(reply) = self.wait(Some(soon)) {
-            return Ok(reply);
-        }
-        if !self.mailbox.inside.lock().gone {
-            waiting();
-        }
-        self.next()
-    }
-
-    /// `None`: the manager is gone, or `until` has passed.
-    fn wait(&self, until: Option<Instant>) -> Option<Reply> {
         let mut inside = self.mailbox.inside.lock();
         loop {
-            if let Some(reply) = inside.replies.pop_front() {
-                return Some(reply);
+            if let Some(answer) = inside.next() {
+                return answer;
             }
-            if inside.gone || until.is_some_and(|until| Instant::now() >= until) {
-                return None;
-            }
-            match until {
-                None => self.mailbox.came.wait(&mut inside),
-                Some(until) => drop(self.mailbox.came.wait_until(&mut inside, until)),
+            if self.mailbox.came.wait_until(&mut inside, soon).timed_out() {
+                break;
             }
         }
+        drop(inside);
+        waiting();
+        self.next()
+    }
+}
+
+impl Letters {
+    /// What came; `None`: nothing yet.
+    fn next(&mut self) -> Option<Result<Reply, Gone>> {
+        self.replies.pop_front().map(Ok).or_else(|| self.gone.clone().map(Err))
     }
 }
 
 impl Drop for Replies<'_> {
     fn drop(&mut self) {
         self.link.waiting.lock().by_step.remove(&self.step);
+    }
+}
+
+/// A time without a manager.
+#[derive(Default)]
+struct Absence {
+    /// Somebody waited when it was looked at last.
+    waited: bool,
+    said: bool,
+}
+
+impl Absence {
+    /// Looked at about once in a second: nothing that is waited for comes meanwhile, so who waits
+    /// twice in a row has waited since.
+    fn notice(&mut self, waits: bool) {
+        if waits && self.waited && !self.said {
+            self.said = true;
+            warning!("the manager is gone; waiting for the next one");
+        }
+        self.waited = waits;
     }
 }

@@ -10,7 +10,7 @@ use crate::link::{Gone, Order};
 use crate::log::{info, warning};
 use crate::process::Process;
 use crate::tenant::Tenant;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ pub fn carry_out(process: &'static Process, orders: &Receiver<Order>) {
     let mut watch = Watch::default();
     loop {
         match watch.next(orders) {
-            Some(Order::Gone) => return,
+            Some(Order::Over(gone)) => return part(&gone),
             Some(Order::Message(message, handles)) => {
                 watch.let_go();
                 let order = AssertUnwindSafe(|| obey(process, message, handles, &mut watch));
@@ -76,13 +76,25 @@ fn obey(process: &'static Process, message: ToShim, handles: Vec<OwnedFd>, watch
         // Answers go through the reader to whoever asked.
         ToShim::Welcome { .. }
         | ToShim::Refused { .. }
+        | ToShim::Heard
+        | ToShim::AttachRefused { .. }
         | ToShim::Attached { .. }
         | ToShim::Room { .. }
         | ToShim::Leased { .. }
         | ToShim::LeaseRefused { .. } => Ok(()),
     };
-    // The reader notices the end of the connection too, and says what there is to say.
+    // The reader notices the end of the session too: it is the next order.
     let _: Result<(), Gone> = answered;
+}
+
+/// The session is over. Who is open goes on with what it has. Who is stopped may miss memory that
+/// no manager will give back: it is never let go on.
+fn part(gone: &Gone) {
+    if GATE.is_open() {
+        return info!("{gone}");
+    }
+    gone.explain(format_args!("this process was stopped and cannot go on: its CUDA calls fail from now on"));
+    GATE.fail();
 }
 
 fn ms(milliseconds: u64) -> Duration {
@@ -109,9 +121,9 @@ fn close(process: &'static Process, closing: Closing) -> Result<(), Gone> {
         Ok((drained, maps)) => {
             process.count_switch();
             process.publish_gate(2);
-            let maps: Vec<_> = maps.iter().map(AsFd::as_fd).collect();
             let with = |outstanding| FromShim::Drained(Drained { outstanding, ..drained });
-            process.link.send_drained(with, &maps)
+            // Nobody was told, and nobody will take anything away.
+            process.link.send_drained(with, maps).inspect_err(|_| open(process))
         }
         Err(reason) => {
             info!("not drained: {reason}");
@@ -240,6 +252,11 @@ fn recall(process: &Process, tenant: TenantId) {
     }
 }
 
+/// The reader has failed: there will be no orders any more.
+fn silenced() -> Order {
+    Order::Over(Gone::because("it cannot be heard any more"))
+}
+
 /// Notices that a process submits nothing while others wait.
 #[derive(Default)]
 struct Watch {
@@ -264,12 +281,12 @@ impl Watch {
     /// The next order; `None` at a tick.
     fn next(&self, orders: &Receiver<Order>) -> Option<Order> {
         if !self.on {
-            return Some(orders.recv().unwrap_or(Order::Gone));
+            return Some(orders.recv().unwrap_or_else(|_| silenced()));
         }
         match orders.recv_timeout(TICK) {
             Ok(order) => Some(order),
             Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => Some(Order::Gone),
+            Err(RecvTimeoutError::Disconnected) => Some(silenced()),
         }
     }
 
@@ -280,7 +297,9 @@ impl Watch {
             return;
         }
         self.quiet_ticks = self.quiet_ticks.saturating_add(1);
-        if !self.said && self.quiet_ticks >= QUIET_TICKS && self.has_drained(process) {
+        // A word for the moment: for a manager that comes later it would be none.
+        let is_quiet = !self.said && self.quiet_ticks >= QUIET_TICKS && process.link.has_manager();
+        if is_quiet && self.has_drained(process) {
             self.said = process.link.send(FromShim::Idle).is_ok();
             self.probe = None;
         }

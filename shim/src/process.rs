@@ -12,10 +12,12 @@
 use crate::contexts::Contexts;
 use crate::driver;
 use crate::gate::GATE;
-use crate::link::{Link, Order, Reply};
+use crate::link::{Gone, Link, Order, Reply};
 use crate::liveness::Moment;
 use crate::log::{info, warning};
 use crate::orders;
+use crate::outgoing::Letter;
+use crate::reunion::{HANDSHAKE, Session};
 use crate::settings::{self, Settings};
 use crate::status::Status;
 use crate::tenant::Tenant;
@@ -27,16 +29,14 @@ use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
-use std::time::Duration;
 use tidegate_ffi::cuda::sys::{CUdevice, CUdeviceptr};
-use tidegate_ffi::wire::message::{FromShim, JobClaim, ToManager, ToShim};
+use tidegate_ffi::wire::line::{Line, Numbered};
+use tidegate_ffi::wire::message::{FromShim, JobClaim, Ticket, ToManager, ToShim};
 use tidegate_ffi::wire::page::{MAX_TENANTS, Page};
 use tidegate_ffi::wire::{Connection, Mapped, socket_candidates};
-
-/// How long a manager may take to answer the first message.
-const HANDSHAKE: Duration = Duration::from_secs(10);
 
 const NOT_STARTED: u8 = 0;
 const STARTING: u8 = 1;
@@ -76,7 +76,7 @@ pub fn active() -> Option<&'static Process> {
 /// Tells the manager that a thread waits at the closed gate.
 pub fn say_that_a_thread_waits() {
     if let Some(process) = active() {
-        // Without a manager there is nobody to tell; and the caller, a function that C has
+        // When the session is over there is nobody to tell; and the caller, a function that C has
         // called, must not unwind.
         let _ = catch_unwind(AssertUnwindSafe(|| process.link.send(FromShim::Waiting)));
     }
@@ -140,14 +140,18 @@ fn begin() -> Result<&'static Process, NoManager> {
     let settings = Settings::read();
     let (page, page_file) = Page::create().map_err(|error| NoManager::System(error.to_string()))?;
     let (connection, path) = connect()?;
-    let closed = greet(&connection, &settings, page_file.as_fd())
+    let Welcome { closed, ticket, line } = greet(&connection, &settings, page_file.as_fd())
         .map_err(|error| error.at(path.display().to_string()))?;
-    let process: &'static Process = Box::leak(Box::new(Process::new(connection, page, settings)));
+    // The program may change its directory before the socket is looked for again.
+    let socket = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
+    let (connection, session) = (Arc::new(connection), Session { socket, ticket, page: page_file });
+    let link = Link::new(connection.clone(), line, session);
+    let process: &'static Process = Box::leak(Box::new(Process::new(link, page, settings)));
     GATE.start(closed);
     process.publish_gate(if closed { 2 } else { 0 });
-    process.start_threads().map_err(|error| {
+    process.start_threads(connection).map_err(|error| {
         GATE.disable();
-        process.link.hang_up();
+        process.link.hang_up(&Gone::because("this process could not be prepared"));
         NoManager::System(error.to_string())
     })?;
     info!("connected to the manager at {}", path.display());
@@ -180,21 +184,31 @@ impl Unwelcome {
     }
 }
 
-/// Says hello; whether the gate starts closed.
+/// What the manager said to the hello.
+struct Welcome {
+    /// Whether the gate starts closed.
+    closed: bool,
+    ticket: Ticket,
+    line: Line<Letter>,
+}
+
+/// Says hello.
 fn greet(
     connection: &Connection,
     settings: &Settings,
     page: std::os::fd::BorrowedFd<'_>,
-) -> Result<bool, Unwelcome> {
+) -> Result<Welcome, Unwelcome> {
     let silent = |error: &dyn std::fmt::Display| Unwelcome::Silent(error.to_string());
     set_socket_timeout(connection, Timeout::Recv, Some(HANDSHAKE)).map_err(|error| silent(&error))?;
-    let hello = ToManager::Shim(FromShim::Hello(settings.claim.clone()));
-    connection.send(&hello, &[page]).map_err(|error| silent(&error))?;
-    let (answer, _) = connection.receive::<ToShim>().map_err(|error| silent(&error))?;
+    let mut line = Line::new();
+    let hello = FromShim::Hello(settings.claim.clone());
+    let said = line.say(Letter::new(hello.clone(), Vec::new())).map_err(|error| silent(&error))?;
+    connection.send(&ToManager::Shim(said.map(|_| hello)), &[page]).map_err(|error| silent(&error))?;
+    let (answer, _) = connection.receive::<Numbered<ToShim>>().map_err(|error| silent(&error))?;
     set_socket_timeout(connection, Timeout::Recv, None).map_err(|error| silent(&error))?;
-    match answer {
-        ToShim::Welcome { closed, .. } => Ok(closed),
-        ToShim::Refused { reason } => Err(Unwelcome::Refused(reason)),
+    match line.hear(answer).map_err(|error| silent(&error))? {
+        Some(ToShim::Welcome { closed, ticket, .. }) => Ok(Welcome { closed, ticket, line }),
+        Some(ToShim::Refused { reason }) => Err(Unwelcome::Refused(reason)),
         other => Err(Unwelcome::Silent(format!("it said {other:?} where a welcome was expected"))),
     }
 }
@@ -223,9 +237,9 @@ fn is_forked() -> bool {
 }
 
 impl Process {
-    fn new(connection: Connection, page: Mapped<Page>, settings: Settings) -> Self {
+    fn new(link: Link, page: Mapped<Page>, settings: Settings) -> Self {
         Self {
-            link: Link::new(connection),
+            link,
             page,
             settings,
             contexts: Contexts::default(),
@@ -236,13 +250,14 @@ impl Process {
         }
     }
 
-    fn start_threads(&'static self) -> std::io::Result<()> {
+    fn start_threads(&'static self, connection: Arc<Connection>) -> std::io::Result<()> {
         let (sender, receiver) = channel::<Order>();
         threads::spawn("tidegate-gate", move || orders::carry_out(self, &receiver))?;
         threads::spawn("tidegate-link", move || {
-            // A reader that failed is as good as a manager that is gone.
-            let _ = catch_unwind(AssertUnwindSafe(|| self.link.read(&sender)));
-            self.link.hang_up();
+            if catch_unwind(AssertUnwindSafe(|| self.link.read(connection, &sender))).is_err() {
+                // A reader that failed is as good as a manager that has refused the process.
+                self.link.hang_up(&Gone::because("it cannot be heard any more"));
+            }
         })
     }
 
@@ -290,9 +305,12 @@ impl Process {
 
     fn ask_for(&self, device: CUdevice, row: usize) -> Result<&'static Tenant, Status> {
         let gpu = driver::uuid(device)?;
-        let replies =
-            self.link.request(|step| FromShim::Attach { step, gpu }).map_err(|_| Status::NOT_READY)?;
-        let reply = replies.next_or_say(|| self.say_waiting()).map_err(|_| Status::NOT_READY)?;
+        let cannot_ask = |gone: Gone| {
+            gone.explain(format_args!("{gpu} cannot be used"));
+            Status::NOT_READY
+        };
+        let replies = self.link.request(|step| FromShim::Attach { step, gpu }).map_err(cannot_ask)?;
+        let reply = replies.next_or_say(|| self.say_waiting()).map_err(cannot_ask)?;
         match reply {
             Reply::Attached { tenant, layout } => {
                 let tenant: &'static Tenant = Box::leak(Box::new(Tenant::new(tenant, device, layout, row)));

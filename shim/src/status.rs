@@ -1,5 +1,6 @@
 //! What a hook answers.
 
+use crate::gate::Failed;
 use tidegate_ffi::cuda::DriverError;
 use tidegate_ffi::cuda::sys::CUresult;
 
@@ -24,6 +25,12 @@ impl Status {
 impl From<DriverError> for Status {
     fn from(error: DriverError) -> Self {
         Self(error.code)
+    }
+}
+
+impl From<Failed> for Status {
+    fn from(Failed: Failed) -> Self {
+        Self::NOT_READY
     }
 }
 

@@ -10,10 +10,10 @@
 
 use crate::arena::{Arena, Claim, Place};
 use crate::driver::{Context, Current, synchronize};
-use crate::gate::{Arrival, GATE};
+use crate::gate::{Arrival, Failed, GATE};
 use crate::link::{Gone, Reply};
 use crate::liveness::{Allocation, Liveness, Moment};
-use crate::log::{Level, Once, info, say};
+use crate::log::info;
 use crate::mapping::Ranges;
 use crate::process::Process;
 use crate::status::Status;
@@ -75,15 +75,28 @@ pub enum Shortage {
     /// The manager said no.
     #[error("{0}")]
     Refused(String),
-    /// The manager is gone.
+    /// There is no manager any more that could be asked.
     #[error(transparent)]
     Gone(#[from] Gone),
+    /// The process was stopped, and will not go on.
+    #[error(transparent)]
+    Failed(#[from] Failed),
     /// A driver call failed.
     #[error(transparent)]
     Driver(#[from] DriverError),
     /// The manager sent pieces that do not fit the question.
     #[error("the manager sent pieces for other slots than were asked for")]
     Misplaced,
+}
+
+impl Shortage {
+    /// As the program is told.
+    fn status(&self) -> Status {
+        match self {
+            Self::Failed(failed) => (*failed).into(),
+            _ => Status::OUT_OF_MEMORY,
+        }
+    }
 }
 
 /// An allocation that an address belongs to.
@@ -127,7 +140,7 @@ impl Tenant {
         let ranges = self.ranges()?;
         let start = self.find_room(process, class, bytes, owner).map_err(|shortage| {
             explain(bytes, class, &shortage);
-            Status::OUT_OF_MEMORY
+            shortage.status()
         })?;
         Ok(ranges.address(class, start))
     }
@@ -141,7 +154,7 @@ impl Tenant {
     ) -> Result<u64, Shortage> {
         loop {
             let place = {
-                let _pass = GATE.pass();
+                let _pass = GATE.pass()?;
                 let ahead = self.most_ahead(class);
                 let place = self.books().start(class, bytes, ahead);
                 let place = place.ok_or(Shortage::Range)?;
@@ -162,6 +175,10 @@ impl Tenant {
                 }
                 Err(shortage) => {
                     self.books().classes[class.index()].arena.abandon(&place);
+                    if matches!(shortage, Shortage::Gone(_)) {
+                        // Who is stopped is told so at the gate, and does not go on.
+                        drop(GATE.pass()?);
+                    }
                     return Err(shortage);
                 }
             }
@@ -515,12 +532,10 @@ fn wait_for_work_in(process: &Process, context: Context) -> Result<(), DriverErr
 }
 
 fn explain(bytes: u64, class: Class, shortage: &Shortage) {
-    static GONE: Once = Once::new();
     match shortage {
-        Shortage::Gone(_) => GONE.say(
-            Level::Warn,
-            format_args!("the manager is gone: what is allocated goes on, new memory cannot be had"),
-        ),
-        shortage => say(Level::Info, format_args!("no room for {bytes} bytes of {class} memory: {shortage}")),
+        Shortage::Gone(gone) => {
+            gone.explain(format_args!("what is allocated goes on, new memory cannot be had"));
+        }
+        shortage => info!("no room for {bytes} bytes of {class} memory: {shortage}"),
     }
 }

@@ -120,7 +120,10 @@ impl World {
                     self.pieces.remove(piece);
                 }
             }
-            ToMover::Forget { .. } | ToMover::Measure { .. } | ToMover::Adopt { .. } => {}
+            ToMover::Forget { .. } | ToMover::Measure { .. } => {}
+            ToMover::Adopt { .. } | ToMover::Will(_) | ToMover::Heard | ToMover::End => {
+                panic!("{order:?} is none of the scheduler's")
+            }
         }
     }
 
@@ -167,7 +170,11 @@ impl World {
         let fails = input.ratio(1, 12)?;
         let Some((gpu, order)) = self.orders.pop_front() else { return Ok(None) };
         let step = match &order {
-            ToMover::Forget { .. } | ToMover::Adopt { .. } => return Ok(None),
+            ToMover::Forget { .. }
+            | ToMover::Adopt { .. }
+            | ToMover::Will(_)
+            | ToMover::Heard
+            | ToMover::End => return Ok(None),
             ToMover::Measure { step } => {
                 let used_bytes = input.int_in_range(0..=64)? * UNIT;
                 return Ok(Some(Event::Measured { gpu, step: *step, used_bytes }));

@@ -9,7 +9,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tidegate_ffi::wire::message::{FromMover, ToManager, ToShim};
+use tidegate_ffi::wire::line::Numbered;
+use tidegate_ffi::wire::message::{FromMover, Reunion, ToManager, ToShim};
 use tidegate_ffi::wire::page::Page;
 use tidegate_ffi::wire::{Connection, Header, Limits, live};
 
@@ -18,7 +19,8 @@ const LIMITS: Limits = Limits { fds: 16, patience: Duration::from_secs(60) };
 /// Bytes → messages → bytes → the same messages.
 pub fn codec(data: &[u8]) {
     codec_of::<ToManager>(data);
-    codec_of::<ToShim>(data);
+    codec_of::<Numbered<ToShim>>(data);
+    codec_of::<Reunion>(data);
     codec_of::<FromMover>(data);
 }
 

@@ -25,6 +25,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use tidegate_ffi::units::{Class, PieceId, SlotIndex, Step, TenantId, Units};
+use tidegate_ffi::wire::line::{self, Numbered};
 use tidegate_ffi::wire::live::{self, LiveRange};
 use tidegate_ffi::wire::message::{
     Drained, FromShim, JobClaim, JobSpec, LeaseRequest, Placed, ToManager, ToShim,
@@ -67,6 +68,8 @@ struct State {
 
 struct Client {
     connection: Connection,
+    /// The conversation, of which nothing is said again: with its connection, it ends.
+    line: Mutex<line::Line<FromShim>>,
     /// The manager reads it.
     _page: Mapped<Page>,
     page: OwnedFd,
@@ -79,11 +82,19 @@ impl Client {
         let socket = std::env::var("TIDEGATE_SOCKET")?;
         let connection = Connection::connect(Path::new(&socket))?;
         let (_page, page) = Page::create()?;
-        let client =
-            Arc::new(Self { connection, _page, page, state: Mutex::default(), changed: Condvar::new() });
+        let client = Arc::new(Self {
+            connection,
+            line: Mutex::default(),
+            _page,
+            page,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
         let reader = client.clone();
         std::thread::spawn(move || {
-            while let Ok((message, fds)) = reader.connection.receive::<ToShim>() {
+            while let Ok((letter, fds)) = reader.connection.receive::<Numbered<ToShim>>() {
+                let message = reader.line().hear(letter);
+                let Ok(Some(message)) = message else { break };
                 if reader.hear(message, fds).is_err() {
                     break;
                 }
@@ -98,9 +109,15 @@ impl Client {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
+    fn line(&self) -> MutexGuard<'_, line::Line<FromShim>> {
+        self.line.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
     fn say(&self, message: FromShim, fds: &[&OwnedFd]) -> Result<(), Box<dyn Error>> {
         let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
-        Ok(self.connection.send(&ToManager::Shim(message), &fds)?)
+        // Held until it is sent: messages come in the order of their numbers.
+        let mut line = self.line();
+        Ok(self.connection.send(&ToManager::Shim(line.say(message)?), &fds)?)
     }
 
     fn wait(&self, until: impl Fn(&State) -> bool) -> Result<MutexGuard<'_, State>, Box<dyn Error>> {

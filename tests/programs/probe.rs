@@ -11,14 +11,20 @@
 //! poke NAME OFFSET BYTE        peek NAME OFFSET
 //! boundary                     info                     (free and total memory)
 //! hold NAME                    where NAME               (the files behind its addresses)
+//! cut                          ends the library's connection to the manager; how many there were
 //! ```
 
 use cudarc::driver::result;
 use cudarc::driver::sys::{CUcontext, CUdevice};
+use rustix::io::{FdFlags, fcntl_getfd};
+use rustix::net::{Shutdown, SocketAddrUnix, getpeername, shutdown};
 use std::collections::HashMap;
 use std::error::Error;
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::io::{BufRead, Write};
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 type Answer = Result<String, Box<dyn Error>>;
 
@@ -58,6 +64,7 @@ impl Probe {
             ["where", name] => self.whereabouts(name),
             ["boundary"] => boundary(),
             ["info"] => info(),
+            ["cut"] => cut(),
             _ => Err(format!("unknown order {line:?}").into()),
         }
     }
@@ -159,6 +166,30 @@ fn hold(address: u64) -> Answer {
 fn info() -> Answer {
     let (free, total) = result::mem_get_info()?;
     Ok(format!("{free} {total}"))
+}
+
+/// Ends every connection of this process to a manager's socket that a program which it starts would
+/// not inherit: those are the library's.
+fn cut() -> Answer {
+    let socket = std::env::var("TIDEGATE_SOCKET")?;
+    let directory = Path::new(&socket).parent().ok_or("no manager's socket")?;
+    let mut ended = 0;
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let number: c_int = entry?.file_name().to_string_lossy().parse()?;
+        // SAFETY: if it is closed meanwhile (it is the directory's own), the calls below say so.
+        let fd = unsafe { BorrowedFd::borrow_raw(number) };
+        let is_own = fcntl_getfd(fd).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC));
+        if is_own && peer_of(fd).is_some_and(|peer| peer.starts_with(directory)) {
+            ended += usize::from(shutdown(fd, Shutdown::Both).is_ok());
+        }
+    }
+    Ok(ended.to_string())
+}
+
+/// The path that a socket is connected to.
+fn peer_of(socket: BorrowedFd<'_>) -> Option<PathBuf> {
+    let peer = SocketAddrUnix::try_from(getpeername(socket).ok()??).ok()?;
+    Some(OsStr::from_bytes(peer.path_bytes()?).into())
 }
 
 /// Bytes that depend on the seed and the place (splitmix64).

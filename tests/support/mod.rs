@@ -6,6 +6,7 @@ pub mod users;
 
 use patience::{Lines, PATIENCE};
 use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -60,11 +61,16 @@ impl Manager {
     }
 
     pub fn status(&self) -> Status {
+        self.try_status().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// The status, if there is a manager: else what the command says of that.
+    pub fn try_status(&self) -> Result<Status, String> {
         let mut command = command();
         command.args(["status", "--json", "--socket"]).arg(self.socket());
         let output = patience::output(command);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        serde_json::from_slice(&output.stdout).unwrap()
+        let told = output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap());
+        told.ok_or_else(|| String::from_utf8_lossy(&output.stderr).into_owned())
     }
 
     /// The status, as soon as `wanted` holds of it.
@@ -112,15 +118,18 @@ impl Manager {
         self.said.ended()
     }
 
+    /// The manager that serves now: the one that was started, or one that has taken over.
     pub fn pid(&self) -> u32 {
-        self.process.id()
+        let serving = UnixStream::connect(self.socket()).ok();
+        let peer = serving.and_then(|socket| rustix::net::sockopt::socket_peercred(&socket).ok());
+        peer.map_or(self.process.id(), |peer| peer.pid.as_raw_nonzero().get() as u32)
     }
 }
 
 impl Drop for Manager {
     fn drop(&mut self) {
-        // SAFETY: a signal to our own child, which has not been waited for.
-        unsafe { libc::kill(self.process.id() as i32, libc::SIGTERM) };
+        // SAFETY: a signal to who serves our own socket, our child or another manager after it.
+        unsafe { libc::kill(self.pid() as i32, libc::SIGTERM) };
         let ended = self.said.ended();
         if !ended {
             // SAFETY: a signal to the group that was made for the manager, which has not been waited for.

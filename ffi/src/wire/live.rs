@@ -5,6 +5,7 @@
 
 use super::shared_memory::{self, SharedMemoryError};
 use crate::units::Class;
+use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -14,7 +15,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub const MAX_RANGES: usize = 1 << 20;
 
 /// A range of live bytes of one of the tenant's two address ranges.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveRange {
     /// Which address range: the birth class.
     pub class: Class,

@@ -5,17 +5,79 @@
 //!        ◄──ToShim───         ◄──FromMover──
 //!   command ──FromCommand──► manager ──ToCommand──► command
 //! ```
+//! What shims, movers and managers say to each other is numbered and outlives their connections
+//! ([`super::line`]): a new one begins with `Resume` or `Orphan`, answered by [`Reunion`].
 
-use crate::units::{Class, GpuUuid, JobId, PieceId, SlotIndex, Step, TenantId, Units};
+use super::line::Numbered;
+use crate::units::{Class, GpuUuid, JobId, PieceId, SessionId, SlotIndex, Step, TenantId, Units};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// The first message of a client, whichever it is, and all that follow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToManager {
-    /// From a process of a job.
-    Shim(FromShim),
+    /// From a process of a job. The answers are `Numbered<ToShim>`.
+    Shim(Numbered<FromShim>),
+    /// A process of a job whose connection has ended goes on over this one. With one fd: its
+    /// control page. Answered by [`Reunion`].
+    Resume(Resume),
+    /// A mover whose manager has died comes to the next one. With one fd: the state file.
+    /// Answered by [`Reunion`].
+    Orphan(Orphan),
+    /// From a mover that came as an orphan. The orders are `Numbered<ToMover>`.
+    Mover(Numbered<FromMover>),
     /// From `tidegate run`, `status` and the like.
     Command(FromCommand),
+}
+
+/// By what a manager knows a process again, beside the kernel's word of who it is.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ticket {
+    /// The process's session.
+    pub session: SessionId,
+    /// Random; known to the process and to its manager only.
+    pub secret: u128,
+}
+
+impl fmt::Debug for Ticket {
+    /// Messages are logged: the secret is not.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ticket").field("session", &self.session).finish_non_exhaustive()
+    }
+}
+
+/// The first message of a process on another connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resume {
+    /// What it was welcomed with.
+    pub ticket: Ticket,
+    /// The number of the last message that it heard.
+    pub heard: u64,
+}
+
+/// The first message of a mover to another manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Orphan {
+    /// Whose mover it is.
+    pub gpu: GpuUuid,
+    /// The number of the last message that it heard.
+    pub heard: u64,
+}
+
+/// The answer to `Resume` and `Orphan`, not numbered. Then both sides say again what the other one
+/// has not heard.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reunion {
+    /// The conversation goes on.
+    Resumed {
+        /// The number of the last message that the manager heard.
+        heard: u64,
+    },
+    /// It cannot; the connection ends.
+    Refused {
+        /// Why, in one sentence for the user.
+        reason: String,
+    },
 }
 
 /// What a job asks for, from the command line or the environment.
@@ -60,7 +122,8 @@ pub enum FromShim {
     /// The first one, at `cuInit`. With one fd: the control page (sealed memfd, [`super::page::Page`]).
     /// Answered by `Welcome` or `Refused`.
     Hello(JobClaim),
-    /// Before the first context on a GPU. Answered by `Attached` or `Refused`, when there is room.
+    /// Before the first context on a GPU. Answered by `Attached`, when there is room, or
+    /// `AttachRefused`.
     Attach {
         /// Repeated by the answer.
         step: Step,
@@ -130,6 +193,8 @@ pub enum FromShim {
     Waiting,
     /// The job said that its last iteration ended (R4.7).
     JobDone,
+    /// Nothing but that the manager's messages were heard ([`super::line::SILENCE`]).
+    Heard,
 }
 
 /// Asks for pieces to put behind slots `first .. first + units` of a class.
@@ -190,9 +255,11 @@ pub enum ToShim {
         job: JobId,
         /// Whether the gate starts closed: the job waits until `Open`.
         closed: bool,
+        /// With what the process resumes the conversation if its connection ends.
+        ticket: Ticket,
     },
-    /// The other answer to `Hello` and `Attach`. Also said to who breaks the protocol; then the
-    /// connection ends.
+    /// The other answer to `Hello`. Also said to who breaks the protocol. It is the last message:
+    /// the connection ends, and there will be no other.
     Refused {
         /// Why, in one sentence for the user.
         reason: String,
@@ -205,6 +272,13 @@ pub enum ToShim {
         tenant: TenantId,
         /// How its memory is laid out.
         layout: Layout,
+    },
+    /// The other answer to `Attach`.
+    AttachRefused {
+        /// Of the `Attach`.
+        step: Step,
+        /// Why, in one sentence for the user.
+        reason: String,
     },
     /// The answer to `MakeRoom`.
     Room {
@@ -269,6 +343,8 @@ pub enum ToShim {
         /// From now on, or no longer.
         on: bool,
     },
+    /// Nothing but that the shim's messages were heard ([`super::line::SILENCE`]).
+    Heard,
 }
 
 /// How a tenant's memory is laid out.
@@ -368,6 +444,14 @@ pub enum ToMover {
         /// Repeated by the answer.
         step: Step,
     },
+    /// What to do if the manager dies. With one descriptor: the state file, which the mover keeps
+    /// for the next manager. Not answered.
+    Will(Will),
+    /// Nothing but that the mover's messages were heard ([`super::line::SILENCE`]).
+    Heard,
+    /// The manager ends in order, and the mover with it. It is the last message. Where a
+    /// connection ends without it, the manager has died.
+    End,
 }
 
 impl ToMover {
@@ -380,9 +464,22 @@ impl ToMover {
             | ToMover::Scrub { step, .. }
             | ToMover::Destroy { step, .. }
             | ToMover::Measure { step } => Some(*step),
-            ToMover::Forget { .. } | ToMover::Adopt { .. } => None,
+            ToMover::Forget { .. }
+            | ToMover::Adopt { .. }
+            | ToMover::Will(_)
+            | ToMover::Heard
+            | ToMover::End => None,
         }
     }
+}
+
+/// How a mover finds the next manager when its own has died. Paths and words are bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Will {
+    /// The socket on which it will listen.
+    pub socket: Vec<u8>,
+    /// The words of the command line with which a mover starts it; `None`: somebody else does.
+    pub start: Option<Vec<Vec<u8>>>,
 }
 
 /// A mover's messages.
@@ -455,6 +552,18 @@ pub enum FromMover {
         /// Bytes of saved data in the DRAM tier.
         saved_bytes: u64,
     },
+    /// After an `Orphan` was taken: what the mover has. With the descriptors of the pieces and of
+    /// the slabs, in this order; the last message with that of the index behind them.
+    Holds {
+        /// Names and sizes in bytes.
+        pieces: Vec<(PieceId, u64)>,
+        /// Names of the slabs of saved bytes.
+        slabs: Vec<u32>,
+        /// More follows.
+        more: bool,
+    },
+    /// Nothing but that the manager's messages were heard ([`super::line::SILENCE`]).
+    Heard,
 }
 
 impl FromMover {

@@ -1,12 +1,14 @@
 //! What the processes of Tidegate say to each other.
 //!
 //! - [`message`]: one enum per direction;
+//! - [`line`]: conversations that outlive their connections;
 //! - [`Connection`]: frames over a Unix socket, bounded, with file descriptors;
 //! - [`page`]: the control page that a shim publishes;
 //! - [`live`]: the map of live bytes, in a sealed memfd.
 
 mod codec;
 mod connection;
+pub mod line;
 pub mod live;
 pub mod message;
 pub mod page;

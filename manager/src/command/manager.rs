@@ -3,7 +3,7 @@
 use super::connect::personal_socket;
 use super::{config, log, stop};
 use crate::scheduler::Config;
-use crate::server::{self, GpuPlan, Setup};
+use crate::server::{self, Gathered, GpuPlan, Heritage, Setup};
 use crate::software_gpu::{NodeSpec, SoftwareNode};
 use crate::{hardware, software_gpu};
 use anyhow::{Context, bail};
@@ -14,17 +14,21 @@ use rustix::io::Errno;
 use std::fs::{File, Permissions};
 use std::io::Write;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 use tidegate_ffi::units::GpuUuid;
+use tidegate_ffi::wire::message::Will;
 use tidegate_ffi::wire::system_socket;
 
 /// The line on standard output that says that clients can connect.
-pub(super) const READY: &str = "ready";
+pub(crate) const READY: &str = "ready";
 
+/// How long a manager that dies may take to let its socket go.
+const DYING: Duration = Duration::from_secs(1);
 /// 1 MiB, for the defaults.
 const MIB: u64 = 1 << 20;
 
@@ -159,22 +163,29 @@ fn serve(arguments: Options, log: Option<File>) -> anyhow::Result<ExitCode> {
     if !unit.is_power_of_two() || unit < 4096 {
         bail!("--unit {unit}: a power of two of at least 4KiB is wanted, as in 2MiB");
     }
-    let node = arguments.software_gpu.as_ref().map(|spec| SoftwareNode::create(spec, unit)).transpose()?;
-    let gpus = match &node {
-        Some(node) => node.gpus().to_vec(),
-        None => hardware_gpus(&arguments.gpu)?,
+    let group = group(arguments.group.as_deref())?;
+    let stop = server::stop_signals()?;
+    let socket = socket_path(arguments.socket.clone())?;
+    let _lock = lock(&socket)?;
+    let listener = listen(&socket, group)?;
+    let Gathered { heritage, early } = server::gather(&socket, &listener, &stop, arguments.answer_limit)?;
+    let (mut node, gpus, dram) = match &heritage {
+        Some(heritage) => inherited(heritage),
+        None => found(&arguments)?,
     };
-    let dram = dram_share(arguments.dram, gpus.len())?;
     let plans = gpus
         .iter()
         .map(|gpu| plan(*gpu, node.as_ref(), dram, log.as_ref()))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let (listener, _lock) =
-        listen(&socket_path(arguments.socket.clone())?, group(arguments.group.as_deref())?)?;
     let headroom =
         arguments.headroom.map_or(if node.is_some() { 0 } else { 1024 * MIB }, |size| size.as_u64());
     server::run(Setup {
         listener,
+        early,
+        heritage,
+        stop,
+        will: Will { socket: socket.as_os_str().as_bytes().to_vec(), start: words_for_the_next() },
+        socket,
         gpus: plans,
         gpu_memory: arguments.gpu_memory.map(|size| size.as_u64()),
         software_gpu: node.as_ref().map(|node| node.path().to_owned()),
@@ -183,7 +194,37 @@ fn serve(arguments: Options, log: Option<File>) -> anyhow::Result<ExitCode> {
         config: Box::new(move |gpu_bytes| sharing(&arguments, gpu_bytes, headroom, dram)),
         ready: Box::new(say_ready),
     })?;
+    // In order: nobody else will need them.
+    node.iter_mut().for_each(SoftwareNode::take_over);
     Ok(ExitCode::SUCCESS)
+}
+
+/// The GPUs of a new manager, and one's share of the host memory.
+fn found(arguments: &Options) -> anyhow::Result<(Option<SoftwareNode>, Vec<GpuUuid>, u64)> {
+    let unit = arguments.unit.as_u64();
+    let node = arguments.software_gpu.as_ref().map(|spec| SoftwareNode::create(spec, unit)).transpose()?;
+    let gpus = match &node {
+        Some(node) => node.gpus().to_vec(),
+        None => hardware_gpus(&arguments.gpu)?,
+    };
+    let dram = dram_share(arguments.dram, gpus.len())?;
+    Ok((node, gpus, dram))
+}
+
+/// Those of the manager before, as they were.
+fn inherited(heritage: &Heritage) -> (Option<SoftwareNode>, Vec<GpuUuid>, u64) {
+    let gpus = heritage.gpus();
+    let node = heritage.node().map(|node| SoftwareNode::of_another(node.to_owned(), gpus.clone()));
+    (node, gpus, heritage.dram_bytes())
+}
+
+/// With what a mover starts the next manager: as this one was. Where systemd has started this one, it
+/// starts the next one too.
+fn words_for_the_next() -> Option<Vec<Vec<u8>>> {
+    let own = std::process::id().to_string();
+    let is_supervised = std::env::var("SYSTEMD_EXEC_PID").is_ok_and(|pid| pid == own);
+    let words = std::env::args_os().skip(1).map(OsStringExt::into_vec);
+    (!is_supervised).then(|| words.collect())
 }
 
 /// A group's number, as `--group` names it.
@@ -292,36 +333,50 @@ fn socket_path(given: Option<PathBuf>) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// Listens on `path`: for the user alone, or for a group too. A lock beside the socket says
-/// whether a socket that is there already is somebody's; it is released by death.
-fn listen(path: &Path, group: Option<u32>) -> anyhow::Result<(UnixListener, OwnedFd)> {
+/// Takes the socket's place: a lock beside it says whether a socket that is there already is
+/// somebody's. It is released by death.
+fn lock(path: &Path) -> anyhow::Result<OwnedFd> {
     let directory = path.parent().context("the socket's path has no directory")?;
     std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
     let lock: OwnedFd = File::create(path.with_extension("lock"))
         .with_context(|| format!("making a lock in {}", directory.display()))?
         .into();
-    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+    let try_lock = || flock(&lock, FlockOperation::NonBlockingLockExclusive);
+    let locked = match try_lock() {
+        // It may be dying.
+        Err(Errno::WOULDBLOCK) if server::has_died(path, DYING) => try_lock(),
+        locked => locked,
+    };
+    match locked {
         Err(Errno::WOULDBLOCK) => {
             bail!("another manager listens on {}: use it, or another --socket", path.display())
         }
         locked => locked.with_context(|| format!("locking {}", path.display()))?,
     }
-    match std::fs::remove_file(path) {
+    Ok(lock)
+}
+
+/// Listens on `path`: for the user alone, or for a group too. The socket appears there when it is
+/// ready to be connected to: whoever waits for it sees one event.
+fn listen(path: &Path, group: Option<u32>) -> anyhow::Result<UnixListener> {
+    let new = path.with_extension("new");
+    match std::fs::remove_file(&new) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(error).with_context(|| format!("removing the old {}", path.display()));
+            return Err(error).with_context(|| format!("removing the old {}", new.display()));
         }
         _ => {}
     }
     // Nobody else may connect between bind and chmod.
     let old = rustix::process::umask(rustix::fs::Mode::from_bits_truncate(0o177));
-    let listener = UnixListener::bind(path);
+    let listener = UnixListener::bind(&new);
     rustix::process::umask(old);
-    let listener = listener.with_context(|| format!("listening on {}", path.display()))?;
+    let listener = listener.with_context(|| format!("listening on {}", new.display()))?;
     if let Some(group) = group {
-        std::os::unix::fs::chown(path, None, Some(group)).context("giving the socket to its group")?;
-        std::fs::set_permissions(path, Permissions::from_mode(0o660))?;
+        std::os::unix::fs::chown(&new, None, Some(group)).context("giving the socket to its group")?;
+        std::fs::set_permissions(&new, Permissions::from_mode(0o660))?;
     }
-    Ok((listener, lock))
+    std::fs::rename(&new, path).with_context(|| format!("listening on {}", path.display()))?;
+    Ok(listener)
 }
 
 #[cfg(test)]

@@ -12,6 +12,8 @@ mod status;
 mod stop;
 mod watch;
 
+pub(crate) use manager::READY;
+
 use anyhow::Context;
 use bytesize::ByteSize;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};

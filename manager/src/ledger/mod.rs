@@ -23,11 +23,12 @@ mod persistent;
 pub use persistent::Span;
 
 use persistent::PersistentRegion;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tidegate_ffi::units::{Class, PieceId, TenantId, Units};
 
 /// Who may use a piece's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Owner {
     /// A tenant.
     Tenant(TenantId),
@@ -36,7 +37,7 @@ pub enum Owner {
 }
 
 /// A piece as the ledger knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The first unit.
     pub start: u32,
@@ -68,7 +69,7 @@ pub enum Slack {
 }
 
 /// One GPU's units.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ledger {
     units: u32,
     headroom: u32,

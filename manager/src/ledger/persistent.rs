@@ -1,6 +1,7 @@
 //! The persistent region: each tenant's extents, with room to grow behind them (R4.5).
 
 use super::{Owner, Record};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tidegate_ffi::units::{Class, TenantId};
 
@@ -15,7 +16,7 @@ pub struct Span {
     pub end: u32,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Extent {
     tenant: TenantId,
     /// Start → end of each piece.
@@ -23,7 +24,7 @@ struct Extent {
 }
 
 /// The extents in address order. An extent begins with its first piece and ends with its last.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct PersistentRegion {
     offset: u32,
     extents: BTreeMap<u32, Extent>,

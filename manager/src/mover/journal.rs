@@ -15,10 +15,10 @@
 
 #![forbid(unsafe_code)]
 
-use super::death;
 use super::index::Index;
 use super::plan::Part;
 use super::tier::{Extent, SlabId};
+use crate::death;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::fs::File;
 use std::io;

@@ -12,7 +12,8 @@
 //!
 //! It may die at any moment, and lose nothing: the manager holds a descriptor of every piece, of
 //! every slab of the tier and of the save index (`journal`). The next mover is handed them, and the
-//! orders that were not answered are given again (I7).
+//! orders that were not answered are given again (I7). The manager may die too: the mover keeps
+//! everything, its manager's state file among it, for the next one (`link`, `orphan`, `heir`).
 //!
 //! Invariants:
 //! - an order that fails changes nothing: no piece is made, no byte is kept or forgotten (poison
@@ -23,11 +24,13 @@
 //! - the tier's memory never exceeds its share (I6).
 
 mod copy;
-pub mod death;
 mod error;
+mod heir;
 mod index;
 mod journal;
+mod link;
 mod orders;
+mod orphan;
 mod pieces;
 mod plan;
 mod save;
@@ -37,14 +40,14 @@ mod tier;
 
 use anyhow::Context as _;
 use copy::Gpu;
+use link::{Link, LinkError};
 use orders::{Answer, Mover};
-use rustix::io::Errno;
+use orphan::Orphanage;
 use std::ffi::CString;
-use std::os::fd::AsFd;
 use std::rc::Rc;
 use tidegate_ffi::units::GpuUuid;
+use tidegate_ffi::wire::Connection;
 use tidegate_ffi::wire::message::{FromMover, ToMover};
-use tidegate_ffi::wire::{Connection, ReceiveError, SendError};
 
 /// What a mover is started with.
 #[derive(Clone, Debug)]
@@ -57,39 +60,47 @@ pub struct MoverConfig {
     pub driver: CString,
 }
 
-/// Serves the manager until it closes the connection. Sends `Ready` first, or `Unusable` and ends.
+/// Serves the manager, and those after it, until one ends in order, or dies with no other to come.
+/// Sends `Ready` first, or `Unusable` and ends.
 ///
 /// # Errors
-/// The manager broke the protocol or is gone. What the driver refuses is no error of the mover:
-/// it is answered with `Failed`.
+/// The manager broke the protocol, or the next one cannot be found. What the driver refuses is no
+/// error of the mover: it is answered with `Failed`.
 pub fn run(connection: Connection, config: MoverConfig) -> anyhow::Result<()> {
+    let mut link = Link::new(connection);
     match Gpu::open(&config.driver, config.gpu) {
-        Ok(gpu) => serve(&connection, Rc::new(gpu), config.dram_bytes),
-        Err(error) => refuse(&connection, &error),
+        Ok(gpu) => serve(&mut link, Rc::new(gpu), &config),
+        Err(error) => refuse(&mut link, &error),
     }
 }
 
-fn refuse(connection: &Connection, error: &dyn std::error::Error) -> anyhow::Result<()> {
+fn refuse(link: &mut Link, error: &dyn std::error::Error) -> anyhow::Result<()> {
     tracing::warn!(%error, "the GPU is not usable");
     let message = FromMover::Unusable { reason: error.to_string() };
-    connection.send(&message, &[]).context("the manager cannot be told that its GPU is not usable")
+    Ok(link.say(Answer { message, fds: Vec::new() })?)
 }
 
-fn serve(connection: &Connection, gpu: Rc<Gpu>, dram_bytes: u64) -> anyhow::Result<()> {
-    connection.send(&ready(&gpu), &[]).context("the manager cannot be told that its GPU is ready")?;
-    let mut mover = Mover::new(gpu, dram_bytes).context("the save index cannot be made")?;
+fn serve(link: &mut Link, gpu: Rc<Gpu>, config: &MoverConfig) -> anyhow::Result<()> {
+    link.say(Answer { message: ready(&gpu), fds: Vec::new() })?;
+    let mut mover = Mover::new(gpu, config.dram_bytes).context("the save index cannot be made")?;
+    let mut orphanage = None;
     loop {
-        match connection.receive::<ToMover>() {
+        match link.hear() {
+            Ok((ToMover::End, _)) => return Ok(()),
+            Ok((ToMover::Will(will), fds)) => {
+                let state = fds.into_iter().next().context("a will came without its state file")?;
+                orphanage = Some(Orphanage::of(config.gpu, will, state));
+            }
             Ok((order, fds)) => match mover.handle(order, fds) {
-                Ok(answers) => match answers.iter().try_for_each(|answer| tell(connection, answer)) {
-                    // The manager has ended before it could hear the answer.
-                    Err(SendError::Socket(Errno::PIPE)) => return Ok(()),
-                    told => told.context("an order cannot be answered")?,
-                },
-                Err(error) => return refuse(connection, &error),
+                Ok(answers) => answers.into_iter().try_for_each(|answer| link.say(answer))?,
+                Err(error) => return refuse(link, &error),
             },
-            Err(ReceiveError::Closed) => return Ok(()),
-            Err(error) => return Err(error).context("the manager's orders cannot be read"),
+            Err(LinkError::Ended) => match &mut orphanage {
+                Some(orphanage) => orphanage.reunite(link, &mover)?,
+                // It has died before it could leave anything to anybody.
+                None => return Ok(()),
+            },
+            Err(error) => return Err(error.into()),
         }
     }
 }
@@ -101,11 +112,4 @@ fn ready(gpu: &Gpu) -> FromMover {
         total_bytes: properties.total_bytes,
         granularity_bytes: properties.granularity_bytes,
     }
-}
-
-fn tell(connection: &Connection, answer: &Answer) -> Result<(), SendError> {
-    let fds: Vec<_> = answer.fds.iter().map(AsFd::as_fd).collect();
-    connection.send(&answer.message, &fds)?;
-    death::point("answered");
-    Ok(())
 }

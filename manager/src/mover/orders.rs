@@ -4,11 +4,11 @@
 //! measures (DESIGN §2): a GPU with a single tenant pays for neither.
 
 use super::copy::{Gpu, Piece};
-use super::death;
 use super::error::OrderError;
 use super::pieces::Pieces;
 use super::save::Store;
 use super::tier::{Dram, SlabId, SlabNews, Tier};
+use crate::death;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -71,6 +71,24 @@ impl Mover {
         Ok(answers)
     }
 
+    /// All that it has, in messages for a manager that takes over.
+    pub fn holdings(&self) -> Result<Vec<Answer>, OrderError> {
+        let mut parts = Vec::new();
+        let (mut pieces, mut slabs) = (self.pieces.export()?, self.store.tier().share()?);
+        while !pieces.is_empty() {
+            let part: Vec<_> = pieces.drain(..pieces.len().min(MAX_FDS)).collect();
+            let names = part.iter().map(|(id, bytes, _)| (*id, *bytes)).collect();
+            parts.push(held(names, Vec::new(), true, part.into_iter().map(|(.., fd)| fd).collect()));
+        }
+        while !slabs.is_empty() {
+            let part: Vec<_> = slabs.drain(..slabs.len().min(MAX_FDS)).collect();
+            let names = part.iter().map(|(slab, _)| slab.0).collect();
+            parts.push(held(Vec::new(), names, true, part.into_iter().map(|(_, fd)| fd).collect()));
+        }
+        parts.push(held(Vec::new(), Vec::new(), false, vec![self.store.share_journal()?]));
+        Ok(parts)
+    }
+
     fn slab_news(&mut self) -> Vec<Answer> {
         let answer = |news| match news {
             SlabNews::Made(slab, fd) => Answer { message: FromMover::Slab { slab: slab.0 }, fds: vec![fd] },
@@ -123,7 +141,7 @@ impl Mover {
                 self.store.forget(tenant);
                 return None;
             }
-            ToMover::Adopt { .. } => return None,
+            ToMover::Adopt { .. } | ToMover::Will(_) | ToMover::Heard | ToMover::End => return None,
         };
         Some(answer(step, outcome, began))
     }
@@ -194,6 +212,10 @@ impl Mover {
         }
         Ok(())
     }
+}
+
+fn held(pieces: Vec<(PieceId, u64)>, slabs: Vec<u32>, more: bool, fds: Vec<OwnedFd>) -> Answer {
+    Answer { message: FromMover::Holds { pieces, slabs, more }, fds }
 }
 
 fn index(journal: OwnedFd) -> Answer {

@@ -5,6 +5,8 @@
 use super::copy::{DeviceRange, Gpu, Piece, Window};
 use super::error::OrderError;
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
+use tidegate_ffi::cuda::DriverError;
 use tidegate_ffi::units::PieceId;
 use tidegate_ffi::wire::message::Move;
 
@@ -33,6 +35,11 @@ impl Pieces {
     /// Puts new pieces into the table.
     pub fn add(&mut self, made: Vec<(PieceId, Piece)>) {
         self.pieces.extend(made);
+    }
+
+    /// All pieces: name, bytes, and a descriptor by which others import it.
+    pub fn export(&self) -> Result<Vec<(PieceId, u64, OwnedFd)>, DriverError> {
+        self.pieces.iter().map(|(id, piece)| Ok((*id, piece.bytes(), piece.export()?))).collect()
     }
 
     /// Releases pieces, those that there are; returns their bytes. What is unknown has been released

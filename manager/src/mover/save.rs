@@ -12,13 +12,13 @@
 #![forbid(unsafe_code)]
 
 use super::copy::{Gpu, Transfer};
-use super::death;
 use super::error::OrderError;
 use super::index::Index;
 use super::journal::{self, Journal};
 use super::pieces::Pieces;
 use super::plan::{Part, deal, plan};
 use super::tier::{Extent, Tier};
+use crate::death;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -64,6 +64,11 @@ impl<T: Tier> Store<T> {
     }
 
     /// The tier.
+    pub fn tier(&self) -> &T {
+        &self.tier
+    }
+
+    /// The tier, to be changed.
     pub fn tier_mut(&mut self) -> &mut T {
         &mut self.tier
     }

@@ -7,6 +7,7 @@
 use super::{MoverConfig, run};
 use crate::software_gpu::{NODE_VARIABLE, SoftwareNode};
 use rustix::process::{Pid, Signal, kill_process};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs::File;
@@ -19,6 +20,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tidegate_ffi::units::{Class, GpuUuid, PieceId, Step, TenantId};
 use tidegate_ffi::wire::Connection;
+use tidegate_ffi::wire::line::{Line, Numbered};
 use tidegate_ffi::wire::message::{FromMover, Move, ToMover};
 
 /// Set in a test's own process: the GPU.
@@ -30,9 +32,27 @@ const UNIT: u64 = 64 << 10;
 const GPU_UNITS: u64 = 64;
 const TENANT: TenantId = TenantId(7);
 
-/// The manager's end of a mover.
+/// The manager's end of the conversation with a mover.
+struct Manager {
+    connection: Connection,
+    line: RefCell<Line<ToMover>>,
+}
+
+impl Manager {
+    fn send(&self, order: &ToMover, fds: &[BorrowedFd<'_>]) {
+        let letter = self.line.borrow_mut().say(order.clone()).unwrap();
+        self.connection.send(&letter, fds).unwrap();
+    }
+
+    fn receive(&self) -> (FromMover, Vec<OwnedFd>) {
+        let (letter, fds) = self.connection.receive::<Numbered<FromMover>>().unwrap();
+        (self.line.borrow_mut().hear(letter).unwrap().unwrap(), fds)
+    }
+}
+
+/// What a test has of a mover.
 struct Bench {
-    mover: Connection,
+    mover: Manager,
     thread: JoinHandle<anyhow::Result<()>>,
     ready: FromMover,
     next: u64,
@@ -72,10 +92,11 @@ fn finish(process: Child, test: &str) -> Output {
     })
 }
 
-fn start(config: MoverConfig) -> (Connection, JoinHandle<anyhow::Result<()>>, FromMover) {
-    let (mover, theirs) = Connection::pair().unwrap();
+fn start(config: MoverConfig) -> (Manager, JoinHandle<anyhow::Result<()>>, FromMover) {
+    let (connection, theirs) = Connection::pair().unwrap();
     let thread = std::thread::spawn(move || run(theirs, config));
-    let (first, _) = mover.receive().unwrap();
+    let mover = Manager { connection, line: RefCell::new(Line::new()) };
+    let (first, _) = mover.receive();
     (mover, thread, first)
 }
 
@@ -104,14 +125,14 @@ impl Bench {
     }
 
     fn ask(&mut self, order: ToMover) -> (FromMover, Vec<OwnedFd>) {
-        self.mover.send(&order, &[]).unwrap();
+        self.mover.send(&order, &[]);
         self.answer()
     }
 
     /// The next answer; what the manager keeps for the next mover comes before it.
     fn answer(&mut self) -> (FromMover, Vec<OwnedFd>) {
         loop {
-            let (answer, mut fds) = self.mover.receive().unwrap();
+            let (answer, mut fds) = self.mover.receive();
             match answer {
                 FromMover::Slab { slab } => drop(self.slabs.insert(slab, fds.remove(0))),
                 FromMover::SlabGone { slab } => drop(self.slabs.remove(&slab)),
@@ -134,7 +155,7 @@ impl Bench {
 
     /// Hands a new mover everything, each kind in a message of its own.
     fn adopt(&mut self, pieces: &[(u64, u64, &File)], again: &[Step]) {
-        let send = |order: ToMover, fds: &[BorrowedFd<'_>]| self.mover.send(&order, fds).unwrap();
+        let send = |order: ToMover, fds: &[BorrowedFd<'_>]| self.mover.send(&order, fds);
         for (id, units, file) in pieces {
             let pieces = vec![(PieceId(*id), units * UNIT)];
             send(ToMover::Adopt { pieces, slabs: Vec::new(), again: None }, &[file.as_fd()]);
@@ -479,9 +500,9 @@ fn a_dead_tenants_bytes_are_forgotten() {
     on_a_software_gpu("a_dead_tenants_bytes_are_forgotten", 4, "", |bench| {
         filled(bench, 1, 1);
         assert_eq!(bench.save(&[moved(1, 0, UNIT, 0)]), Ok(UNIT));
-        bench.mover.send(&ToMover::Forget { tenant: TenantId(8) }, &[]).unwrap();
+        bench.mover.send(&ToMover::Forget { tenant: TenantId(8) }, &[]);
         assert_eq!(bench.saved_bytes(), UNIT);
-        bench.mover.send(&ToMover::Forget { tenant: TENANT }, &[]).unwrap();
+        bench.mover.send(&ToMover::Forget { tenant: TENANT }, &[]);
         assert_eq!(bench.saved_bytes(), 0);
         assert!(
             bench.restore(&[moved(1, 0, 1, 0)], &[]).unwrap_err().0.contains("not all of them are saved")
@@ -534,7 +555,7 @@ fn a_manager_that_breaks_the_protocol_ends_the_mover() {
         let FromMover::Ready { .. } = bench.ready else { panic!("{:?}", bench.ready) };
         let gpu = std::env::var(GPU_VARIABLE).unwrap().parse().unwrap();
         let (mover, thread, _) = start(MoverConfig { gpu, dram_bytes: 0, driver: software_driver() });
-        mover.send(&"no order", &[]).unwrap();
+        mover.connection.send(&"no order", &[]).unwrap();
         assert!(thread.join().unwrap().is_err());
     });
 }

@@ -1,6 +1,7 @@
 //! What the scheduler hears and what it orders. It has no clock and does no I/O itself.
 
 use super::job::Job;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tidegate_ffi::units::{GpuUuid, JobId, PieceId, SessionId, Step, TenantId};
 use tidegate_ffi::wire::live::LiveRange;
@@ -10,7 +11,7 @@ use tidegate_ffi::wire::message::{JobSpec, LeaseRequest, ToMover, ToShim};
 pub type Time = Duration;
 
 /// How the manager was told to share.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Config {
     /// A unit, in bytes.
     pub unit_bytes: u64,
@@ -248,6 +249,15 @@ impl Event {
 pub enum Effect {
     /// Say something to a process. The fds of pieces are added by who sends it.
     Shim(SessionId, ToShim),
+    /// Welcome a process. The ticket is added by who sends it.
+    Welcome {
+        /// The process.
+        session: SessionId,
+        /// Its job.
+        job: JobId,
+        /// Whether its gate starts closed.
+        closed: bool,
+    },
     /// Order something from a GPU's mover.
     Mover(GpuUuid, ToMover),
     /// End a connection whose process cannot go on. Its job goes on without it, or is over; what

@@ -11,11 +11,12 @@
 //! ```
 
 use super::{Effect, Fate, NAMES_PER_MESSAGE, Pending, Scheduler};
+use serde::{Deserialize, Serialize};
 use tidegate_ffi::units::{GpuUuid, PieceId, SessionId};
 use tidegate_ffi::wire::message::ToMover;
 
 /// A piece that somebody keeps who should have given it back.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Retired {
     /// Its length in units.
     pub units: u32,

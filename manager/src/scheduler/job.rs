@@ -2,6 +2,7 @@
 
 use super::event::Time;
 use super::lease::Run;
+use serde::{Deserialize, Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use tidegate_ffi::wire::live::LiveRange;
 use tidegate_ffi::wire::message::{JobSpec, LeaseRequest, Move, Need, Placed};
 
 /// Where a job stands (DESIGN §7).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
     /// Its gate is closed and its temporary memory is saved; it waits for its turn.
     Waiting,
@@ -25,7 +26,7 @@ pub enum Phase {
 }
 
 /// A job: the scheduler's unit. One grant for all its processes (I5).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
     /// Whose it is.
     pub uid: u32,
@@ -72,7 +73,7 @@ pub struct Job {
 }
 
 /// Figures of one job, sums over its life.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Stats {
     /// How often its gate was opened.
     pub slices: u64,
@@ -103,6 +104,7 @@ pub struct Stats {
     /// Persistent bytes saved because others needed the room.
     pub preempted_bytes: u64,
     /// When its gate was opened and closed again (the latest of many).
+    #[serde(serialize_with = "latest")]
     pub grants: VecDeque<(Time, Option<Time>)>,
     /// The arrival of its first process, for the time to the first grant.
     pub arrived: Option<Time>,
@@ -112,6 +114,14 @@ pub struct Stats {
 
 /// How many grants are kept for the timeline.
 const KEPT_GRANTS: usize = 4096;
+/// So many of them are written down for the next manager: they are written with every event, and
+/// nothing but the timeline rests on them.
+const INHERITED_GRANTS: usize = 256;
+
+fn latest<S: Serializer>(grants: &VecDeque<(Time, Option<Time>)>, to: S) -> Result<S::Ok, S::Error> {
+    let skipped = grants.len().saturating_sub(INHERITED_GRANTS);
+    to.collect_seq(grants.range(skipped..))
+}
 
 impl Stats {
     pub(super) fn opened(&mut self, now: Time) {
@@ -190,7 +200,7 @@ impl Job {
 }
 
 /// A process of a job.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Session {
     /// Its job.
     pub job: JobId,
@@ -205,7 +215,7 @@ pub struct Session {
 }
 
 /// A process of a job on one GPU.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Tenant {
     /// Its process.
     pub session: SessionId,
@@ -251,7 +261,7 @@ pub struct Tenant {
 }
 
 /// Where a recall of unused pieces stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Recall {
     /// It may have unused pieces.
     Unasked,
@@ -264,7 +274,7 @@ pub enum Recall {
 }
 
 /// A range of a tenant's bytes that lies in a tier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedRange {
     /// Which address range of the tenant.
     pub class: Class,
@@ -277,7 +287,7 @@ pub struct SavedRange {
 }
 
 /// A tenant's memory on its way back.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Arrival {
     /// The pieces and their places.
     pub placed: Vec<Placed>,
@@ -296,7 +306,7 @@ pub struct Arrival {
 }
 
 /// A tenant's memory on its way out.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Departure {
     /// All pieces to be taken.
     pub pieces: Vec<PieceId>,
@@ -317,7 +327,7 @@ pub struct Departure {
 }
 
 /// An order that was given and not answered.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Pending {
     /// A process unmaps.
     Unmap(TenantId),
@@ -359,6 +369,22 @@ impl Pending {
             | Pending::Restore(tenant)
             | Pending::Map(tenant) => Some(*tenant),
             _ => None,
+        }
+    }
+
+    /// What is done, in one word.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Pending::Unmap(_) => "unmap",
+            Pending::Save(..) => "save",
+            Pending::Unsave(_) => "unsave",
+            Pending::MapBack(_) => "map back",
+            Pending::MakeForLease(..) | Pending::MakeForNobody(..) | Pending::MakeForArrival(..) => "make",
+            Pending::Restore(_) => "restore",
+            Pending::Map(_) => "map",
+            Pending::Scrub(..) => "scrub",
+            Pending::Destroy(..) | Pending::Retire(..) => "destroy",
+            Pending::Measure(..) => "measure",
         }
     }
 

@@ -7,6 +7,7 @@
 
 use super::{Effect, NAMES_PER_MESSAGE, Pending, Phase, Recall, Scheduler, Tenant};
 use crate::ledger::{NoRoom, Slack};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, SlotIndex, Step, TenantId, Units};
 use tidegate_ffi::wire::message::{LeaseRequest, Placed, ToMover, ToShim};
@@ -20,7 +21,7 @@ pub(super) struct Acquired {
 }
 
 /// A run of slots that needs pieces.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Run {
     pub(super) class: Class,
     pub(super) first: u32,

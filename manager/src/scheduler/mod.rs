@@ -45,8 +45,10 @@ pub use outside::Outside;
 
 use crate::ledger::Ledger;
 use needs::Needs;
+use serde::{Deserialize, Serialize};
 use silence::Due;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 use tidegate_ffi::units::{GpuUuid, JobId, PieceId, SessionId, Step, TenantId, Units};
 use tidegate_ffi::wire::message::{JobSpec, Layout, Need, ToMover, ToShim};
 
@@ -60,7 +62,7 @@ const MOVES_PER_MESSAGE: usize = 8192;
 const NAMES_PER_MESSAGE: usize = 16384;
 
 /// One GPU as the scheduler knows it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Gpu {
     /// Its units.
     pub ledger: Ledger,
@@ -86,7 +88,7 @@ enum Fate {
 }
 
 /// The state of all GPUs and jobs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Scheduler {
     config: Config,
     now: Time,
@@ -108,6 +110,8 @@ pub struct Scheduler {
     next_step: u64,
     next_tenant: u64,
     next_piece: u64,
+    /// Empty between events.
+    #[serde(skip)]
     effects: Vec<Effect>,
 }
 
@@ -151,6 +155,16 @@ impl Scheduler {
         self.give_room();
         self.tell_places();
         std::mem::take(&mut self.effects)
+    }
+
+    /// What is done by an order that is not answered yet.
+    pub fn name_of(&self, order: Step) -> Option<&'static str> {
+        self.pending.get(&order).map(Pending::name)
+    }
+
+    /// For so long there was no manager that could have heard answers: nobody is late for that.
+    pub fn forgive(&mut self, absence: Duration) {
+        self.allow_more_time(absence);
     }
 
     fn take_in(&mut self, event: Event) {
@@ -245,7 +259,7 @@ impl Scheduler {
             Session { job: job_id, closing: None, idle: false, watched: false, tenants: Vec::new() };
         let closed = job.phase != Phase::Open;
         self.sessions.insert(id, session);
-        self.tell(id, ToShim::Welcome { job: job_id, closed });
+        self.effects.push(Effect::Welcome { session: id, job: job_id, closed });
     }
 
     /// Admits who waits, in order. A tenant is admitted when the tier can take what it is known
@@ -262,7 +276,7 @@ impl Scheduler {
         let Some(gpu) = self.gpus.get(&gpu_id).filter(|gpu| !gpu.lost) else {
             let known = if self.gpus.contains_key(&gpu_id) { " any more: its mover died" } else { "" };
             let reason = format!("this manager does not share {gpu_id}{known}");
-            self.tell(session_id, ToShim::Refused { reason });
+            self.tell(session_id, ToShim::AttachRefused { step, reason });
             return true;
         };
         // A job that has begun is let in whole: half a gang would wait with what others need.

@@ -1,5 +1,6 @@
 //! What jobs needed when they ran last (R4.1), under their user's name for them.
 
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use tidegate_ffi::wire::message::Need;
 
@@ -7,7 +8,7 @@ use tidegate_ffi::wire::message::Need;
 const NAMES_PER_USER: usize = 256;
 
 /// The needs of all users' jobs, the latest last.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Needs(VecDeque<(u32, String, Need)>);
 
 impl Needs {

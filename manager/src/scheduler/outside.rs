@@ -15,6 +15,7 @@
 //! ```
 
 use super::{Effect, Pending, Phase, Scheduler, Tenant, Time};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, SessionId, Step, TenantId, Units};
 use tidegate_ffi::wire::message::{ToMover, ToShim};
@@ -25,7 +26,7 @@ pub(super) const SLICES_BETWEEN_LOOKS: u32 = 10;
 const ROOMS_PER_SESSION: usize = 256;
 
 /// What is known of a GPU's memory outside of pieces.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outside {
     /// Units that are to be kept free for a newcomer's context.
     headroom: u32,

@@ -11,10 +11,11 @@
 //! Invariant: what was asked of a process stays asked: a late answer counts like one in time.
 
 use super::{Pages, Pending, Phase, Recall, Scheduler, Time};
+use serde::{Deserialize, Serialize};
 use tidegate_ffi::units::{JobId, SessionId, Step, TenantId};
 
 /// What a process was asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Question {
     /// `Close`.
     Close(Step),
@@ -25,7 +26,7 @@ enum Question {
 }
 
 /// A question that is not answered yet.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Due {
     session: SessionId,
     question: Question,
@@ -54,6 +55,11 @@ impl Scheduler {
     fn expect(&mut self, session: SessionId, question: Question) {
         let at = self.now + self.config.answer_limit;
         self.due.push(Due { session, question, at, late: false });
+    }
+
+    /// Nobody could answer for so long.
+    pub(super) fn allow_more_time(&mut self, absence: Time) {
+        self.due.iter_mut().for_each(|due| due.at += absence);
     }
 
     /// When the next answer becomes late.

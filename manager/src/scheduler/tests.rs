@@ -7,6 +7,7 @@ mod held;
 mod hostile;
 mod outside;
 mod silence;
+mod written;
 
 use super::*;
 use desk::{Desk, GPU, OTHER_GPU, UNIT, ms};
@@ -271,7 +272,9 @@ fn an_unknown_gpu_is_refused() {
     let mut desk = Desk::new(|_| {});
     let (_, session) = desk.start(spec("a"));
     desk.tell(Event::Attach { session, step: Step(1), gpu: GpuUuid([9; 16]) });
-    assert!(desk.log.iter().any(|e| matches!(e, Effect::Shim(s, ToShim::Refused { .. }) if *s == session)));
+    assert!(
+        desk.log.iter().any(|e| matches!(e, Effect::Shim(s, ToShim::AttachRefused { .. }) if *s == session))
+    );
     assert!(desk.scheduler.tenants().is_empty());
 }
 
@@ -715,7 +718,8 @@ fn who_waits_for_a_lost_gpu_ends_and_who_runs_there_keeps_it() {
     desk.pass(ms(5000));
     assert_eq!((desk.phase(a), desk.closings(a)), (Phase::Open, 0));
     let late = desk.job(spec("late"));
-    let refused = |effect: &Effect| matches!(effect, Effect::Shim(to, ToShim::Refused { .. }) if *to == late);
+    let refused =
+        |effect: &Effect| matches!(effect, Effect::Shim(to, ToShim::AttachRefused { .. }) if *to == late);
     assert!(desk.log.iter().any(refused));
     assert_eq!(desk.expelled, BTreeSet::from([b]));
 }

@@ -1,33 +1,38 @@
 //! Clients: who they are by the kernel's word, and when they are gone.
 //!
 //! A process of a job is gone when it is dead, by its pidfd: the end of its socket says less (a
-//! forked worker keeps sockets open, a lost socket leaves memory mapped). A command is gone when
-//! its connection ends.
+//! forked worker keeps sockets open, a lost socket leaves memory mapped). Until then it may come
+//! back: over another connection, whose reader then speaks for the session that it took up. A
+//! command is gone when its connection ends.
 
 use super::Input;
+use super::conversation::Conversation;
 use super::crowd::Crowd;
+use super::legacy::ClientState;
 use super::outbox::Outbox;
+use crate::process::{ProcessName, wait_for_death};
 use anyhow::Context;
 use crossbeam_channel::{Sender, bounded};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tidegate_ffi::units::JobId;
-use tidegate_ffi::wire::message::ToManager;
+use tidegate_ffi::units::{JobId, SessionId};
+use tidegate_ffi::wire::message::{ToManager, ToShim};
 use tidegate_ffi::wire::page::{MAX_TENANTS, Page};
 use tidegate_ffi::wire::{CodecError, Connection, Limits, Mapped, ReceiveError, is_sealed};
 use tracing::{info, warn};
 
 /// A connection of a client. Processes have the same number as sessions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) struct ClientId(pub(crate) u64);
 
 /// What a client turned out to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Role {
     /// It has not said.
     Unknown,
@@ -39,16 +44,18 @@ pub(crate) enum Role {
 
 /// A connected client.
 pub(crate) struct Client {
-    /// Its user, by the kernel's word.
-    pub(crate) uid: u32,
-    /// Its process id, by the kernel's word.
-    pub(crate) pid: i32,
-    /// That process, whatever becomes of its number.
+    /// What outlives its connection.
+    pub(crate) conversation: Conversation,
+    /// Its connection, by the number that it was accepted with.
+    pub(crate) connection: ClientId,
+    /// What its process is called; `None`: it was dead before it could be asked.
+    pub(crate) name: Option<ProcessName>,
+    /// Its process, whatever becomes of its number.
     pub(crate) process: Arc<OwnedFd>,
     /// What it is.
     pub(crate) role: Role,
-    /// Its way out.
-    pub(crate) outbox: Outbox,
+    /// Its way out, over the last connection that it had.
+    pub(crate) outbox: Option<Outbox>,
     /// Its control page.
     pub(crate) page: Option<Mapped<Page>>,
     /// It broke the protocol, or was refused: nothing that it says counts any more.
@@ -56,6 +63,61 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    /// A client of a manager that has died, of whom one hears only if it comes back.
+    pub(crate) fn inherited(state: ClientState<'static>, process: Arc<OwnedFd>) -> Self {
+        Self {
+            conversation: state.conversation.into_owned(),
+            connection: state.id,
+            name: Some(state.name),
+            process,
+            role: state.role,
+            outbox: None,
+            page: None,
+            expelled: state.expelled,
+        }
+    }
+
+    /// Whether its connection has not ended.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.outbox.as_ref().is_some_and(Outbox::is_connected)
+    }
+
+    /// Says a message of the conversation, with its file descriptors. Without a connection it is
+    /// said when there is one.
+    pub(crate) fn say(&mut self, message: ToShim, fds: Vec<Arc<OwnedFd>>) {
+        match self.conversation.say(message) {
+            Ok(letter) => self.send(&letter, fds),
+            Err(error) => {
+                warn!(client = self.connection.0, %error, "a client loses its connection");
+                self.conversation.give_up();
+                self.disconnect();
+            }
+        }
+    }
+
+    /// Sends what is no new message of the conversation.
+    pub(crate) fn send<M: Serialize>(&mut self, message: &M, fds: Vec<Arc<OwnedFd>>) {
+        let sent = self.outbox.as_ref().is_none_or(|outbox| outbox.send(message, fds));
+        if !sent {
+            // It could not be sent over any other connection either.
+            self.conversation.give_up();
+        }
+    }
+
+    /// Ends the connection once everything is sent. Nothing that the client says counts any more.
+    pub(crate) fn expel(&mut self) {
+        self.expelled = true;
+        if let Some(outbox) = &self.outbox {
+            outbox.close();
+        }
+    }
+
+    fn disconnect(&self) {
+        if let Some(outbox) = &self.outbox {
+            outbox.lose();
+        }
+    }
+
     /// Maps the control page that came with its hello.
     pub(crate) fn open_page(&mut self, file: &OwnedFd) -> Result<(), String> {
         if self.page.is_some() {
@@ -67,7 +129,8 @@ impl Client {
 
     /// Whether the process is stopped (SIGSTOP, Ctrl-Z, a debugger), by the kernel's word.
     pub(crate) fn is_stopped(&self) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        let stat =
+            std::fs::read_to_string(format!("/proc/{}/stat", self.conversation.pid)).unwrap_or_default();
         // The name, in brackets, may hold anything.
         let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
         matches!(state, Some('T' | 't'))
@@ -76,7 +139,7 @@ impl Client {
     /// Ends the process.
     pub(crate) fn kill(&self) {
         if let Err(error) = pidfd_send_signal(&self.process, Signal::KILL) {
-            warn!(pid = self.pid, %error, "an expelled process cannot be killed");
+            warn!(pid = self.conversation.pid, %error, "an expelled process cannot be killed");
         }
     }
 
@@ -101,18 +164,26 @@ const MOST_FDS: usize = MAX_TENANTS;
 /// What the core makes of a client when it has taken in all that it said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Standing {
+    /// Whom its connection speaks for.
+    pub(crate) id: ClientId,
     /// It is a process of a job.
     pub(crate) process: bool,
     /// It broke the protocol, or was refused: its connection ends.
     pub(crate) expelled: bool,
 }
 
-/// Accepts clients for as long as the process lives.
-pub(super) fn accept(listener: UnixListener, inputs: Sender<Input>) -> anyhow::Result<()> {
-    let next = AtomicU64::new(1);
+/// Accepts clients for as long as the process lives: first those who came early. They are numbered
+/// from `first`.
+pub(super) fn accept(
+    listener: UnixListener,
+    early: Vec<UnixStream>,
+    first: u64,
+    inputs: Sender<Input>,
+) -> anyhow::Result<()> {
+    let next = AtomicU64::new(first);
     let crowd = Arc::new(Crowd::default());
     std::thread::Builder::new().name("accept".into()).spawn(move || {
-        for stream in listener.incoming() {
+        for stream in early.into_iter().map(Ok).chain(listener.incoming()) {
             let id = ClientId(next.fetch_add(1, Ordering::Relaxed));
             let refused = stream.is_err();
             let welcomed =
@@ -125,6 +196,16 @@ pub(super) fn accept(listener: UnixListener, inputs: Sender<Input>) -> anyhow::R
                 std::thread::sleep(Duration::from_millis(20));
             }
         }
+    })?;
+    Ok(())
+}
+
+/// Tells when a process that has no connection is dead.
+pub(super) fn watch(id: ClientId, process: Arc<OwnedFd>, inputs: Sender<Input>) -> std::io::Result<()> {
+    std::thread::Builder::new().name("watcher".into()).spawn(move || {
+        wait_for_death(&process);
+        // The core has ended already if nobody listens.
+        let _ = inputs.send(Input::Gone(id));
     })?;
     Ok(())
 }
@@ -142,12 +223,21 @@ fn welcome(
     let pidfd = Arc::new(pidfd);
     let connection = Arc::new(Connection::from(stream));
     let outbox = Outbox::for_client(connection.clone(), PATIENCE)?;
-    let (process, role) = (pidfd.clone(), Role::Unknown);
-    let client = Client { uid, pid, process, role, outbox, page: None, expelled: false };
+    let conversation = Conversation::begin(SessionId(id.0), uid, pid).context("no random numbers")?;
+    let client = Client {
+        conversation,
+        connection: id,
+        name: ProcessName::of(pid),
+        process: pidfd.clone(),
+        role: Role::Unknown,
+        outbox: Some(outbox),
+        page: None,
+        expelled: false,
+    };
     let inputs = inputs.clone();
     std::thread::Builder::new().name("reader".into()).spawn(move || {
         // The core has ended already if nobody listens.
-        let _ = inputs.send(Input::Connected(id, client));
+        let _ = inputs.send(Input::Connected(id, Box::new(client)));
         read_all(id, &connection, &pidfd, &inputs);
         let _ = inputs.send(Input::Gone(id));
         drop(place);
@@ -157,17 +247,19 @@ fn welcome(
 
 /// Reads until the client is gone. The next message is read when the core has taken in the last
 /// one: so a client has one message in the core's queue, whatever it sends, and all clients take
-/// turns (I10).
+/// turns (I10). Who connected for a session waits for its death; who took it up does not.
 fn read_all(id: ClientId, connection: &Connection, pidfd: &OwnedFd, inputs: &Sender<Input>) {
     let (heard, standing) = bounded(1);
-    let mut stands = Standing { process: false, expelled: false };
+    let mut stands = Standing { id, process: false, expelled: false };
     let mut patience = Some(PATIENCE);
     while !stands.expelled && wait_for_word(connection, pidfd, patience.take()) {
         match listen(connection) {
             Ok((message, fds)) => {
-                let said = inputs.send(Input::Said(id, message, fds));
-                let asked = said.and_then(|()| inputs.send(Input::Heard(id, heard.clone())));
-                let Ok(Ok(now)) = asked.map(|()| standing.recv()) else { return };
+                let said = inputs.send(Input::Said(stands.id, message, fds)).is_ok();
+                if !said || inputs.send(Input::Heard(stands.id, heard.clone())).is_err() {
+                    return;
+                }
+                let Ok(now) = standing.recv() else { return };
                 stands = now;
             }
             Err(error) => {
@@ -183,7 +275,7 @@ fn read_all(id: ClientId, connection: &Connection, pidfd: &OwnedFd, inputs: &Sen
         wait_for_end(connection, pidfd);
     }
     connection.shut_down();
-    if stands.process {
+    if stands.process && stands.id == id {
         wait_for_death(pidfd);
     }
 }
@@ -213,10 +305,5 @@ fn wait_for_word(connection: &Connection, pidfd: &OwnedFd, patience: Option<Dura
 
 fn wait_for_end(connection: &Connection, pidfd: &OwnedFd) {
     let mut fds = [PollFd::new(connection, PollFlags::empty()), PollFd::new(pidfd, PollFlags::IN)];
-    while let Ok(0) | Err(rustix::io::Errno::INTR) = poll(&mut fds, None) {}
-}
-
-fn wait_for_death(pidfd: &OwnedFd) {
-    let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
     while let Ok(0) | Err(rustix::io::Errno::INTR) = poll(&mut fds, None) {}
 }

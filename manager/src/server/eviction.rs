@@ -6,11 +6,10 @@
 
 use super::Server;
 use super::client::{Client, ClientId, Role};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use crate::process::is_dead;
 use rustix::io::Errno;
 use rustix::process::{Signal, pidfd_send_signal};
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::OwnedFd;
 use tidegate_ffi::units::JobId;
 use tidegate_ffi::wire::message::{Ending, ToCommand};
 use tracing::{info, warn};
@@ -18,9 +17,9 @@ use tracing::{info, warn};
 /// A job that is being ended.
 #[derive(Debug)]
 pub(super) struct Eviction {
-    how: Ending,
+    pub(super) how: Ending,
     /// Who waits for the job's end.
-    waiting: BTreeSet<ClientId>,
+    pub(super) waiting: BTreeSet<ClientId>,
 }
 
 impl Server {
@@ -71,7 +70,8 @@ impl Server {
         let of_job = clients
             .filter(|client| matches!(client.role, Role::Process(of) | Role::Announcer(of) if of == job));
         // The program that `tidegate run` became is one process, with two connections.
-        let processes: BTreeMap<i32, &Client> = of_job.map(|client| (client.pid, client)).collect();
+        let processes: BTreeMap<i32, &Client> =
+            of_job.map(|client| (client.conversation.pid, client)).collect();
         for process in processes.values() {
             end(process, how)?;
         }
@@ -103,7 +103,10 @@ fn end(client: &Client, how: Ending) -> Result<(), String> {
     if !is_still(client) {
         return match is_dead(&client.process) {
             true => Ok(()),
-            false => Err(format!("process {} does not belong to uid {} any more", client.pid, client.uid)),
+            false => Err(format!(
+                "process {} does not belong to uid {} any more",
+                client.conversation.pid, client.conversation.uid
+            )),
         };
     }
     match how {
@@ -116,23 +119,20 @@ fn end(client: &Client, how: Ending) -> Result<(), String> {
 fn signal(client: &Client, signal: Signal) -> Result<(), String> {
     match pidfd_send_signal(&client.process, signal) {
         Ok(()) | Err(Errno::SRCH) => Ok(()),
-        Err(error) => {
-            Err(format!("this manager cannot end process {} of uid {}: {error}", client.pid, client.uid))
-        }
+        Err(error) => Err(format!(
+            "this manager cannot end process {} of uid {}: {error}",
+            client.conversation.pid, client.conversation.uid
+        )),
     }
 }
 
 /// Whether the process is its client's user's. One that died before its connection was welcomed
 /// may have left its number to another user's process.
 fn is_still(client: &Client) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", client.pid)).unwrap_or_default();
+    let status =
+        std::fs::read_to_string(format!("/proc/{}/status", client.conversation.pid)).unwrap_or_default();
     let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
     // Real, effective, and two more; the kernel's word of a connection is the effective one.
     let effective = uids.and_then(|uids| uids.split_whitespace().nth(1)?.parse().ok());
-    effective == Some(client.uid)
-}
-
-fn is_dead(process: &OwnedFd) -> bool {
-    let mut fds = [PollFd::new(process, PollFlags::IN)];
-    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+    effective == Some(client.conversation.uid)
 }

@@ -5,6 +5,9 @@
 //! next mover is handed the first and given the second again. Orders are answered in order, so a
 //! dead mover has at most begun the first of them, and each can be carried out twice.
 //!
+//! The manager may die too. Its movers live on, and come to the next one with all that they have;
+//! the conversation goes on where it was (`line`), and orders that are under way are carried out.
+//!
 //! ```text
 //! MoverGone ─► (pause) ─► start ─► Adopt … Adopt ─► the orders not answered ─► new orders
 //!      └ so often in a row without any use: given up; its orders fail, the others' go on
@@ -12,19 +15,23 @@
 
 use super::outbox::Outbox;
 use super::{Input, VecDeque};
+use crate::process::{ProcessName, wait_for_death};
 use crate::scheduler::Time;
 use anyhow::{Context, bail};
 use crossbeam_channel::{Receiver, Sender};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tidegate_ffi::units::{GpuUuid, PieceId, Step};
-use tidegate_ffi::wire::message::{FromMover, ToMover};
+use tidegate_ffi::wire::line::{Line, LineError, Numbered};
+use tidegate_ffi::wire::message::{FromMover, ToMover, Will};
 use tidegate_ffi::wire::{Connection, MAX_FDS};
 use tracing::{error, info, warn};
 
@@ -59,19 +66,49 @@ pub(crate) struct HeldPiece {
 pub(crate) struct MoverLink {
     plan: GpuPlan,
     inputs: Sender<Input>,
-    pub(crate) name: String,
-    pub(crate) total_bytes: u64,
+    state: MoverState,
+    testament: Option<Testament>,
     ready: bool,
     process: Option<Process>,
-    /// The orders that are not answered, in order.
-    orders: VecDeque<ToMover>,
     slabs: BTreeMap<u32, Arc<OwnedFd>>,
     index: Option<Arc<OwnedFd>>,
+}
+
+/// What movers are told for the time when their manager is dead.
+#[derive(Clone, Debug)]
+pub(crate) struct Testament {
+    pub(crate) will: Will,
+    /// The state file.
+    pub(crate) state: Arc<OwnedFd>,
+}
+
+/// A mover whose manager has died, and what it has.
+pub(crate) struct Orphaned {
+    pub(crate) connection: Connection,
+    pub(crate) name: ProcessName,
+    pub(crate) process: OwnedFd,
+    /// The number of the last message that it heard.
+    pub(crate) heard: u64,
+    pub(crate) pieces: BTreeMap<PieceId, HeldPiece>,
+    pub(crate) slabs: BTreeMap<u32, Arc<OwnedFd>>,
+    pub(crate) index: Arc<OwnedFd>,
+}
+
+/// What is written down of a GPU's mover.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct MoverState {
+    pub(crate) name: String,
+    pub(crate) total_bytes: u64,
+    /// The orders that are not answered, in order.
+    orders: VecDeque<ToMover>,
+    /// The conversation with the present one.
+    line: Line<ToMover>,
+    process: Option<ProcessName>,
     pub(crate) replacements: Replacements,
 }
 
 /// How often, and how quickly, a GPU's movers were replaced.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Replacements {
     /// Movers that took over from one that died.
     pub(crate) count: u64,
@@ -81,6 +118,7 @@ pub(crate) struct Replacements {
     pub(crate) lost: bool,
     /// Movers in a row that were of no use.
     useless: u32,
+    #[serde(skip)]
     died: Option<Instant>,
     due: Option<Time>,
     /// Why the last one could not use its GPU, by its own word.
@@ -88,6 +126,8 @@ pub(crate) struct Replacements {
 }
 
 struct Process {
+    name: ProcessName,
+    handle: Arc<OwnedFd>,
     outbox: Outbox,
     /// Told to end: it is not killed then.
     ending: Arc<AtomicBool>,
@@ -101,48 +141,132 @@ impl MoverLink {
         let mut mover = Self {
             plan,
             inputs,
-            name: String::new(),
-            total_bytes: 0,
+            state: MoverState::default(),
+            testament: None,
             ready: false,
             process: None,
-            orders: VecDeque::new(),
             slabs: BTreeMap::new(),
             index: None,
-            replacements: Replacements::default(),
         };
         mover.start_next(&[])?;
         Ok(mover)
     }
 
+    /// Goes on with a mover of a manager that died. Without one the GPU is lost.
+    pub(crate) fn inherit(
+        plan: GpuPlan,
+        inputs: Sender<Input>,
+        state: MoverState,
+        testament: Testament,
+        orphan: Option<Orphaned>,
+    ) -> anyhow::Result<Self> {
+        let (testament, slabs, index) = (Some(testament), BTreeMap::new(), None);
+        let mut mover = Self { plan, inputs, state, testament, ready: true, process: None, slabs, index };
+        match orphan {
+            Some(orphan) => mover.resume(orphan)?,
+            None => mover.state.replacements.lost = true,
+        }
+        Ok(mover)
+    }
+
+    fn resume(&mut self, orphan: Orphaned) -> anyhow::Result<()> {
+        (self.slabs, self.index) = (orphan.slabs, Some(orphan.index));
+        let again = self.state.line.resume(orphan.heard)?;
+        let inputs = self.inputs.clone();
+        let process = Process::go_on(self.plan.uuid, orphan.name, orphan.process, orphan.connection, inputs)?;
+        for letter in again {
+            let fds = self.descriptors(&letter.message);
+            process.outbox.send(&letter, fds);
+        }
+        self.process = Some(process);
+        Ok(())
+    }
+
+    /// What goes with a message that is said again.
+    fn descriptors(&self, message: &ToMover) -> Vec<Arc<OwnedFd>> {
+        match message {
+            ToMover::Will(_) => self.testament.iter().map(|testament| testament.state.clone()).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// What it is to do when the manager dies.
+    pub(crate) fn entrust(&mut self, testament: Testament) {
+        let (will, state) = (testament.will.clone(), testament.state.clone());
+        self.testament = Some(testament);
+        self.say(ToMover::Will(will), vec![state]);
+    }
+
+    /// What is written down of it.
+    pub(crate) fn state(&self) -> &MoverState {
+        &self.state
+    }
+
+    /// The way to its process.
+    pub(super) fn outbox(&self) -> Option<&Outbox> {
+        self.process.as_ref().map(|process| &process.outbox)
+    }
+
+    /// Whether the GPU was given up.
+    pub(super) fn is_lost(&self) -> bool {
+        self.state.replacements.lost
+    }
+
     /// Bytes of the GPU that the ledger may use.
     pub(crate) fn usable(&self, limit: Option<u64>) -> u64 {
-        self.total_bytes.min(limit.unwrap_or(u64::MAX))
+        self.state.total_bytes.min(limit.unwrap_or(u64::MAX))
     }
 
     /// Gives an order; the next mover gets it if this one dies before it has answered.
     pub(crate) fn order(&mut self, order: &ToMover) {
-        if self.replacements.lost {
+        self.state.orders.push_back(order.clone());
+        if self.state.replacements.lost {
             return self.answer_for_nobody(order);
         }
-        self.orders.push_back(order.clone());
-        if let Some(process) = &self.process {
-            process.outbox.send(order, Vec::new());
+        self.say(order.clone(), Vec::new());
+    }
+
+    fn say(&mut self, message: ToMover, fds: Vec<Arc<OwnedFd>>) {
+        let Some(process) = &self.process else { return };
+        match self.state.line.say(message) {
+            Ok(letter) => {
+                process.outbox.send(&letter, fds);
+            }
+            Err(error) => process.kill(&error),
+        }
+    }
+
+    /// What a mover says, unless it was heard before.
+    pub(super) fn hear(&mut self, letter: Numbered<FromMover>) -> Option<FromMover> {
+        match self.state.line.hear(letter) {
+            Ok(message) => {
+                if self.state.line.owes_a_word() {
+                    self.say(ToMover::Heard, Vec::new());
+                }
+                message
+            }
+            Err(error) => {
+                self.process.iter().for_each(|process| process.kill(&error));
+                None
+            }
         }
     }
 
     /// An order is answered, and all that came before it are carried out.
     pub(super) fn answered(&mut self, step: Step) {
-        let Some(place) = self.orders.iter().position(|order| order.step() == Some(step)) else { return };
-        self.orders.drain(..=place);
-        self.replacements.useless = 0;
+        let Some(place) = self.state.orders.iter().position(|order| order.step() == Some(step)) else {
+            return;
+        };
+        self.state.orders.drain(..=place);
+        self.state.replacements.useless = 0;
     }
 
     /// Takes note of what concerns the mover alone.
     pub(super) fn note(&mut self, message: &FromMover, mut fds: Vec<OwnedFd>) {
         match message {
             FromMover::Ready { name, total_bytes, .. } => {
-                self.name.clone_from(name);
-                self.total_bytes = *total_bytes;
+                self.state.name.clone_from(name);
+                self.state.total_bytes = *total_bytes;
                 self.ready = true;
             }
             FromMover::Slab { slab } => {
@@ -153,15 +277,15 @@ impl MoverLink {
             }
             FromMover::Index => self.index = fds.pop().map(Arc::new).or(self.index.take()),
             FromMover::Adopted { micros } => self.note_adopted(*micros),
-            FromMover::Unusable { reason } => self.replacements.reason = Some(reason.clone()),
+            FromMover::Unusable { reason } => self.state.replacements.reason = Some(reason.clone()),
             _ => {}
         }
     }
 
     fn note_adopted(&mut self, micros: u64) {
-        let Some(died) = self.replacements.died.take() else { return };
-        self.replacements.count += 1;
-        self.replacements.last = Some(died.elapsed());
+        let Some(died) = self.state.replacements.died.take() else { return };
+        self.state.replacements.count += 1;
+        self.state.replacements.last = Some(died.elapsed());
         let (gpu, slabs) = (self.plan.uuid, self.slabs.len());
         let all_micros = died.elapsed().as_micros() as u64;
         info!(%gpu, all_micros, adopting_micros = micros, slabs, "another mover has taken over");
@@ -170,16 +294,17 @@ impl MoverLink {
     /// The mover is dead. `true`: there will be no other.
     pub(super) fn gone(&mut self, now: Time, why: &str) -> bool {
         let process = self.process.take();
-        let useful = |process: &Process| self.orders.is_empty() && process.started.elapsed() >= LONG_LIFE;
+        let useful =
+            |process: &Process| self.state.orders.is_empty() && process.started.elapsed() >= LONG_LIFE;
         if process.as_ref().is_some_and(useful) {
-            self.replacements.useless = 0;
+            self.state.replacements.useless = 0;
         }
-        self.replacements.died.get_or_insert_with(Instant::now);
+        self.state.replacements.died.get_or_insert_with(Instant::now);
         self.fail(now, why)
     }
 
     fn fail(&mut self, now: Time, why: &str) -> bool {
-        let (gpu, state) = (self.plan.uuid, &mut self.replacements);
+        let (gpu, state) = (self.plan.uuid, &mut self.state.replacements);
         let said = state.reason.take();
         let why = said.as_deref().unwrap_or(why);
         state.useless += 1;
@@ -200,12 +325,12 @@ impl MoverLink {
 
     /// When the next mover is to be started, if one is.
     pub(super) fn due(&self) -> Option<Time> {
-        self.replacements.due
+        self.state.replacements.due
     }
 
     /// Starts the next mover and hands it everything. `true`: there will be none.
     pub(super) fn replace(&mut self, now: Time, pieces: &[(PieceId, HeldPiece)]) -> bool {
-        self.replacements.due = None;
+        self.state.replacements.due = None;
         match self.start_next(pieces) {
             Ok(()) => false,
             Err(error) => self.fail(now, &format!("{error:#}")),
@@ -214,13 +339,18 @@ impl MoverLink {
 
     fn start_next(&mut self, pieces: &[(PieceId, HeldPiece)]) -> anyhow::Result<()> {
         let process = Process::start(&self.plan, self.inputs.clone())?;
-        for (message, fds) in self.legacy(pieces) {
-            process.outbox.send(&message, fds);
-        }
-        for order in &self.orders {
-            process.outbox.send(order, Vec::new());
-        }
+        (self.state.process, self.state.line) = (Some(process.name), Line::new());
         self.process = Some(process);
+        for (message, fds) in self.legacy(pieces) {
+            self.say(message, fds);
+        }
+        for order in self.state.orders.clone() {
+            self.say(order, Vec::new());
+        }
+        // Behind the legacy: whom a manager leaves a will has everything.
+        if let Some(testament) = self.testament.clone() {
+            self.entrust(testament);
+        }
         Ok(())
     }
 
@@ -239,7 +369,7 @@ impl MoverLink {
             (ToMover::Adopt { pieces: Vec::new(), slabs, again: None }, fds)
         });
         // Orders are answered in order: only the first of them can have been begun.
-        let again = self.orders.iter().filter_map(ToMover::step).take(STEPS).collect();
+        let again = self.state.orders.iter().filter_map(ToMover::step).take(STEPS).collect();
         let last = ToMover::Adopt { pieces: Vec::new(), slabs: Vec::new(), again: Some(again) };
         let index = self.index.iter().cloned().collect();
         of_pieces.chain(of_slabs).chain([(last, index)]).collect()
@@ -247,9 +377,8 @@ impl MoverLink {
 
     /// No mover will answer any more: what was asked fails.
     pub(super) fn give_up(&mut self) {
-        for order in std::mem::take(&mut self.orders) {
-            self.answer_for_nobody(&order);
-        }
+        self.state.orders.retain(|order| order.step().is_some());
+        self.state.orders.iter().for_each(|order| self.answer_for_nobody(order));
         // Nobody will read them again.
         self.slabs.clear();
         self.index = None;
@@ -268,6 +397,41 @@ impl MoverLink {
     }
 }
 
+impl MoverState {
+    /// Of a mover that has heard nothing and has these orders to carry out.
+    #[cfg(test)]
+    pub(crate) fn of(process: ProcessName, orders: Vec<ToMover>) -> Self {
+        let mut line = Line::new();
+        orders.iter().for_each(|order| drop(line.say(order.clone()).unwrap()));
+        Self { process: Some(process), orders: orders.into(), line, ..Self::default() }
+    }
+
+    /// Its present process.
+    pub(crate) fn process(&self) -> Option<ProcessName> {
+        self.process
+    }
+
+    /// The number of the last message that was heard of the mover, if a conversation of which the
+    /// mover has heard so much can go on: all that the mover was handed has reached it.
+    pub(crate) fn heard(&self, by_mover: u64) -> Result<u64, String> {
+        let mut line = self.line.clone();
+        let again = line.resume(by_mover).map_err(|error| error.to_string())?;
+        match again.iter().any(|letter| matches!(letter.message, ToMover::Adopt { .. })) {
+            true => Err("it has not got all that the one before it held".into()),
+            false => Ok(self.line.heard()),
+        }
+    }
+
+    /// Pieces that its orders destroy.
+    pub(crate) fn destroys(&self) -> impl Iterator<Item = PieceId> + '_ {
+        let pieces = |order: &'_ ToMover| match order {
+            ToMover::Destroy { pieces, .. } => pieces.clone(),
+            _ => Vec::new(),
+        };
+        self.orders.iter().flat_map(pieces)
+    }
+}
+
 impl Process {
     /// Starts a mover's process and the thread that reads from it.
     fn start(plan: &GpuPlan, inputs: Sender<Input>) -> anyhow::Result<Self> {
@@ -276,14 +440,45 @@ impl Process {
             .stdin(Stdio::from(OwnedFd::from(there)))
             .spawn()
             .with_context(|| format!("starting the mover of {}", plan.uuid))?;
-        let connection = Arc::new(Connection::from(here));
+        // Nobody has waited for it: the number is its own, even if it is dead.
+        let name = ProcessName::of(process.id() as i32).context("the mover has no name")?;
+        let handle = pidfd_open(Pid::from_child(&process), PidfdFlags::empty())?;
+        Self::read(plan.uuid, name, handle, here.into(), Some(process), inputs)
+    }
+
+    /// Goes on with a process that another manager has started.
+    fn go_on(
+        gpu: GpuUuid,
+        name: ProcessName,
+        handle: OwnedFd,
+        connection: Connection,
+        inputs: Sender<Input>,
+    ) -> anyhow::Result<Self> {
+        Self::read(gpu, name, handle, connection, None, inputs)
+    }
+
+    fn read(
+        gpu: GpuUuid,
+        name: ProcessName,
+        handle: OwnedFd,
+        connection: Connection,
+        child: Option<Child>,
+        inputs: Sender<Input>,
+    ) -> anyhow::Result<Self> {
+        let (connection, handle) = (Arc::new(connection), Arc::new(handle));
         let outbox = Outbox::start(connection.clone())?;
-        let (gpu, ending) = (plan.uuid, Arc::new(AtomicBool::new(false)));
-        let told = ending.clone();
+        let ending = Arc::new(AtomicBool::new(false));
+        let (told, process) = (ending.clone(), handle.clone());
         let reader = std::thread::Builder::new()
             .name("mover-reader".into())
-            .spawn(move || read_all(gpu, &connection, process, &told, &inputs))?;
-        Ok(Self { outbox, ending, reader: Some(reader), started: Instant::now() })
+            .spawn(move || read_all(gpu, &connection, &process, child, &told, &inputs))?;
+        Ok(Self { name, handle, outbox, ending, reader: Some(reader), started: Instant::now() })
+    }
+
+    fn kill(&self, why: &LineError) {
+        warn!(pid = self.name.pid, %why, "a mover is killed");
+        // It may be dead already.
+        let _ = pidfd_send_signal(&self.handle, Signal::KILL);
     }
 }
 
@@ -292,14 +487,15 @@ impl Process {
 fn read_all(
     gpu: GpuUuid,
     connection: &Connection,
-    mut process: Child,
+    process: &OwnedFd,
+    child: Option<Child>,
     ending: &AtomicBool,
     inputs: &Sender<Input>,
 ) {
     let why = loop {
-        match connection.receive::<FromMover>() {
+        match connection.receive::<Numbered<FromMover>>() {
             Ok((message, fds)) => {
-                if inputs.send(Input::Mover(gpu, message, fds)).is_err() {
+                if inputs.send(Input::MoverSaid(gpu, message, fds)).is_err() {
                     break "the manager ends".into();
                 }
             }
@@ -308,18 +504,28 @@ fn read_all(
     };
     if !ending.load(Ordering::Acquire) {
         // It may be dead already.
-        let _ = process.kill();
+        let _ = pidfd_send_signal(process, Signal::KILL);
     }
-    let why =
-        process.wait().map_or_else(|error| format!("{why}; {error}"), |status| format!("{why}; {status}"));
+    wait_for_death(process);
+    // How the process of another manager ended is not said.
+    let status = child.and_then(|mut child| child.wait().ok());
+    let why = status.map_or(why.clone(), |status: ExitStatus| format!("{why}; {status}"));
     // The core has ended already if nobody listens.
     let _ = inputs.send(Input::MoverGone(gpu, why));
+}
+
+/// The manager ends in order, and its movers with it.
+impl Drop for MoverLink {
+    fn drop(&mut self) {
+        self.say(ToMover::End, Vec::new());
+    }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
         self.ending.store(true, Ordering::Release);
         self.outbox.close();
+        self.outbox.release();
         // It ends with its connection; waiting keeps it from staying a zombie.
         let _ = self.reader.take().map(JoinHandle::join);
     }
@@ -333,15 +539,18 @@ pub(super) fn wait_until_ready(
 ) -> anyhow::Result<()> {
     while movers.values().any(|mover| !mover.ready) {
         match inputs.recv()? {
-            Input::Mover(gpu, FromMover::Unusable { reason }, _) => bail!("{gpu} cannot be used: {reason}"),
+            Input::MoverSaid(gpu, letter, fds) => {
+                let Some(mover) = movers.get_mut(&gpu) else { continue };
+                match mover.hear(letter) {
+                    Some(FromMover::Unusable { reason }) => bail!("{gpu} cannot be used: {reason}"),
+                    Some(message) => mover.note(&message, fds),
+                    None => {}
+                }
+            }
             Input::MoverGone(gpu, why) if movers.get(&gpu).is_some_and(|mover| !mover.ready) => {
                 bail!("the mover of {gpu} ended before it was ready: {why}")
             }
-            Input::Mover(gpu, message @ FromMover::Ready { .. }, fds) => {
-                if let Some(mover) = movers.get_mut(&gpu) {
-                    mover.note(&message, fds);
-                }
-            }
+            Input::Stop => bail!("it was asked to end before it was ready"),
             other => held_back.push_back(other),
         }
     }

@@ -8,38 +8,56 @@
 //! The core is one thread: it alone has the state, and never waits for anybody. Who reads too
 //! slowly loses the connection (I10). The core decides nothing: it translates messages into the
 //! scheduler's events and its effects into messages, and adds the file descriptors.
+//!
+//! Invariant: nothing leaves the manager before the state from which it follows is written down
+//! (`legacy`), so that its successor knows all that anybody has heard (I7).
 
 mod client;
+mod clock;
+mod conversation;
 mod crowd;
 mod eviction;
 mod gpus;
+mod legacy;
 mod outbox;
+mod points;
+mod reunion;
 mod rights;
+mod setup;
+#[cfg(test)]
+mod stage;
 pub mod status;
 mod stop;
 
 pub use gpus::GpuPlan;
+pub use legacy::{Gathered, Heritage, gather};
+pub use setup::{Setup, has_died, run, stop_signals};
 
-use crate::scheduler::{Config, Effect, Event, Job, Pages, Scheduler, Session, Time};
+use crate::death;
+use crate::scheduler::{Effect, Event, Job, Pages, Scheduler, Session, Time};
 use client::{Client, ClientId, Role, Standing};
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use clock::Clock;
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use eviction::Eviction;
 use gpus::{HeldPiece, MoverLink};
+use legacy::{Record, State, StateFile, WillFile};
+use outbox::Outbox;
 use rights::Asker;
 use status::EndedJob;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tidegate_ffi::units::{GpuUuid, JobId, PieceId, SessionId, Step};
+use tidegate_ffi::wire::line::Numbered;
 use tidegate_ffi::wire::live;
 use tidegate_ffi::wire::message::{
-    Drained, FromCommand, FromMover, FromShim, JobClaim, JobSpec, ToCommand, ToManager, ToMover, ToShim, When,
+    Drained, FromCommand, FromMover, FromShim, JobClaim, JobSpec, Placed, ToCommand, ToManager, ToMover,
+    ToShim, When,
 };
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
 /// Ended jobs that `status` still tells of.
 const KEPT_ENDED_JOBS: usize = 64;
@@ -51,16 +69,27 @@ const TOO_MANY_JOBS: &str = "this user has too many jobs: wait until one has end
 /// The most processes of one job.
 const PROCESSES_PER_JOB: usize = 256;
 
+/// So many inputs at most are taken in before the state is written down.
+const INPUTS_AT_ONCE: usize = 64;
+
 /// What a client says for people: short, and on one line.
 fn words(text: String) -> String {
     let plain = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     text.chars().take(WORDS_CHARACTERS).map(plain).collect()
 }
 
+/// The pieces that a message hands out.
+fn placed_in(message: &ToShim) -> &[Placed] {
+    match message {
+        ToShim::Leased { pieces, .. } | ToShim::Map { pieces, .. } => pieces,
+        _ => &[],
+    }
+}
+
 /// What reaches the core.
 pub(crate) enum Input {
     /// A client connected.
-    Connected(ClientId, Client),
+    Connected(ClientId, Box<Client>),
     /// A client said something.
     Said(ClientId, ToManager, Vec<OwnedFd>),
     /// Who reads from a client wants to know what has become of all that it said.
@@ -68,6 +97,8 @@ pub(crate) enum Input {
     /// A client is gone: its process died, or (a command) its connection ended.
     Gone(ClientId),
     /// A mover said something.
+    MoverSaid(GpuUuid, Numbered<FromMover>, Vec<OwnedFd>),
+    /// What a mover has said, or would say if there were one.
     Mover(GpuUuid, FromMover, Vec<OwnedFd>),
     /// A mover's connection ended.
     MoverGone(GpuUuid, String),
@@ -75,69 +106,14 @@ pub(crate) enum Input {
     Stop,
 }
 
-/// How a server is set up.
-pub struct Setup {
-    /// Its socket, already listening.
-    pub listener: UnixListener,
-    /// The GPUs and their movers' commands.
-    pub gpus: Vec<GpuPlan>,
-    /// How to share; made from the smallest GPU's size in bytes, once the GPUs are known.
-    pub config: Box<dyn Fn(u64) -> Config>,
-    /// The most memory of each GPU that the ledger may use.
-    pub gpu_memory: Option<u64>,
-    /// The directory of the software GPUs, if it is those.
-    pub software_gpu: Option<PathBuf>,
-    /// End when nobody has been connected for so long.
-    pub idle_exit: Option<Duration>,
-    /// Whoever is expelled is killed.
-    pub kill_expelled: bool,
-    /// Called once clients can connect.
-    pub ready: Box<dyn FnOnce()>,
-}
-
-/// Runs a manager until it is asked to stop or, if so set up, has nothing to do any more.
-pub fn run(setup: Setup) -> anyhow::Result<()> {
-    let (sender, inputs) = unbounded();
-    let mut movers = BTreeMap::new();
-    for plan in setup.gpus {
-        movers.insert(plan.uuid, MoverLink::start(plan, sender.clone())?);
-    }
-    let mut held_back = VecDeque::new();
-    gpus::wait_until_ready(&mut movers, &inputs, &mut held_back)?;
-    let smallest = movers.values().map(|mover| mover.usable(setup.gpu_memory)).min().unwrap_or(0);
-    let config = (setup.config)(smallest);
-    let units = |bytes: u64| u32::try_from(bytes / config.unit_bytes).unwrap_or(u32::MAX / 8);
-    let added = movers.iter().map(|(id, mover)| {
-        let usable = mover.usable(setup.gpu_memory);
-        let (units, apart) = (units(usable), units(mover.total_bytes - usable));
-        Event::GpuAdded { gpu: *id, units, apart }
-    });
-    let added: Vec<Event> = added.collect();
-    let mut server = Server::new(config, movers, setup.software_gpu, setup.idle_exit);
-    server.kill_expelled = setup.kill_expelled;
-    added.into_iter().for_each(|event| server.tell_scheduler(event));
-    client::accept(setup.listener, sender.clone())?;
-    stop_on_signals(sender)?;
-    (setup.ready)();
-    server.serve(&inputs, held_back);
-    Ok(())
-}
-
-/// Ends the server in order on SIGINT and SIGTERM.
-fn stop_on_signals(inputs: Sender<Input>) -> anyhow::Result<()> {
-    let mut signals =
-        signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM])?;
-    std::thread::Builder::new().name("signals".into()).spawn(move || {
-        if signals.forever().next().is_some() {
-            // The core has ended already if nobody listens.
-            let _ = inputs.send(Input::Stop);
-        }
-    })?;
-    Ok(())
-}
-
 struct Server {
-    started: Instant,
+    clock: Clock,
+    /// Away only while it is written.
+    file: Option<StateFile>,
+    /// The state could not be written down.
+    unwritten: bool,
+    /// More has ended than is written down.
+    history_grew: bool,
     scheduler: Scheduler,
     movers: BTreeMap<GpuUuid, MoverLink>,
     clients: HashMap<ClientId, Client>,
@@ -161,11 +137,15 @@ struct Server {
     draining: bool,
     /// Who is told when the manager ends.
     awaiting_stop: BTreeSet<ClientId>,
+    /// Beside which the will lies.
+    socket: Option<PathBuf>,
     software_gpu: Option<PathBuf>,
     idle_exit: Option<Duration>,
     kill_expelled: bool,
     idle_since: Instant,
     next_job: u64,
+    /// The highest number of a client so far.
+    last_client: u64,
     stopping: bool,
 }
 
@@ -183,15 +163,13 @@ impl Pages for PublishedPages<'_> {
 }
 
 impl Server {
-    fn new(
-        config: Config,
-        movers: BTreeMap<GpuUuid, MoverLink>,
-        software_gpu: Option<PathBuf>,
-        idle_exit: Option<Duration>,
-    ) -> Self {
+    fn new(scheduler: Scheduler, movers: BTreeMap<GpuUuid, MoverLink>, file: StateFile) -> Self {
         Self {
-            started: Instant::now(),
-            scheduler: Scheduler::new(config),
+            clock: Clock::start(),
+            file: Some(file),
+            unwritten: false,
+            history_grew: false,
+            scheduler,
             movers,
             clients: HashMap::new(),
             pieces: BTreeMap::new(),
@@ -205,11 +183,13 @@ impl Server {
             user: rustix::process::geteuid().as_raw(),
             draining: false,
             awaiting_stop: BTreeSet::new(),
-            software_gpu,
-            idle_exit,
+            socket: None,
+            software_gpu: None,
+            idle_exit: None,
             kill_expelled: false,
             idle_since: Instant::now(),
             next_job: 0,
+            last_client: 0,
             stopping: false,
         }
     }
@@ -221,12 +201,17 @@ impl Server {
         while !self.stopping && !self.idle_too_long() {
             self.replace_movers();
             match self.next_input(inputs) {
-                Ok(input) => self.take_in(input),
-                Err(RecvTimeoutError::Timeout) => self.tell_scheduler(Event::Tick),
+                Ok(input) if death::is_possible() => self.take_in_fatally(input),
+                Ok(input) => self.take_in_with(input, inputs),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.tell_scheduler(Event::Tick);
+                    self.settle();
+                }
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
         info!("the manager ends");
+        self.say_goodbye();
         self.say_stopped();
     }
 
@@ -248,31 +233,86 @@ impl Server {
     }
 
     fn now(&self) -> Time {
-        self.started.elapsed()
+        self.clock.now()
     }
 
     fn take_in(&mut self, input: Input) {
+        self.digest(input);
+        self.settle();
+    }
+
+    /// Takes in what has come too, before it writes anything down.
+    fn take_in_with(&mut self, first: Input, inputs: &Receiver<Input>) {
+        self.digest(first);
+        inputs.try_iter().take(INPUTS_AT_ONCE - 1).for_each(|input| self.digest(input));
+        self.settle();
+    }
+
+    /// Writes everything down, then sends what follows from it.
+    fn settle(&mut self) {
+        self.write_down();
+        self.release();
+    }
+
+    fn release(&self) {
+        self.outboxes().for_each(Outbox::release);
+    }
+
+    fn outboxes(&self) -> impl Iterator<Item = &Outbox> {
+        let of_clients = self.clients.values().filter_map(|client| client.outbox.as_ref());
+        of_clients.chain(self.movers.values().filter_map(MoverLink::outbox))
+    }
+
+    fn write_down(&mut self) {
+        let Some(mut file) = self.file.take() else { return };
+        let history = if self.history_grew { file.write(Record::History, &self.ended) } else { Ok(0) };
+        let written = history.and_then(|_| file.write(Record::State, &State::of(self)));
+        match written {
+            Ok(_) => self.unwritten = false,
+            Err(error) if !self.unwritten => {
+                self.unwritten = true;
+                error!(%error, "if the manager dies now, no other can take over");
+            }
+            Err(_) => {}
+        }
+        self.history_grew &= self.unwritten;
+        self.file = Some(file);
+    }
+
+    fn digest(&mut self, input: Input) {
         match input {
             Input::Connected(id, client) => {
-                self.clients.insert(id, client);
+                self.last_client = self.last_client.max(id.0);
+                self.clients.insert(id, *client);
             }
             Input::Said(id, ..) if self.clients.get(&id).is_none_or(|client| client.expelled) => {}
             Input::Heard(id, reader) => {
                 // A reader waits for it, and there is room for one.
                 let _ = reader.try_send(self.standing(id));
             }
-            Input::Said(id, ToManager::Shim(message), fds) => self.hear_shim(id, message, fds),
+            Input::Said(id, ToManager::Shim(letter), fds) => self.hear_letter(id, letter, fds),
+            Input::Said(id, ToManager::Resume(resume), fds) => self.take_up(id, &resume, &fds),
+            Input::Said(id, ToManager::Orphan(_) | ToManager::Mover(_), _) => {
+                self.expel(id, "it is no mover of this manager");
+            }
             Input::Said(id, ToManager::Command(message), _) => self.hear_command(id, message),
             Input::Gone(id) => self.client_gone(id),
+            Input::MoverSaid(gpu, letter, fds) => {
+                if let Some(message) = self.movers.get_mut(&gpu).and_then(|mover| mover.hear(letter)) {
+                    self.hear_mover(gpu, message, fds);
+                }
+            }
             Input::Mover(gpu, message, fds) => self.hear_mover(gpu, message, fds),
             Input::MoverGone(gpu, why) => self.mover_gone(gpu, &why),
             Input::Stop => self.stopping = true,
         }
     }
 
-    fn standing(&self, id: ClientId) -> Standing {
+    fn standing(&self, connection: ClientId) -> Standing {
+        let id = self.speaker(connection);
         let client = self.clients.get(&id);
         Standing {
+            id,
             process: client.is_some_and(|client| matches!(client.role, Role::Process(_))),
             expelled: client.is_none_or(|client| client.expelled),
         }
@@ -297,6 +337,19 @@ impl Server {
                 self.tell_scheduler(Event::JobReleased { job });
             }
             Role::Unknown => {}
+        }
+    }
+
+    /// Hears a message, unless it was heard before.
+    fn hear_letter(&mut self, id: ClientId, letter: Numbered<FromShim>, fds: Vec<OwnedFd>) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        match client.conversation.hear(letter) {
+            Ok(Some(message)) => self.hear_shim(id, message, fds),
+            Ok(None) => {}
+            Err(error) => self.expel(id, &error.to_string()),
+        }
+        if self.clients.get(&id).is_some_and(|client| client.conversation.owes_a_word()) {
+            self.say(id, ToShim::Heard);
         }
     }
 
@@ -340,6 +393,7 @@ impl Server {
             FromShim::Waiting => Event::Waiting { session },
             FromShim::MakeRoom { step, gpu } => Event::MakeRoom { session, step, gpu },
             FromShim::JobDone => return debug!(%session, "the job says it is done"),
+            FromShim::Heard => return,
         };
         self.tell_scheduler(event);
     }
@@ -367,7 +421,7 @@ impl Server {
         if let Err(reason) = page {
             return self.refuse(id, reason);
         }
-        let uid = client.uid;
+        let uid = client.conversation.uid;
         let job = match claim {
             JobClaim::Token(token) => match self.tokens.get(&token) {
                 Some((job, owner)) if *owner == uid => *job,
@@ -377,6 +431,7 @@ impl Server {
             JobClaim::Own(_) if self.has_too_many_jobs(uid) => return self.refuse(id, TOO_MANY_JOBS.into()),
             JobClaim::Own(spec) => self.new_job(uid, spec),
         };
+        self.forget_unheard(id);
         let processes = self.scheduler.jobs().get(&job).map_or(0, |job| job.sessions.len());
         if processes >= PROCESSES_PER_JOB {
             return self.refuse(id, format!("its job has {PROCESSES_PER_JOB} processes already"));
@@ -390,6 +445,20 @@ impl Server {
             // Nobody announced it: it lives as long as its processes.
             self.tell_scheduler(Event::JobReleased { job });
         }
+    }
+
+    /// A process whose welcome was lost with its connection begins anew: it has nothing that its
+    /// first session could have given it.
+    fn forget_unheard(&mut self, id: ClientId) {
+        let own = self.clients.get(&id).and_then(|client| client.name);
+        let is_its = |client: &Client| {
+            own.is_some() && client.name == own && client.conversation.is_unheard() && !client.is_connected()
+        };
+        let forgotten = |(of, client): (&ClientId, &Client)| {
+            (*of != id && matches!(client.role, Role::Process(_)) && is_its(client)).then_some(*of)
+        };
+        let forgotten: Vec<ClientId> = self.clients.iter().filter_map(forgotten).collect();
+        forgotten.into_iter().for_each(|id| self.client_gone(id));
     }
 
     fn has_too_many_jobs(&self, uid: u32) -> bool {
@@ -427,7 +496,7 @@ impl Server {
 
     /// Who a client is, for what it may see and do.
     fn asker(&self, id: ClientId) -> Option<Asker> {
-        self.clients.get(&id).map(|client| Asker { uid: client.uid, manager: self.user })
+        self.clients.get(&id).map(|client| Asker { uid: client.conversation.uid, manager: self.user })
     }
 
     fn tell_status(&mut self, id: ClientId) {
@@ -436,8 +505,8 @@ impl Server {
         self.tell_scheduler(Event::Survey);
         let Some(asker) = self.asker(id) else { return };
         let parts = status::parts(self, asker);
-        if let Some(client) = self.clients.get(&id) {
-            client.outbox.send_all(parts);
+        if let Some(outbox) = self.clients.get(&id).and_then(|client| client.outbox.as_ref()) {
+            outbox.send_all(parts);
         }
     }
 
@@ -455,7 +524,7 @@ impl Server {
         if self.draining {
             return self.answer(id, ToCommand::Refused { reason: stop::DRAINS.into() });
         }
-        let uid = client.uid;
+        let uid = client.conversation.uid;
         if self.has_too_many_jobs(uid) {
             return self.expel_command(id, TOO_MANY_JOBS);
         }
@@ -475,14 +544,14 @@ impl Server {
     }
 
     fn answer(&mut self, id: ClientId, message: ToCommand) {
-        if let Some(client) = self.clients.get(&id) {
-            client.outbox.send(&message, Vec::new());
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.send(&message, Vec::new());
         }
     }
 
     fn refuse(&mut self, id: ClientId, reason: String) {
         info!(client = id.0, reason, "a process is refused");
-        self.end_connection(id, &ToShim::Refused { reason });
+        self.say_last(id, reason);
     }
 
     /// A client broke the protocol.
@@ -500,7 +569,7 @@ impl Server {
     /// pieces mapped.
     fn cut_off(&mut self, id: ClientId, reason: &str) {
         warn!(client = id.0, reason, "a client is expelled");
-        self.end_connection(id, &ToShim::Refused { reason: reason.into() });
+        self.say_last(id, reason.into());
         let Some(client) = self.clients.get(&id) else { return };
         if let Role::Process(job) = client.role {
             client.raise_peaks(self.peaks.entry(job).or_default());
@@ -513,15 +582,17 @@ impl Server {
     /// The same for a command.
     fn expel_command(&mut self, id: ClientId, reason: &str) {
         info!(client = id.0, reason, "a command is refused");
-        self.end_connection(id, &ToCommand::Refused { reason: reason.into() });
+        if let Some(client) = self.clients.get_mut(&id).filter(|client| !client.expelled) {
+            client.send(&ToCommand::Refused { reason: reason.into() }, Vec::new());
+            client.expel();
+        }
     }
 
-    /// Says the last word.
-    fn end_connection<M: serde::Serialize>(&mut self, id: ClientId, last: &M) {
+    /// Says the last word to a process.
+    fn say_last(&mut self, id: ClientId, reason: String) {
         if let Some(client) = self.clients.get_mut(&id).filter(|client| !client.expelled) {
-            client.expelled = true;
-            client.outbox.send(last, Vec::new());
-            client.outbox.close();
+            client.say(ToShim::Refused { reason }, Vec::new());
+            client.expel();
         }
     }
 
@@ -556,7 +627,9 @@ impl Server {
             | FromMover::Slab { .. }
             | FromMover::SlabGone { .. }
             | FromMover::Index
-            | FromMover::Adopted { .. } => {
+            | FromMover::Adopted { .. }
+            | FromMover::Holds { .. }
+            | FromMover::Heard => {
                 if let Some(mover) = self.movers.get_mut(&gpu) {
                     mover.note(&message, fds);
                 }
@@ -585,6 +658,18 @@ impl Server {
             if self.movers.get_mut(&gpu).is_some_and(|mover| mover.replace(now, &pieces)) {
                 self.give_up(gpu);
             }
+            self.leave_will();
+            self.settle();
+        }
+    }
+
+    /// Tells the next manager whom to wait for.
+    fn leave_will(&self) {
+        let Some(socket) = &self.socket else { return };
+        let named = |(gpu, mover): (&GpuUuid, &MoverLink)| Some((*gpu, mover.state().process()?));
+        let movers = self.movers.iter().filter_map(named).collect();
+        if let Err(error) = WillFile::new(movers, self.software_gpu.clone()).write(socket) {
+            error!("if the manager dies now, no other can take over: {error:#}");
         }
     }
 
@@ -611,7 +696,8 @@ impl Server {
     fn carry_out(&mut self, effect: Effect) {
         debug!(?effect, "effect");
         match effect {
-            Effect::Shim(session, message) => self.send_to_shim(session, message),
+            Effect::Shim(session, message) => self.say(ClientId(session.0), message),
+            Effect::Welcome { session, job, closed } => self.welcome(ClientId(session.0), job, closed),
             Effect::Mover(gpu, message) => self.send_to_mover(gpu, &message),
             Effect::Expel(session, reason) => self.cut_off(ClientId(session.0), &reason),
             Effect::Queue { job, place, of, behind } => self.tell_place(job, place, of, behind),
@@ -624,19 +710,28 @@ impl Server {
         }
     }
 
-    fn send_to_shim(&mut self, session: SessionId, message: ToShim) {
-        let placed = match &message {
-            ToShim::Leased { pieces, .. } | ToShim::Map { pieces, .. } => pieces.as_slice(),
-            _ => &[],
-        };
+    fn welcome(&mut self, id: ClientId, job: JobId, closed: bool) {
+        if let Some(ticket) = self.clients.get(&id).map(|client| client.conversation.ticket()) {
+            self.say(id, ToShim::Welcome { job, closed, ticket });
+        }
+    }
+
+    fn say(&mut self, id: ClientId, message: ToShim) {
+        let fds = self.handles_of(&message);
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.say(message, fds);
+        }
+    }
+
+    /// The file descriptors that go with a message.
+    fn handles_of(&self, message: &ToShim) -> Vec<Arc<OwnedFd>> {
+        let placed = placed_in(message);
         let fds: Vec<_> =
             placed.iter().filter_map(|placed| Some(self.pieces.get(&placed.piece)?.fd.clone())).collect();
         if fds.len() != placed.len() {
-            warn!(%session, "a piece has no file descriptor");
+            warn!(?message, "a piece has no file descriptor");
         }
-        if let Some(client) = self.clients.get(&ClientId(session.0)) {
-            client.outbox.send(&message, fds);
-        }
+        fds
     }
 
     fn send_to_mover(&mut self, gpu: GpuUuid, message: &ToMover) {
@@ -667,9 +762,17 @@ impl Server {
         self.tokens.retain(|_, (job, _)| *job != id);
         let peaks = self.peaks.remove(&id).unwrap_or_default();
         self.ended.push_back(EndedJob::new(id, job, peaks, Some(self.now())));
+        self.history_grew = true;
         while self.ended.len() > KEPT_ENDED_JOBS {
             self.ended.pop_front();
         }
         self.tell_evicted(id);
+    }
+}
+
+/// In order or not at all: whoever dies leaves its will behind.
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.socket.iter().for_each(|socket| WillFile::remove(socket));
     }
 }

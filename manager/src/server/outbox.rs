@@ -1,12 +1,17 @@
 //! A connection's way out: a bounded queue and the thread that empties it.
+//!
+//! What is sent is held until it is released: nobody hears of anything that the core has not
+//! written down (`legacy`).
 
 use crossbeam_channel::{RecvTimeoutError, Sender, TrySendError, bounded};
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::Serialize;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidegate_ffi::wire::{CodecError, Connection, Frame, SendError};
 use tracing::{debug, warn};
 
@@ -30,6 +35,8 @@ pub(crate) struct Outbox {
     connection: Arc<Connection>,
     /// `None` ends the connection.
     queue: Sender<Option<Letter>>,
+    /// What is not released yet.
+    held: Arc<Mutex<Vec<Option<Letter>>>>,
     queued: Arc<AtomicUsize>,
     most: usize,
 }
@@ -63,18 +70,31 @@ impl Outbox {
             }
             writer.shut_down();
         })?;
-        Ok(Self { connection, queue, queued, most })
+        Ok(Self { connection, queue, held: Arc::default(), queued, most })
     }
 
-    /// Queues a message with its file descriptors.
-    pub(crate) fn send<M: Serialize>(&self, message: &M, fds: Vec<Arc<OwnedFd>>) {
+    /// Holds a message with its file descriptors. `false`: it is none that could ever be sent.
+    pub(crate) fn send<M: Serialize>(&self, message: &M, fds: Vec<Arc<OwnedFd>>) -> bool {
         match Frame::of(message, fds.len()) {
-            Ok(frame) => self.queue(Letter { frames: Arc::new([frame]), fds, _held: None }),
-            Err(error) => self.give_up(&error),
+            Ok(frame) => {
+                self.queue(Letter { frames: Arc::new([frame]), fds, _held: None });
+                true
+            }
+            Err(error) => {
+                self.give_up(&error);
+                false
+            }
         }
     }
 
-    /// Queues all parts of an answer.
+    /// Whether neither side has ended the connection.
+    pub(crate) fn is_connected(&self) -> bool {
+        let ended = PollFlags::RDHUP;
+        let mut fds = [PollFd::new(&*self.connection, ended)];
+        matches!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(0))
+    }
+
+    /// Holds all parts of an answer.
     pub(crate) fn send_all(&self, frames: Arc<[Frame]>) {
         self.queue(Letter { frames, fds: Vec::new(), _held: None });
     }
@@ -82,29 +102,43 @@ impl Outbox {
     fn queue(&self, letter: Letter) {
         let bytes = letter.bytes();
         if self.queued.load(Ordering::Relaxed) >= self.most {
-            return self.lose();
+            return self.lose_slow();
         }
         self.queued.fetch_add(bytes, Ordering::Relaxed);
-        match self.queue.try_send(Some(letter)) {
-            Ok(()) => {}
-            Err(TrySendError::Full(_)) => self.lose(),
-            // The writer has said why it ended, and has shut the connection down.
-            Err(TrySendError::Disconnected(_)) => debug!("a message comes after its reader's end"),
+        self.held.lock().push(Some(letter));
+    }
+
+    /// Sends what is held.
+    pub(crate) fn release(&self) {
+        for letter in std::mem::take(&mut *self.held.lock()) {
+            match self.queue.try_send(letter) {
+                Ok(()) => {}
+                Err(TrySendError::Full(Some(_))) => self.lose_slow(),
+                Err(TrySendError::Full(None)) => self.lose(),
+                // The writer has said why it ended, and has shut the connection down.
+                Err(TrySendError::Disconnected(_)) => debug!("a message comes after its reader's end"),
+            }
         }
     }
 
-    /// Waits until everything queued is sent; for a reader that does not read, no longer than
-    /// `patience`.
+    /// Releases everything and waits until it is sent; for a reader that does not read, no longer
+    /// than `patience`.
     pub(crate) fn flush(&self, patience: Duration) {
         let (held, all_sent) = bounded(0);
         self.queue(Letter { frames: Arc::new([]), fds: Vec::new(), _held: Some(held) });
+        self.release();
         if all_sent.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
             debug!("a last message may not have been read");
         }
     }
 
-    fn lose(&self) {
+    fn lose_slow(&self) {
         warn!("a client reads too slowly: it loses its connection");
+        self.lose();
+    }
+
+    /// Ends the connection at once.
+    pub(crate) fn lose(&self) {
         self.connection.shut_down();
     }
 
@@ -113,11 +147,18 @@ impl Outbox {
         self.connection.shut_down();
     }
 
-    /// Ends the connection once everything queued is sent.
+    /// Waits until the connection, which was closed, has sent everything; for a reader that does not
+    /// read, no longer than until `end`.
+    pub(crate) fn wait_for_end(&self, end: Instant) {
+        let mut fds = [PollFd::new(&*self.connection, PollFlags::RDHUP)];
+        let left = end.saturating_duration_since(Instant::now());
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        while let Err(Errno::INTR) = poll(&mut fds, Some(&left)) {}
+    }
+
+    /// Ends the connection once everything held is released and sent.
     pub(crate) fn close(&self) {
-        if self.queue.try_send(None).is_err() {
-            self.connection.shut_down();
-        }
+        self.held.lock().push(None);
     }
 }
 
@@ -166,12 +207,27 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_sent_before_it_is_released() {
+        let (here, there) = Connection::pair().unwrap();
+        let outbox = Outbox::start(Arc::new(here)).unwrap();
+        outbox.send(&1u8, Vec::new());
+        outbox.close();
+        let mut ready = [rustix::event::PollFd::new(&there, rustix::event::PollFlags::IN)];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        assert_eq!(rustix::event::poll(&mut ready, Some(&now)), Ok(0));
+        outbox.release();
+        assert_eq!(there.receive::<u8>().unwrap().0, 1);
+        assert!(there.receive::<u8>().is_err(), "it ends behind what was sent");
+    }
+
+    #[test]
     fn what_waits_for_a_client_is_bounded() {
         let (here, there) = Connection::pair().unwrap();
         let outbox = Outbox::for_client(Arc::new(here), Duration::from_secs(60)).unwrap();
         for _ in 0..20 {
             outbox.send(&vec![0u8; QUEUED_BYTES / 2], Vec::new());
         }
+        outbox.release();
         assert!(outbox.queued.load(Ordering::Relaxed) < 2 * QUEUED_BYTES);
         // It has lost its connection: behind what the kernel has taken, there is nothing.
         while there.receive::<Vec<u8>>().is_ok() {}

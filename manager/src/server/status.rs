@@ -303,7 +303,7 @@ fn gpu_status(server: &Server, asker: Asker, id: GpuUuid, gpu: &Gpu) -> GpuStatu
     let used_bytes = tenants.values().filter(|t| t.gpu == id).map(spilled).sum();
     GpuStatus {
         uuid: id.to_string(),
-        name: mover.map(|mover| mover.name.clone()).unwrap_or_default(),
+        name: mover.map(|mover| mover.state().name.clone()).unwrap_or_default(),
         gpu_memory_bytes: bytes(gpu.ledger.total()),
         unit_bytes: config.unit_bytes,
         offset_bytes: bytes(gpu.ledger.offset()),
@@ -327,7 +327,7 @@ fn gpu_status(server: &Server, asker: Asker, id: GpuUuid, gpu: &Gpu) -> GpuStatu
 }
 
 fn mover_status(mover: Option<&super::MoverLink>) -> MoverStatus {
-    let replacements = mover.map(|mover| &mover.replacements);
+    let replacements = mover.map(|mover| &mover.state().replacements);
     MoverStatus {
         lost: replacements.is_some_and(|r| r.lost),
         replacements: replacements.map_or(0, |r| r.count),
@@ -373,7 +373,7 @@ fn job_status(server: &Server, id: JobId, job: &Job) -> JobStatus {
         queue_place: queue.iter().position(|waiting| *waiting == id).map_or(0, |index| index as u32 + 1),
         unsliceable: job.unsliceable(),
         gpus: tenants.iter().map(|tenant| tenant.gpu.to_string()).collect(),
-        pids: clients().map(|client| client.pid).collect(),
+        pids: clients().map(|client| client.conversation.pid).collect(),
         persistent_bytes: resident(Class::Persistent),
         temporary_bytes: resident(Class::Temporary),
         held_bytes: tenants.iter().map(|tenant| u64::from(tenant.held_units())).sum::<u64>()
@@ -396,60 +396,14 @@ fn state(job: &Job, unattached: bool) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::super::client::{Client, ClientId, Role};
-    use super::super::outbox::Outbox;
-    use super::super::{Input, Server};
+    use super::super::Input;
+    use super::super::client::ClientId;
+    use super::super::stage::{ask, connect, join, server};
     use super::*;
-    use crate::scheduler::{Config, Event};
-    use rustix::process::PidfdFlags;
-    use std::collections::BTreeMap;
-    use std::os::fd::OwnedFd;
-    use std::time::Duration;
-    use tidegate_ffi::units::Step;
     use tidegate_ffi::wire::Connection;
-    use tidegate_ffi::wire::message::{FromCommand, FromShim, JobClaim, JobSpec, ToManager, When};
-    use tidegate_ffi::wire::page::Page;
+    use tidegate_ffi::wire::message::{FromCommand, JobSpec, When};
 
-    const GPU: GpuUuid = GpuUuid([7; 16]);
     const ROOT: Asker = Asker { uid: 0, manager: 0 };
-
-    fn server() -> Server {
-        let config = Config {
-            unit_bytes: 1 << 20,
-            piece_units: 4,
-            offset_units: 0,
-            headroom_units: 0,
-            slice: Duration::from_millis(200),
-            boundary_deadline: Duration::from_secs(2),
-            drain_limit: Duration::from_secs(10),
-            answer_limit: Duration::from_secs(30),
-            expel_silent: false,
-            poison: false,
-            dram_bytes: 1 << 30,
-        };
-        let mut server = Server::new(config, BTreeMap::new(), None, None);
-        server.tell_scheduler(Event::GpuAdded { gpu: GPU, units: 64, apart: 0 });
-        server
-    }
-
-    /// Connects a client; returned is its end of the connection.
-    fn connect(server: &mut Server, id: u64) -> Connection {
-        let (here, there) = Connection::pair().unwrap();
-        let outbox = Outbox::start(Arc::new(here)).unwrap();
-        let own = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).unwrap();
-        let (process, role) = (Arc::new(own), Role::Unknown);
-        let client = Client { uid: 1, pid: 1, process, role, outbox, page: None, expelled: false };
-        server.take_in(Input::Connected(ClientId(id), client));
-        there
-    }
-
-    fn ask(server: &mut Server, id: u64, question: FromCommand) {
-        server.take_in(Input::Said(ClientId(id), ToManager::Command(question), Vec::new()));
-    }
-
-    fn say(server: &mut Server, id: u64, words: FromShim, fds: Vec<OwnedFd>) {
-        server.take_in(Input::Said(ClientId(id), ToManager::Shim(words), fds));
-    }
 
     /// The status that was sent to a command.
     fn told(connection: &Connection) -> Status {
@@ -465,15 +419,6 @@ mod tests {
                 other => panic!("{other:?} is no status"),
             }
         }
-    }
-
-    /// A process on the GPU, with the page that it publishes.
-    fn join(server: &mut Server, id: u64) -> tidegate_ffi::wire::Mapped<Page> {
-        connect(server, id);
-        let (page, file) = Page::create().unwrap();
-        say(server, id, FromShim::Hello(JobClaim::Own(JobSpec::default())), vec![file]);
-        say(server, id, FromShim::Attach { step: Step(1), gpu: GPU }, Vec::new());
-        page
     }
 
     #[test]
@@ -504,7 +449,7 @@ mod tests {
     #[test]
     fn the_last_grant_of_a_job_ends_with_it() {
         let mut server = server();
-        let page = join(&mut server, 1);
+        let (_process, page) = join(&mut server, 1);
         page.tenants[0].publish_live(Class::Persistent, 5);
         page.tenants[0].publish_live(Class::Temporary, 3);
         let living = status(&server, ROOT).jobs.remove(0).figures;

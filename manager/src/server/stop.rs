@@ -1,9 +1,13 @@
 //! The manager's end: at once, or drained, when the jobs that it has have ended.
+//!
+//! It is the end of the memory too, and of what is saved: processes that still live are told, so
+//! that none of them waits for a next manager.
 
 use super::Server;
-use super::client::ClientId;
+use super::client::{Client, ClientId, Role};
+use super::outbox::Outbox;
 use super::rights::Asker;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidegate_ffi::wire::message::ToCommand;
 use tracing::info;
 
@@ -12,6 +16,8 @@ pub(super) const DRAINS: &str =
     "this manager drains: it admits no new jobs, and ends when its last job has ended";
 /// How long who asked for the end may take to read that it has come.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// What processes are told that live longer than their manager.
+const STOPPED: &str = "it was stopped";
 
 impl Server {
     pub(super) fn stop(&mut self, id: ClientId, drain: bool) {
@@ -32,13 +38,42 @@ impl Server {
         self.stopping |= self.draining && self.scheduler.jobs().is_empty();
     }
 
+    /// Tells all processes that the manager ends.
+    pub(super) fn say_goodbye(&mut self) {
+        let is_process = |client: &Client| matches!(client.role, Role::Process(_));
+        let processes: Vec<ClientId> =
+            self.clients.iter().filter(|(_, client)| is_process(client)).map(|(id, _)| *id).collect();
+        processes.iter().for_each(|id| self.say_last(*id, STOPPED.into()));
+        self.release();
+        let end = Instant::now() + PATIENCE;
+        let outboxes = processes.iter().filter_map(|id| self.clients.get(id)?.outbox.as_ref());
+        outboxes.for_each(|outbox: &Outbox| outbox.wait_for_end(end));
+    }
+
     /// Tells who waits for the end that it has come.
     pub(super) fn say_stopped(&mut self) {
         for id in std::mem::take(&mut self.awaiting_stop) {
             self.answer(id, ToCommand::Stopped);
-            if let Some(client) = self.clients.get(&id) {
-                client.outbox.flush(PATIENCE);
+            if let Some(outbox) = self.clients.get(&id).and_then(|client| client.outbox.as_ref()) {
+                outbox.flush(PATIENCE);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::stage::{join, server};
+    use tidegate_ffi::wire::line::Numbered;
+    use tidegate_ffi::wire::message::ToShim;
+
+    #[test]
+    fn processes_that_live_longer_are_told() {
+        let mut server = server();
+        let (connection, _page) = join(&mut server, 1);
+        server.say_goodbye();
+        let said = std::iter::from_fn(|| connection.receive::<Numbered<ToShim>>().ok());
+        let last = said.last().map(|(letter, _)| letter.message);
+        assert!(matches!(last, Some(ToShim::Refused { .. })), "{last:?}");
     }
 }

@@ -22,10 +22,16 @@ use world::{Outcome, World};
 /// How many schedules `random_schedules_keep_every_promise` plays.
 const SCHEDULES: u64 = 10_000;
 
-fn play(seed: u64, loud: bool) -> Result<Outcome, String> {
+/// In these schedules the manager dies after so many events (per mille): now and then, or at
+/// almost every event.
+fn manager_deaths(seed: u64) -> u64 {
+    if seed.is_multiple_of(50) { 500 } else { 10 }
+}
+
+fn play(seed: u64, manager_deaths: u64, loud: bool) -> Result<(Outcome, u64), String> {
     let mut world = World::new(Plan::random(seed), seed);
-    world.loud = loud;
-    world.run()
+    (world.loud, world.manager_deaths) = (loud, manager_deaths);
+    world.run().map(|outcome| (outcome, world.successions))
 }
 
 /// One test at a time has all processors: their times are promises too.
@@ -68,7 +74,7 @@ fn number_from(variable: &str) -> Option<u64> {
 #[test]
 fn random_schedules_keep_every_promise() {
     if let Some(seed) = number_from("SEED") {
-        let outcome = play(seed, std::env::var_os("LOUD").is_some());
+        let outcome = play(seed, manager_deaths(seed), std::env::var_os("LOUD").is_some());
         println!("SEED={seed}: {}", outcome.as_ref().map_or_else(|e| e.clone(), |o| format!("{o:?}")));
         assert!(outcome.is_ok());
         return;
@@ -76,7 +82,11 @@ fn random_schedules_keep_every_promise() {
     let _turn = PROCESSORS.lock();
     let (began, sum) = (Instant::now(), Mutex::new(Sum::default()));
     let schedules = number_from("SCHEDULES").unwrap_or(SCHEDULES);
-    let failures = play_all(schedules, |seed| play(seed, false), |outcome| sum.lock().unwrap().add(&outcome));
+    let failures = play_all(
+        schedules,
+        |seed| play(seed, manager_deaths(seed), false),
+        |(outcome, successions)| sum.lock().unwrap().add(&outcome, successions),
+    );
     let sum = sum.into_inner().unwrap();
     println!("{sum:?} in {:.1} s", began.elapsed().as_secs_f64());
     for (seed, wrong) in failures.iter().take(20) {
@@ -89,8 +99,22 @@ fn random_schedules_keep_every_promise() {
 #[test]
 fn a_seed_replays_exactly() {
     for seed in [3, 14, 15, 92] {
-        assert_eq!(play(seed, false), play(seed, false));
+        assert_eq!(play(seed, 10, false), play(seed, 10, false));
     }
+}
+
+#[test]
+fn a_schedule_whose_managers_die_comes_to_what_it_would_have_come_to() {
+    let _turn = PROCESSORS.lock();
+    let both = |seed| {
+        let ((lived, _), (died, successions)) = (play(seed, 0, false)?, play(seed, 100, false)?);
+        (lived == died).then_some(successions).ok_or(format!("{died:?} instead of {lived:?}"))
+    };
+    let successions = AtomicU64::new(0);
+    let failures = play_all(500, both, |more| _ = successions.fetch_add(more, Ordering::Relaxed));
+    println!("{successions:?} successions");
+    assert!(failures.is_empty(), "{} of 500: {:?}", failures.len(), failures.first());
+    assert!(successions.into_inner() > 500);
 }
 
 /// The test of the test: with this fault in the mover, some schedule must fail in this way.
@@ -165,11 +189,12 @@ struct Sum {
     expelled: u64,
     failed_saves: u64,
     mover_deaths: u64,
+    manager_deaths: u64,
     longest_wait: u64,
 }
 
 impl Sum {
-    fn add(&mut self, outcome: &Outcome) {
+    fn add(&mut self, outcome: &Outcome, successions: u64) {
         self.schedules += 1;
         self.oversubscribed += u64::from(outcome.oversubscribed);
         self.events += outcome.events;
@@ -182,6 +207,7 @@ impl Sum {
         self.expelled += outcome.expelled;
         self.failed_saves += outcome.failed_saves;
         self.mover_deaths += outcome.mover_deaths;
+        self.manager_deaths += successions;
         self.longest_wait = self.longest_wait.max(outcome.longest_wait);
     }
 }

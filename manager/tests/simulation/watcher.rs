@@ -56,6 +56,10 @@ impl Watcher {
                 Effect::Expel(session, _) => {
                     self.grants.remove(session);
                 }
+                Effect::Welcome { session, job, closed } => {
+                    let grant = if *closed { Grant::Closed } else { Grant::Open };
+                    self.grants.insert(*session, (*job, grant));
+                }
                 Effect::Shim(session, message) => self.check_message(*session, message, scheduler)?,
                 Effect::Mover(gpu, ToMover::Save { tenant, .. } | ToMover::Restore { tenant, .. }) => {
                     let Some(job) = scheduler.tenants().get(tenant).map(|tenant| tenant.job) else {
@@ -77,15 +81,8 @@ impl Watcher {
         message: &ToShim,
         scheduler: &Scheduler,
     ) -> Result<(), String> {
-        let job = match (message, self.grants.get(&session)) {
-            (ToShim::Welcome { job, closed }, _) => {
-                let grant = if *closed { Grant::Closed } else { Grant::Open };
-                self.grants.insert(session, (*job, grant));
-                return Ok(());
-            }
-            (_, Some((job, _))) => *job,
-            (_, None) => return Ok(()),
-        };
+        let Some((job, _)) = self.grants.get(&session) else { return Ok(()) };
+        let job = *job;
         match message {
             ToShim::Close { .. } => {
                 self.set(session, Grant::Closing);

@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::time::Duration;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, Step};
-use tidegate_ffi::wire::message::{ToMover, ToShim};
+use tidegate_ffi::wire::message::{Ticket, ToMover, ToShim};
 use tidegate_manager::scheduler::{Effect, Event, Pages, Scheduler};
 
 /// Something that will happen.
@@ -94,6 +94,12 @@ pub struct World {
     pub loud: bool,
     /// The scheduler's own check comes after so many events.
     pub checks_every: u64,
+    /// Events (per mille) after which the manager dies, and another takes over what it wrote down.
+    /// Nobody may notice: chance has a source of its own for it.
+    pub manager_deaths: u64,
+    /// How often that happened.
+    pub successions: u64,
+    fate: Random,
 }
 
 /// More events than this: something goes round in circles.
@@ -133,6 +139,9 @@ impl World {
             jobs_left: plan.jobs.len(),
             loud: false,
             checks_every: 1,
+            manager_deaths: 0,
+            successions: 0,
+            fate: Random::new(seed ^ 0xdead),
             plan,
         };
         for (index, units) in world.plan.gpus.clone().into_iter().enumerate() {
@@ -394,6 +403,7 @@ impl World {
     fn tell(&mut self, event: Event) -> Result<(), String> {
         self.outcome.events += 1;
         let effects = self.scheduler.handle(Duration::from_micros(self.now), event, &self.pages);
+        self.succeed()?;
         if self.outcome.events.is_multiple_of(self.checks_every) {
             self.scheduler.check()?;
         }
@@ -418,6 +428,17 @@ impl World {
         Ok(())
     }
 
+    /// Perhaps the manager dies: it has written its state down and sent nothing yet. What it would
+    /// have sent is part of what it wrote, so the effects are still carried out.
+    fn succeed(&mut self) -> Result<(), String> {
+        if self.fate.between(0, 999) < self.manager_deaths {
+            let state = postcard::to_stdvec(&self.scheduler).map_err(|error| error.to_string())?;
+            self.scheduler = postcard::from_bytes(&state).map_err(|error| error.to_string())?;
+            self.successions += 1;
+        }
+        Ok(())
+    }
+
     fn carry_out(&mut self, effect: Effect) -> Result<(), String> {
         match effect {
             Effect::Shim(session, message) => {
@@ -425,6 +446,10 @@ impl World {
                     self.check_refusal(session, *step)?;
                 }
                 self.deliver(session, message);
+            }
+            Effect::Welcome { session, job, closed } => {
+                let ticket = Ticket { session, secret: 0 };
+                self.deliver(session, ToShim::Welcome { job, closed, ticket });
             }
             Effect::Mover(gpu, order) => self.order(gpu, order),
             Effect::Expel(session, reason) => {
@@ -630,7 +655,7 @@ impl World {
             ToMover::Scrub { step, pieces } => (step, memory.scrub(&pieces)),
             ToMover::Destroy { step, pieces } if replaced => (step, memory.destroy_rest(&pieces)),
             ToMover::Destroy { step, pieces } => (step, memory.destroy(&pieces)),
-            ToMover::Adopt { .. } => return Ok(None),
+            ToMover::Adopt { .. } | ToMover::Will(_) | ToMover::Heard | ToMover::End => return Ok(None),
             ToMover::Measure { step } => {
                 let used_bytes = u64::from(memory.used_by_all()) * UNIT;
                 return Ok(Some(Event::Measured { gpu, step, used_bytes }));

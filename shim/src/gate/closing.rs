@@ -14,7 +14,7 @@ pub enum BoundaryWait {
     Reached,
     /// The deadline came first.
     Deadline,
-    /// The manager is gone; nobody wants the gate closed any more.
+    /// The session is over; nobody wants the gate closed any more.
     GivenUp,
 }
 

@@ -3,11 +3,13 @@
 //! ```text
 //!             Close           boundary | deadline        nobody inside
 //!   open ────────────► closing ────────────────► closed ───────────────► drain, report
-//!    ▲                    │ gave up                 │
-//!    └────────────────────┴─────── Open ────────────┘
+//!    ▲                    │ gave up                 │          │ session lost
+//!    └────────────────────┴─────── Open ────────────┘          ▼
+//!                                                            failed, for ever
 //! ```
 //! Invariant: after [`Gate::shut`] returned true and until [`Gate::open`], no thread of the
-//! process is inside a submitting call, and none maps memory.
+//! process is inside a submitting call, and none maps memory. After [`Gate::fail`] none ever is:
+//! what they would use may not be mapped.
 //!
 //! **Why the open path needs no fence.** A thread writes its nesting, then reads the word; the
 //! closer writes the word, then reads the nestings. One of the two must see the other's write,
@@ -38,9 +40,16 @@ const OPEN: u32 = 1;
 const OPEN_FENCED: u32 = 2;
 /// Closed.
 const CLOSED: u32 = 3;
+/// Closed, and never to be opened.
+const FAILED: u32 = 4;
 
 /// The longest pause between two looks at whether everybody has left.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+
+/// The gate has failed: nobody is let through any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the process's memory on the GPU is lost")]
+pub struct Failed;
 
 /// The process's gate.
 pub static GATE: Gate = Gate::new();
@@ -72,10 +81,20 @@ impl Drop for Pass {
     }
 }
 
-/// Lets a submitting call through: waits while the gate is closed, then calls.
+/// Lets a submitting call through: waits while the gate is closed, then calls; or refuses, if it
+/// will never open.
+///
+/// Both answers are the caller's, and the way through the open gate is written out here: no result
+/// is wrapped and unwrapped on it.
 #[inline(always)]
-pub fn submit<R>(call: impl FnOnce() -> R) -> R {
-    let record = GATE.admit();
+pub fn submit<R>(call: impl FnOnce() -> R, refuse: impl FnOnce(Failed) -> R) -> R {
+    let record = match GATE.admit_at_once() {
+        Some(record) => Some(record),
+        None => match GATE.admit_slowly() {
+            Ok(record) => record,
+            Err(failed) => return refuse(failed),
+        },
+    };
     let result = call();
     if let Some(record) = record {
         record.leave();
@@ -111,28 +130,33 @@ impl Gate {
     }
 
     /// Waits while the gate is closed. While the pass lives it cannot shut.
-    pub fn pass(&self) -> Pass {
-        Pass { record: self.admit() }
+    pub fn pass(&self) -> Result<Pass, Failed> {
+        let record = match self.admit_at_once() {
+            Some(record) => Some(record),
+            None => self.admit_slowly()?,
+        };
+        Ok(Pass { record })
     }
 
-    /// `None`: nothing is gated. Else the thread's record, entered.
+    /// The thread's record, entered, if the gate is open and the thread has one.
     #[inline(always)]
-    fn admit(&self) -> Option<&'static Record> {
-        let Some(record) = Record::of_thread() else { return self.admit_slowly() };
+    fn admit_at_once(&self) -> Option<&'static Record> {
+        let record = Record::of_thread()?;
         record.enter();
         compiler_fence(Ordering::SeqCst);
         if self.word.0.load(Ordering::Acquire) == OPEN {
             return Some(record);
         }
         record.step_back();
-        self.admit_slowly()
+        None
     }
 
+    /// `None`: nothing is gated. Else the thread's record, entered.
     #[cold]
     #[inline(never)]
-    fn admit_slowly(&self) -> Option<&'static Record> {
+    fn admit_slowly(&self) -> Result<Option<&'static Record>, Failed> {
         if self.word.0.load(Ordering::Relaxed) == INERT {
-            return None;
+            return Ok(None);
         }
         let record = Record::of_thread_or_new();
         loop {
@@ -140,10 +164,13 @@ impl Gate {
             fence(Ordering::SeqCst);
             let word = self.word.0.load(Ordering::SeqCst);
             // A thread that is inside already must not wait: the closer waits for it.
-            if word != CLOSED || record.nesting() > 1 {
-                return Some(record);
+            if !matches!(word, CLOSED | FAILED) || record.nesting() > 1 {
+                return Ok(Some(record));
             }
             record.step_back();
+            if word == FAILED {
+                return Err(Failed);
+            }
             self.wait_at_closed();
         }
     }
@@ -159,6 +186,11 @@ impl Gate {
         if !self.announced.swap(true, Ordering::Relaxed) {
             crate::process::say_that_a_thread_waits();
         }
+    }
+
+    /// Whether a thread waits at the closed gate.
+    pub fn has_waiters(&self) -> bool {
+        self.word.0.load(Ordering::Relaxed) == CLOSED && self.announced.load(Ordering::Relaxed)
     }
 
     /// Whether work can be submitted, as far as anybody can know who is not inside.
@@ -200,7 +232,16 @@ impl Gate {
 
     /// Opens the gate and wakes all who wait.
     pub fn open(&self) {
-        self.word.0.store(self.open_word.load(Ordering::Relaxed), Ordering::SeqCst);
+        self.let_go(self.open_word.load(Ordering::Relaxed));
+    }
+
+    /// The closed gate stays closed for ever: all who wait, and all who come, are told.
+    pub fn fail(&self) {
+        self.let_go(FAILED);
+    }
+
+    fn let_go(&self, word: u32) {
+        self.word.0.store(word, Ordering::SeqCst);
         self.closing.set_open();
         let everybody = i32::MAX as u32;
         let _ = futex::wake(&self.word.0, futex::Flags::PRIVATE, everybody);
@@ -214,7 +255,7 @@ impl Gate {
         }
     }
 
-    /// Ends a wait for a boundary: the manager is gone.
+    /// Ends a wait for a boundary: the session is over.
     pub fn give_up_closing(&self) {
         self.closing.give_up();
     }

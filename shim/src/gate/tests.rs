@@ -7,6 +7,10 @@ use std::sync::atomic::AtomicU64;
 
 static SHUT: AtomicBool = AtomicBool::new(false);
 
+fn try_submit<R>(call: impl FnOnce() -> R) -> Result<R, Failed> {
+    submit(|| Ok(call()), Err)
+}
+
 fn soon() -> Instant {
     Instant::now() + Duration::from_secs(20)
 }
@@ -23,13 +27,14 @@ fn the_gate_keeps_its_promises() {
         a_boundary_that_was_waited_for_holds_its_thread_until_the_gate_opens();
         boundaries_before_the_target_and_deadlines_do_not_hold_anybody();
         a_gate_is_not_shut_while_pieces_arrive();
+        a_failed_gate_lets_nobody_through_and_nobody_wait();
     }
     GATE.disable();
-    assert_eq!(submit(|| 1), 1);
+    assert_eq!(try_submit(|| 1), Ok(1));
 }
 
 fn inert_it_lets_everything_through() {
-    assert_eq!(submit(|| 7), 7);
+    assert_eq!(try_submit(|| 7), Ok(7));
     GATE.boundary(1);
 }
 
@@ -39,7 +44,7 @@ fn nobody_is_inside_a_shut_gate() {
         for _ in 0..4 {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    submit(|| assert!(!SHUT.load(Ordering::SeqCst), "inside a shut gate"));
+                    try_submit(|| assert!(!SHUT.load(Ordering::SeqCst), "inside a shut gate")).unwrap();
                     submitted.fetch_add(1, Ordering::Relaxed);
                 }
             });
@@ -65,11 +70,12 @@ fn a_nested_submission_does_not_wait_for_its_own_closer() {
     let (inside, shut) = (Barrier::new(2), Barrier::new(2));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            submit(|| {
+            try_submit(|| {
                 inside.wait();
                 shut.wait();
-                submit(|| ());
+                try_submit(|| ()).unwrap();
             })
+            .unwrap();
         });
         inside.wait();
         assert!(!GATE.shut(Instant::now() + Duration::from_millis(5)));
@@ -116,4 +122,21 @@ fn a_gate_is_not_shut_while_pieces_arrive() {
     drop(arrival);
     assert!(GATE.shut(soon()));
     GATE.open();
+}
+
+fn a_failed_gate_lets_nobody_through_and_nobody_wait() {
+    assert!(GATE.shut(soon()));
+    std::thread::scope(|scope| {
+        let submitters: Vec<_> = (0..4).map(|_| scope.spawn(|| try_submit(|| ()))).collect();
+        let at_boundary = scope.spawn(|| GATE.boundary(1));
+        while !GATE.has_waiters() {
+            std::thread::yield_now();
+        }
+        GATE.fail();
+        assert!(submitters.into_iter().all(|submitter| submitter.join().unwrap() == Err(Failed)));
+        at_boundary.join().unwrap();
+    });
+    assert_eq!(try_submit(|| ()), Err(Failed));
+    assert!(GATE.pass().is_err() && !GATE.is_open() && !GATE.has_waiters());
+    GATE.boundary(2);
 }

@@ -33,7 +33,7 @@ pub fn begin_to_graph(
 
 /// Begins inside the gate: a closing sees the capture, or the capture waits for the opening.
 fn begin_any(process: &'static Process, real: Real<'_>, stream: CUstream) -> Answer {
-    let _pass = GATE.pass();
+    let _pass = GATE.pass()?;
     real()?;
     process.captures.begun(stream.addr());
     Ok(())

@@ -18,6 +18,7 @@ mod room;
 
 use crate::gate;
 use crate::log::Once;
+use crate::status::Status;
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
 use tidegate_ffi::cuda::Driver;
 use tidegate_ffi::cuda::sys::*;
@@ -56,11 +57,12 @@ macro_rules! export {
         /// What the driver's manual asks of the arguments.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> CUresult {
-            gate::submit(|| match crate::driver::get().$name {
+            let call = || match crate::driver::get().$name {
                 // SAFETY: the program's own arguments, and its promise.
                 Some(function) => unsafe { function($($arg),*) },
                 None => CUresult::CUDA_ERROR_NOT_FOUND,
-            })
+            };
+            gate::submit(call, |failed| Status::from(failed).0)
         }
     };
     (counted $name:ident ($($arg:ident : $type:ty),*)) => {

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 use tidegate_ffi::cuda::sys::*;
 use tidegate_ffi::cuda::{Driver, DriverError};
@@ -14,6 +15,9 @@ use tidegate_ffi::cuda::{Driver, DriverError};
 pub struct Guest {
     child: Option<Child>,
     socket: PathBuf,
+    /// Its lines on stderr, as they come.
+    words: Receiver<String>,
+    said: Vec<String>,
 }
 
 /// A thread of a guest.
@@ -28,8 +32,25 @@ impl Guest {
         let mut command = stage::this_program("guest::act");
         command.env("SHIM_GUEST", &socket).env("LD_PRELOAD", stage::shim());
         command.env("TIDEGATE_SOCKET", directory.join("manager")).envs(environment.iter().copied());
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        Self { child: Some(child), socket }
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let (saying, words) = channel();
+        // Until there are no more, or nobody listens.
+        std::thread::spawn(move || {
+            stderr.lines().map_while(Result::ok).map(|line| saying.send(line)).find(Result::is_err)
+        });
+        Self { child: Some(child), socket, words, said: Vec::new() }
+    }
+
+    /// The next line of the library on stderr.
+    pub fn next_words(&mut self) -> String {
+        loop {
+            let line = self.words.recv_timeout(stage::STEP_PATIENCE).expect("the guest says nothing");
+            self.said.push(line.clone());
+            if line.starts_with("tidegate:") {
+                return line;
+            }
+        }
     }
 
     /// Another thread of the guest.
@@ -64,8 +85,10 @@ impl Guest {
     pub fn end(mut self) -> Vec<String> {
         self.line().tell("end");
         let (succeeded, words) = stage::finish(self.child.take().unwrap());
-        assert!(succeeded, "{words}");
-        words.lines().filter(|line| line.starts_with("tidegate:")).map(String::from).collect()
+        self.said.extend(&self.words);
+        let said = std::mem::take(&mut self.said);
+        assert!(succeeded, "{words}\n{}", said.join("\n"));
+        said.into_iter().filter(|line| line.starts_with("tidegate:")).collect()
     }
 }
 
@@ -74,8 +97,9 @@ impl Drop for Guest {
         if let Some(mut child) = self.child.take() {
             // It may have ended by itself.
             let _ = child.kill();
-            let words = child.wait_with_output().unwrap().stderr;
-            eprintln!("the guest said:\n{}", String::from_utf8_lossy(&words));
+            let _ = child.wait();
+            self.said.extend(&self.words);
+            eprintln!("the guest said:\n{}", self.said.join("\n"));
         }
     }
 }

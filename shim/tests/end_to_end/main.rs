@@ -15,6 +15,7 @@ mod alone;
 mod calls;
 mod memory;
 mod refused;
+mod reunion;
 mod room;
 mod routes;
 mod storm;

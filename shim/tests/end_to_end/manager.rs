@@ -1,14 +1,24 @@
 //! The manager's part, played by the test: it makes pieces on the same software GPU.
+//!
+//! It can be gone and followed by another, which knows all that it knew: when the test says so, or
+//! at a moment that the test has chosen. Nothing may be said to it twice.
 
-use crate::guest::{Guest, Line};
-use crate::stage::{MEMORY, UNIT};
+use crate::guest::{self, Guest};
+use crate::stage::{MEMORY, STEP_PATIENCE, UNIT};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 use tempfile::TempDir;
 use tidegate_ffi::cuda::Driver;
 use tidegate_ffi::cuda::sys::*;
 use tidegate_ffi::units::*;
+use tidegate_ffi::wire::line::{Line, Numbered};
 use tidegate_ffi::wire::live::{self, LiveRange};
 use tidegate_ffi::wire::message::*;
 use tidegate_ffi::wire::page::Page;
@@ -25,8 +35,13 @@ pub const QUOTA: u64 = 8 << 20;
 pub struct Manager {
     driver: Driver,
     context: CUcontext,
-    listener: UnixListener,
-    connection: Option<Connection>,
+    listener: RefCell<Option<UnixListener>>,
+    connection: RefCell<Option<Rc<Connection>>>,
+    line: RefCell<Line<Said>>,
+    /// So many moments are left until the connection is cut; without a number it is not.
+    pub cut: Cell<Option<usize>>,
+    /// So often the guest said nothing but that it heard.
+    pub acknowledged: Cell<usize>,
     /// What the guest publishes.
     pub page: Option<Mapped<Page>>,
     pieces: BTreeMap<PieceId, (CUdeviceptr, CUmemGenericAllocationHandle, u64)>,
@@ -35,6 +50,16 @@ pub struct Manager {
     next: u64,
     directory: TempDir,
 }
+
+/// A message with the handles that go with it.
+#[derive(Clone)]
+struct Said {
+    message: ToShim,
+    handles: Rc<Vec<OwnedFd>>,
+}
+
+/// By which the guest is known.
+const TICKET: Ticket = Ticket { session: SessionId(5), secret: 1 << 100 };
 
 /// Runs a driver call of the manager, which has to succeed.
 macro_rules! call {
@@ -53,13 +78,16 @@ impl Manager {
         call!(driver, cuInit(0));
         call!(driver, cuDevicePrimaryCtxRetain(&mut context, 0));
         call!(driver, cuCtxSetCurrent(context));
-        let listener = UnixListener::bind(directory.path().join("manager")).unwrap();
+        let listener = RefCell::new(Some(listen(directory.path())));
         let pieces = BTreeMap::new();
         Self {
             driver,
             context,
             listener,
-            connection: None,
+            connection: RefCell::default(),
+            line: RefCell::default(),
+            cut: Cell::default(),
+            acknowledged: Cell::default(),
             page: None,
             pieces,
             asked: Vec::new(),
@@ -74,7 +102,7 @@ impl Manager {
     }
 
     /// Starts a guest and brings it to its first allocation.
-    pub fn guest_with_context(&mut self) -> (Guest, Line) {
+    pub fn guest_with_context(&mut self) -> (Guest, guest::Line) {
         let guest = self.guest(&[]);
         let mut line = guest.line();
         line.tell("init");
@@ -88,11 +116,12 @@ impl Manager {
 
     /// Accepts the guest.
     pub fn welcome(&mut self, closed: bool) -> JobClaim {
-        self.connection = Some(Connection::from(self.listener.accept().unwrap().0));
+        self.line = RefCell::default();
+        self.accept();
         let (hello, mut fds) = self.receive();
         let FromShim::Hello(claim) = hello else { panic!("{hello:?}") };
         self.page = Some(Page::open(fds.remove(0).as_fd()).unwrap());
-        self.send(ToShim::Welcome { job: JobId(1), closed }, &[]);
+        self.send(ToShim::Welcome { job: JobId(1), closed, ticket: TICKET }, &[]);
         claim
     }
 
@@ -104,20 +133,119 @@ impl Manager {
         self.send(ToShim::Attached { step, tenant: TENANT, layout }, &[]);
     }
 
-    /// Ends the connection.
-    pub fn die(&mut self) {
-        self.connection = None;
+    fn accept(&self) {
+        let listener = self.listener.borrow();
+        let listener = listener.as_ref().expect("a manager that is gone");
+        let patience = Timespec { tv_sec: STEP_PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        let mut waits = [PollFd::new(listener, PollFlags::IN)];
+        assert_eq!(poll(&mut waits, Some(&patience)), Ok(1), "the guest does not come");
+        *self.connection.borrow_mut() = Some(Rc::new(Connection::from(listener.accept().unwrap().0)));
     }
 
-    pub fn send(&self, message: ToShim, fds: &[OwnedFd]) {
-        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        self.connection.as_ref().unwrap().send(&message, &fds).unwrap();
+    /// The manager dies: nobody listens any more.
+    pub fn part(&self) {
+        *self.listener.borrow_mut() = None;
+        *self.connection.borrow_mut() = None;
+    }
+
+    /// The next one listens, and the guest comes.
+    fn be_found(&self) -> Resume {
+        *self.listener.borrow_mut() = Some(listen(self.directory.path()));
+        self.accept();
+        let (message, fds) = self.connection().receive().unwrap();
+        let ToManager::Resume(resume) = message else { panic!("{message:?}") };
+        assert_eq!(resume.ticket.secret, TICKET.secret);
+        Page::open(fds[0].as_fd()).unwrap();
+        resume
+    }
+
+    /// Another manager takes over and goes on.
+    pub fn meet(&self) {
+        let resume = self.be_found();
+        let (again, heard) = {
+            let mut line = self.line.borrow_mut();
+            (line.resume(resume.heard).unwrap(), line.heard())
+        };
+        self.connection().send(&Reunion::Resumed { heard }, &[]).unwrap();
+        again.into_iter().for_each(|letter| self.transmit(letter));
+    }
+
+    /// The manager dies, and the next one does not know the guest.
+    pub fn die(&mut self) {
+        self.part();
+        self.be_found();
+        let reason = "its memory is lost".into();
+        self.connection().send(&Reunion::Refused { reason }, &[]).unwrap();
+        self.part();
+    }
+
+    /// A moment at which the connection may be cut; whether it was. Then another manager has taken
+    /// over.
+    fn moment(&self) -> bool {
+        let left = self.cut.get();
+        self.cut.set(left.and_then(|left| left.checked_sub(1)));
+        let cut = left == Some(0);
+        if cut {
+            self.part();
+            self.meet();
+        }
+        cut
+    }
+
+    pub fn send(&self, message: ToShim, handles: &[OwnedFd]) {
+        self.moment();
+        let handles = Rc::new(handles.iter().map(|handle| handle.try_clone().unwrap()).collect());
+        let letter = self.line.borrow_mut().say(Said { message, handles }).unwrap();
+        // If the manager dies before it has sent it, the next one has sent it.
+        if !self.moment() {
+            self.transmit(letter);
+            self.moment();
+        }
+    }
+
+    fn transmit(&self, letter: Numbered<Said>) {
+        let handles = letter.message.handles.clone();
+        let handles: Vec<_> = handles.iter().map(AsFd::as_fd).collect();
+        self.connection().send(&letter.map(|said| said.message), &handles).unwrap();
     }
 
     pub fn receive(&self) -> (FromShim, Vec<OwnedFd>) {
-        let (message, fds) = self.connection.as_ref().unwrap().receive().unwrap();
-        let ToManager::Shim(message) = message else { panic!("{message:?}") };
-        (message, fds)
+        loop {
+            self.moment();
+            let (message, fds) = self.connection().receive().unwrap();
+            let ToManager::Shim(letter) = message else { panic!("{message:?}") };
+            let heard = self.line.borrow_mut().hear(letter).unwrap();
+            let message = heard.expect("it was told what was heard, and says it twice");
+            self.moment();
+            match message {
+                FromShim::Heard => self.acknowledged.set(self.acknowledged.get() + 1),
+                message => return (message, fds),
+            }
+        }
+    }
+
+    /// Whether the guest has ended the connection, and does not come over another one.
+    pub fn hears_no_more(&self) -> bool {
+        let ended = self.connection().receive::<ToManager>().is_err();
+        let soon = Timespec { tv_sec: 0, tv_nsec: 30_000_000 };
+        let listener = self.listener.borrow();
+        let listener = listener.as_ref().expect("a manager that is gone");
+        ended && poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&soon)) == Ok(0)
+    }
+
+    /// Breaks the protocol: a message is numbered and not sent.
+    pub fn lose_a_message(&self) {
+        self.line.borrow_mut().say(Said { message: ToShim::Open, handles: Rc::default() }).unwrap();
+    }
+
+    /// Waits until the guest's page shows this state of the gate.
+    pub fn wait_for_gate(&self, state: u32) {
+        let end = Instant::now() + STEP_PATIENCE;
+        let gate = &self.page.as_ref().unwrap().gate;
+        while gate.load(Ordering::Relaxed) != state {
+            assert!(Instant::now() < end, "the gate does not become {state}");
+            std::thread::yield_now();
+        }
     }
 
     pub fn hear(&self) -> FromShim {
@@ -159,6 +287,12 @@ impl Manager {
         call!(self.driver, cuMemUnmap(address, bytes as usize));
         call!(self.driver, cuMemRelease(handle));
         call!(self.driver, cuMemAddressFree(address, bytes as usize));
+    }
+
+    /// Releases all pieces.
+    pub fn destroy_all(&mut self) {
+        let pieces: Vec<PieceId> = self.pieces.keys().copied().collect();
+        pieces.into_iter().for_each(|piece| self.destroy(piece));
     }
 
     /// A handle of a piece, to be sent.
@@ -216,8 +350,13 @@ impl Manager {
         }
     }
 
-    pub fn connection(&self) -> &Connection {
-        self.connection.as_ref().unwrap()
+    /// Whether the guest says something by then.
+    pub fn hears_within(&self, patience: &Timespec) -> bool {
+        poll(&mut [PollFd::new(&*self.connection(), PollFlags::IN)], Some(patience)).unwrap() > 0
+    }
+
+    fn connection(&self) -> Rc<Connection> {
+        self.connection.borrow().clone().expect("a manager that is gone")
     }
 
     /// Takes pieces away.
@@ -264,6 +403,14 @@ impl Manager {
         call!(self.driver, cuCtxSetCurrent(self.context));
         call!(self.driver, cuMemcpyHtoD_v2(address, bytes.as_ptr().cast(), bytes.len()));
     }
+}
+
+/// Listens in one step, whoever listened there before.
+fn listen(directory: &Path) -> UnixListener {
+    let fresh = directory.join("manager.new");
+    let listener = UnixListener::bind(&fresh).unwrap();
+    std::fs::rename(fresh, directory.join("manager")).unwrap();
+    listener
 }
 
 fn unsafe_zeroed() -> CUmemAllocationProp {

@@ -3,7 +3,7 @@
 use crate::guest::Line;
 use crate::manager::{Manager, TENANT};
 use crate::stage::UNIT;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::Timespec;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tidegate_ffi::units::{PieceId, Step};
@@ -21,33 +21,50 @@ const THREADS: u64 = 8;
 
 promise! {
     fn threads_find_their_bytes_whenever_they_are_stopped() {
-        let mut storm = Storm { manager: Manager::start(), placed: BTreeMap::new(), answered: Vec::new() };
-        let (guest, _first) = storm.manager.guest_with_context();
-        let mut workers: Vec<Line> = (0..3).map(|_| guest.line()).collect();
-        for (seed, worker) in workers.iter_mut().enumerate() {
-            assert_eq!(worker.ask("context"), "ok");
-            worker.tell(&format!("work {seed} {ROUNDS}"));
-        }
-        let mut switches = 0;
-        let mut working = workers;
-        while !working.is_empty() {
-            storm.serve_for_a_while();
-            storm.switch();
-            switches += 1;
-            working.retain_mut(|worker| {
-                let ended = worker.answers_within(Duration::from_micros(100));
-                if ended {
-                    assert_eq!(worker.hear(), "ok");
-                }
-                let again = ended && switches < SWITCHES;
-                if again {
-                    worker.tell(&format!("work {switches} {ROUNDS}"));
-                }
-                !ended || again
-            });
-        }
-        guest.end();
+        storm_over_workers(SWITCHES, |_| {});
     }
+}
+
+promise! {
+    fn threads_find_their_bytes_whatever_managers_die_meanwhile() {
+        storm_over_workers(SWITCHES / 2, |manager| {
+            // Another one lives a while; the seventeen is prime to what a switch takes.
+            if manager.cut.get().is_none() {
+                manager.cut.set(Some(17));
+            }
+        });
+    }
+}
+
+/// Stops threads at work again and again; `between` is called between two switches.
+fn storm_over_workers(least: usize, between: impl Fn(&Manager)) {
+    let mut storm = Storm { manager: Manager::start(), placed: BTreeMap::new(), answered: Vec::new() };
+    let (guest, _first) = storm.manager.guest_with_context();
+    let mut workers: Vec<Line> = (0..3).map(|_| guest.line()).collect();
+    for (seed, worker) in workers.iter_mut().enumerate() {
+        assert_eq!(worker.ask("context"), "ok");
+        worker.tell(&format!("work {seed} {ROUNDS}"));
+    }
+    let mut switches = 0;
+    let mut working = workers;
+    while !working.is_empty() {
+        between(&storm.manager);
+        storm.serve_for_a_while();
+        storm.switch();
+        switches += 1;
+        working.retain_mut(|worker| {
+            let ended = worker.answers_within(Duration::from_micros(100));
+            if ended {
+                assert_eq!(worker.hear(), "ok");
+            }
+            let again = ended && switches < least;
+            if again {
+                worker.tell(&format!("work {switches} {ROUNDS}"));
+            }
+            !ended || again
+        });
+    }
+    guest.end();
 }
 
 struct Storm {
@@ -66,8 +83,7 @@ impl Storm {
         }
         let patience = Timespec { tv_sec: 0, tv_nsec: 3_000_000 };
         for _ in 0..3 {
-            let mut waits = [PollFd::new(self.manager.connection(), PollFlags::IN)];
-            if poll(&mut waits, Some(&patience)).unwrap() > 0 {
+            if self.manager.hears_within(&patience) {
                 let message = self.manager.hear();
                 self.note(message);
                 for lease in std::mem::take(&mut self.manager.asked) {

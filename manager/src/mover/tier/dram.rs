@@ -74,6 +74,11 @@ impl Dram {
         saved.next().map_or(Ok(()), |extent| Err(TierError::Contradiction(extent)))
     }
 
+    /// A descriptor of each slab.
+    pub fn share(&self) -> std::io::Result<Vec<(SlabId, OwnedFd)>> {
+        self.slabs.iter().map(|(slab, memory)| Ok((*slab, memory.share()?))).collect()
+    }
+
     fn give_hole(&mut self, slab: SlabId, start: u64, end: u64) {
         if end > start {
             self.free.give(Extent { slab, start, bytes: end - start });

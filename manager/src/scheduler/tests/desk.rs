@@ -293,7 +293,11 @@ impl Desk {
             ToMover::Make { step, .. } | ToMover::Scrub { step, .. } | ToMover::Destroy { step, .. } => {
                 (*step, &[])
             }
-            ToMover::Measure { .. } | ToMover::Adopt { .. } => return None,
+            ToMover::Measure { .. }
+            | ToMover::Adopt { .. }
+            | ToMover::Will(_)
+            | ToMover::Heard
+            | ToMover::End => return None,
             ToMover::Forget { .. } => {
                 self.forgotten += 1;
                 return None;

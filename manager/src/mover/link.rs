@@ -1,0 +1,111 @@
+//! What the mover says to its manager and hears from it, over whichever connection.
+//!
+//! Invariant: what was said is kept, with its descriptors, until the manager has said that it was
+//! heard: a manager that takes over is told it again.
+
+#![forbid(unsafe_code)]
+
+use super::orders::Answer;
+use crate::death;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use tidegate_ffi::wire::line::{Line, LineError, Numbered};
+use tidegate_ffi::wire::message::{FromMover, ToMover};
+use tidegate_ffi::wire::{CodecError, Connection, ReceiveError, SendError};
+
+/// The conversation with the manager.
+pub struct Link {
+    connection: Connection,
+    line: Line<FromMover>,
+    /// The descriptors of the messages that are not known to be heard, in order.
+    fds: VecDeque<Vec<OwnedFd>>,
+}
+
+/// Why a conversation is interrupted, or over.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// The connection has ended: the manager is gone.
+    #[error("the manager is gone")]
+    Ended,
+    /// A message is none.
+    #[error("the manager's orders cannot be read: {0}")]
+    Unreadable(ReceiveError),
+    /// The conversation is broken.
+    #[error(transparent)]
+    Broken(#[from] LineError),
+    /// A message cannot travel.
+    #[error("an order cannot be answered: {0}")]
+    Unsayable(#[from] CodecError),
+}
+
+impl From<ReceiveError> for LinkError {
+    fn from(error: ReceiveError) -> Self {
+        match error {
+            ReceiveError::Closed | ReceiveError::Truncated | ReceiveError::Socket(_) => Self::Ended,
+            other => Self::Unreadable(other),
+        }
+    }
+}
+
+impl Link {
+    /// A conversation that begins.
+    pub fn new(connection: Connection) -> Self {
+        Self { connection, line: Line::new(), fds: VecDeque::new() }
+    }
+
+    /// Says something. Who is gone does not hear it now, but when the conversation goes on.
+    pub fn say(&mut self, answer: Answer) -> Result<(), LinkError> {
+        let letter = self.line.say(answer.message)?;
+        let sent = send(&self.connection, &letter, &answer.fds);
+        self.fds.push_back(answer.fds);
+        sent?;
+        death::point("answered");
+        Ok(())
+    }
+
+    /// Waits for the next message.
+    pub fn hear(&mut self) -> Result<(ToMover, Vec<OwnedFd>), LinkError> {
+        loop {
+            let (letter, fds) = self.connection.receive::<Numbered<ToMover>>()?;
+            let heard = self.line.hear(letter)?;
+            self.forget();
+            if self.line.owes_a_word() {
+                self.say(Answer { message: FromMover::Heard, fds: Vec::new() })?;
+            }
+            if let Some(message) = heard {
+                return Ok((message, fds));
+            }
+        }
+    }
+
+    /// The number of the last message heard.
+    pub fn heard(&self) -> u64 {
+        self.line.heard()
+    }
+
+    /// Goes on over another connection, whose other side has heard so much.
+    pub fn resume(&mut self, connection: Connection, heard: u64) -> Result<(), LinkError> {
+        let again = self.line.resume(heard)?;
+        self.forget();
+        self.connection = connection;
+        for (letter, fds) in again.iter().zip(&self.fds) {
+            send(&self.connection, letter, fds)?;
+        }
+        Ok(())
+    }
+
+    /// Closes the descriptors of what was heard.
+    fn forget(&mut self) {
+        let unheard = self.line.unheard();
+        self.fds.drain(..self.fds.len() - unheard);
+    }
+}
+
+fn send(connection: &Connection, letter: &Numbered<FromMover>, fds: &[OwnedFd]) -> Result<(), CodecError> {
+    let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+    match connection.send(letter, &fds) {
+        Err(SendError::Codec(error)) => Err(error),
+        // That the manager is gone is noticed where it is heard.
+        _ => Ok(()),
+    }
+}

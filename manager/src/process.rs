@@ -1,0 +1,82 @@
+//! Processes by name. A number alone is given to another process when its own is dead.
+
+#![forbid(unsafe_code)]
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde::{Deserialize, Serialize};
+use std::fs::read_to_string;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+/// A process, whatever becomes of its number: as long as the machine runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ProcessName {
+    /// Its number.
+    pub pid: i32,
+    /// When it started, in the kernel's clock ticks since the machine did.
+    started: u64,
+}
+
+impl ProcessName {
+    /// The process that has this number now.
+    pub fn of(pid: i32) -> Option<Self> {
+        let stat = read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The second field is a name in brackets, which may hold anything; the 22nd is the start.
+        let (_, fields) = stat.rsplit_once(')')?;
+        let started = fields.split_whitespace().nth(19)?.parse().ok()?;
+        Some(Self { pid, started })
+    }
+
+    /// This process.
+    pub fn own() -> Option<Self> {
+        Self::of(rustix::process::getpid().as_raw_nonzero().get())
+    }
+
+    /// A handle of the process, if it lives.
+    pub fn open(self) -> Option<OwnedFd> {
+        let process = pidfd_open(Pid::from_raw(self.pid)?, PidfdFlags::empty()).ok()?;
+        // Asked after it was opened: what has the number now is what was opened.
+        (Self::of(self.pid) == Some(self) && !is_dead(&process)).then_some(process)
+    }
+}
+
+/// Whether a process has ended.
+pub fn is_dead(process: &OwnedFd) -> bool {
+    dies_within(process, Duration::ZERO)
+}
+
+/// Whether a process has ended, or does within `patience`.
+pub fn dies_within(process: &OwnedFd, patience: Duration) -> bool {
+    let mut fds = [PollFd::new(process, PollFlags::IN)];
+    let patience = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
+    poll(&mut fds, Some(&patience)).is_ok_and(|ready| ready > 0)
+}
+
+/// Waits until a process has ended.
+pub fn wait_for_death(process: &OwnedFd) {
+    let mut fds = [PollFd::new(process, PollFlags::IN)];
+    while let Ok(0) | Err(Errno::INTR) = poll(&mut fds, None) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_process_is_itself_until_it_is_dead() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let name = ProcessName::of(child.id() as i32).unwrap();
+        let process = name.open().unwrap();
+        assert!(!is_dead(&process));
+        // As if the number had been given to another since.
+        assert!(ProcessName { started: name.started + 1, ..name }.open().is_none());
+        drop(child.stdin.take());
+        wait_for_death(&process);
+        assert!(name.open().is_none(), "a process that nobody has waited for is dead too");
+        child.wait().unwrap();
+        assert!(name.open().is_none());
+    }
+}

@@ -1,0 +1,281 @@
+//! The state file: what a manager writes down before it lets anybody know of it.
+//!
+//! ```text
+//! ├─ state ────────────────┼─ history ──────────────┤   two records
+//! ├─ slot 0 ─┼─ slot 1 ────┼─ slot 0 ─┼─ slot 1 ────┤   each written to its slots in turn
+//!  header │ postcard
+//! ```
+//! A memory file, sparse and sealed in its size, which every mover holds too: it outlives the
+//! manager. A write goes to the slot with the older text, so a manager that dies while it writes
+//! leaves the text before whole. A text that cannot be written makes the whole file void: an heir
+//! that knows less than the truth would do harm, one that knows nothing starts afresh.
+//!
+//! Invariant: what is read is one whole text that was written, the last whole one.
+
+#![forbid(unsafe_code)]
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
+use serde::{Serialize, de::DeserializeOwned};
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// The first bytes of every slot.
+const MARK: u64 = u64::from_le_bytes(*b"tidestat");
+/// What the texts look like. Any change of what is written changes it.
+const FORMAT: u32 = 1;
+/// The longest text, with its header. The file is sparse: what is not written takes no memory.
+const SLOT: u64 = 1 << 28;
+const SIZE: u64 = SLOT * 2 * Record::ALL.len() as u64;
+
+/// A part of the state that is written by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Record {
+    /// What changes with every message.
+    State,
+    /// What ended: long, and changed rarely.
+    History,
+}
+
+impl Record {
+    const ALL: [Self; 2] = [Self::State, Self::History];
+
+    fn slot(self, number: u64) -> u64 {
+        (self as u64 * 2 + number % 2) * SLOT
+    }
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+struct Header {
+    mark: u64,
+    format: u32,
+    release: u32,
+    number: u64,
+    bytes: u64,
+    /// Of the header with 0 here, and of the text.
+    checksum: u64,
+}
+
+/// Why a state cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FileError {
+    /// A system call failed.
+    #[error("the state file: {0}")]
+    System(#[from] io::Error),
+    /// The state cannot be put into bytes, or not be read from them.
+    #[error("the state cannot be written or read: {0}")]
+    Codec(#[from] postcard::Error),
+    /// It is longer than a slot.
+    #[error("a state of {0} bytes is too long to be written down")]
+    TooLong(usize),
+    /// There is none that is whole and of this release.
+    #[error("there is no whole state of this release of Tidegate")]
+    None,
+}
+
+/// The state file of a manager.
+#[derive(Debug)]
+pub(crate) struct StateFile {
+    file: File,
+    /// Of each record's last text.
+    numbers: [u64; Record::ALL.len()],
+    text: Vec<u8>,
+}
+
+impl StateFile {
+    /// A file in which nothing is written yet.
+    pub(crate) fn create() -> Result<Self, FileError> {
+        let file = memfd_create("tidegate-state", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+            .map_err(io::Error::from)?;
+        ftruncate(&file, SIZE).map_err(io::Error::from)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+            .map_err(io::Error::from)?;
+        Ok(Self { file: file.into(), numbers: [0; Record::ALL.len()], text: Vec::new() })
+    }
+
+    /// A file that another manager has written, to go on with.
+    pub(crate) fn open(file: OwnedFd) -> Result<Self, FileError> {
+        if fstat(&file).map_err(io::Error::from)?.st_size as u64 != SIZE {
+            return Err(FileError::None);
+        }
+        let mut opened = Self { file: file.into(), numbers: [0; Record::ALL.len()], text: Vec::new() };
+        opened.numbers = Record::ALL.map(|record| opened.newest(record).map_or(0, |(number, _)| number));
+        Ok(opened)
+    }
+
+    /// A descriptor of the file, for a mover.
+    pub(crate) fn share(&self) -> Result<OwnedFd, FileError> {
+        Ok(self.file.try_clone()?.into())
+    }
+
+    /// Writes a record's next text; returns its length. When that fails, the file is void.
+    pub(crate) fn write(&mut self, record: Record, state: &impl Serialize) -> Result<usize, FileError> {
+        let written = self.try_write(record, state);
+        if written.is_err() {
+            self.make_void()?;
+        }
+        written
+    }
+
+    fn try_write(&mut self, record: Record, state: &impl Serialize) -> Result<usize, FileError> {
+        let mut text = std::mem::take(&mut self.text);
+        text.clear();
+        text.resize(size_of::<Header>(), 0);
+        self.text = postcard::to_extend(state, text)?;
+        if self.text.len() as u64 > SLOT {
+            return Err(FileError::TooLong(self.text.len()));
+        }
+        let number = self.numbers[record as usize] + 1;
+        let (head, body) = self.text.split_at_mut(size_of::<Header>());
+        head.copy_from_slice(header(number, body).as_bytes());
+        self.file.write_all_at(&self.text, record.slot(number))?;
+        self.numbers[record as usize] = number;
+        Ok(self.text.len())
+    }
+
+    fn make_void(&self) -> Result<(), FileError> {
+        let slots = Record::ALL.into_iter().flat_map(|record| [0, 1].map(|number| record.slot(number)));
+        for slot in slots {
+            self.file.write_all_at(&[0; size_of::<Header>()], slot)?;
+        }
+        Ok(())
+    }
+
+    /// A record's last whole text.
+    pub(crate) fn read<T: DeserializeOwned>(&self, record: Record) -> Result<T, FileError> {
+        let (_, text) = self.newest(record).ok_or(FileError::None)?;
+        Ok(postcard::from_bytes(&text)?)
+    }
+
+    fn newest(&self, record: Record) -> Option<(u64, Vec<u8>)> {
+        let slots = [0, 1].into_iter().filter_map(|number| self.read_slot(record.slot(number)));
+        slots.max_by_key(|(number, _)| *number)
+    }
+
+    /// The text of a slot, if it is whole, and its number.
+    fn read_slot(&self, at: u64) -> Option<(u64, Vec<u8>)> {
+        let mut head = [0; size_of::<Header>()];
+        self.file.read_exact_at(&mut head, at).ok()?;
+        let head = Header::read_from_bytes(&head).ok()?;
+        if head.mark != MARK || head.bytes > SLOT - size_of::<Header>() as u64 {
+            return None;
+        }
+        let mut text = vec![0; head.bytes as usize];
+        self.file.read_exact_at(&mut text, at + size_of::<Header>() as u64).ok()?;
+        (header(head.number, &text).as_bytes() == head.as_bytes()).then_some((head.number, text))
+    }
+}
+
+fn header(number: u64, text: &[u8]) -> Header {
+    let release = checksum(0xcbf2_9ce4_8422_2325, env!("CARGO_PKG_VERSION").as_bytes()) as u32;
+    let head = Header { mark: MARK, format: FORMAT, release, number, bytes: text.len() as u64, checksum: 0 };
+    Header { checksum: checksum(checksum(0xcbf2_9ce4_8422_2325, head.as_bytes()), text), ..head }
+}
+
+/// FNV-1a over words: to tell a torn text from a whole one, not to keep anybody out.
+fn checksum(sum: u64, bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    words.iter().chain([&last]).fold(sum, |sum, word| {
+        (sum ^ u64::from_le_bytes(*word)).wrapping_mul(0x0100_0000_01b3).rotate_left(23)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Record::{History, State};
+
+    /// A file with texts 1 and 2, and the length of the second.
+    fn example() -> (StateFile, usize) {
+        let mut file = StateFile::create().unwrap();
+        file.write(State, &vec![1u64; 12]).unwrap();
+        let length = file.write(State, &vec![2u64; 13]).unwrap();
+        (file, length)
+    }
+
+    fn read(file: &StateFile) -> u64 {
+        // As another manager sees it.
+        StateFile::open(file.share().unwrap()).unwrap().read::<Vec<u64>>(State).unwrap()[0]
+    }
+
+    #[test]
+    fn the_newest_text_is_read_and_the_next_one_goes_on_from_it() {
+        let (file, _) = example();
+        assert_eq!(read(&file), 2);
+        let mut heir = StateFile::open(file.share().unwrap()).unwrap();
+        for text in 3..8 {
+            heir.write(State, &vec![text; 3]).unwrap();
+            assert_eq!(read(&heir), text);
+        }
+    }
+
+    #[test]
+    fn records_do_not_touch_each_other() {
+        let (mut file, _) = example();
+        assert!(matches!(file.read::<Vec<u64>>(History), Err(FileError::None)));
+        file.write(History, &"ended".to_string()).unwrap();
+        assert_eq!((read(&file), file.read::<String>(History).unwrap()), (2, "ended".into()));
+    }
+
+    #[test]
+    fn a_text_torn_at_any_byte_leaves_the_one_before() {
+        let (mut file, length) = example();
+        let mut before = vec![0; length];
+        file.write(State, &vec![3u64; 13]).unwrap();
+        file.file.read_exact_at(&mut before, State.slot(3)).unwrap();
+        file.write(State, &vec![4u64; 13]).unwrap();
+        // The fifth goes where the third was.
+        let mut text = vec![0; length];
+        file.write(State, &vec![5u64; 13]).unwrap();
+        file.file.read_exact_at(&mut text, State.slot(5)).unwrap();
+        for torn in 0..length {
+            let bytes = [&text[..torn], &before[torn..]].concat();
+            file.file.write_all_at(&bytes, State.slot(5)).unwrap();
+            assert_eq!(read(&file), 4, "torn at {torn} of {length}");
+        }
+        file.file.write_all_at(&text, State.slot(5)).unwrap();
+        assert_eq!(read(&file), 5);
+    }
+
+    #[test]
+    fn a_changed_byte_leaves_the_text_before() {
+        let (file, length) = example();
+        let mut text = vec![0; length];
+        file.file.read_exact_at(&mut text, State.slot(2)).unwrap();
+        for at in 0..length {
+            text[at] ^= 0x40;
+            file.file.write_all_at(&text, State.slot(2)).unwrap();
+            assert_eq!(read(&file), 1, "byte {at}");
+            text[at] ^= 0x40;
+        }
+    }
+
+    #[test]
+    fn a_text_that_cannot_be_written_leaves_none() {
+        let (mut file, _) = example();
+        struct Unwritable;
+        impl Serialize for Unwritable {
+            fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+                Err(serde::ser::Error::custom("no"))
+            }
+        }
+        file.write(State, &Unwritable).unwrap_err();
+        assert!(matches!(file.read::<Vec<u64>>(State), Err(FileError::None)));
+        file.write(State, &vec![9u64]).unwrap();
+        assert_eq!(read(&file), 9);
+    }
+
+    #[test]
+    fn the_files_size_cannot_be_changed() {
+        let (file, _) = example();
+        assert!(file.file.set_len(1).is_err() && file.file.set_len(SIZE + 1).is_err());
+        assert!(tidegate_ffi::wire::is_sealed(std::os::fd::AsFd::as_fd(&file.file)));
+        let other = memfd_create("other", MemfdFlags::CLOEXEC).unwrap();
+        assert!(matches!(StateFile::open(other), Err(FileError::None)));
+    }
+}

@@ -1,0 +1,77 @@
+//! What is written down: all that the core knows and nobody else can tell it.
+//!
+//! Not written: connections and descriptors, which come again with those whose they are, and who
+//! waits for an answer over a connection that ends with the manager.
+
+use super::super::Server;
+use super::super::client::{Client, ClientId, Role};
+use super::super::conversation::Conversation;
+use super::super::gpus::MoverState;
+use crate::process::ProcessName;
+use crate::scheduler::Scheduler;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+use tidegate_ffi::units::{GpuUuid, JobId, PieceId, Step};
+use tidegate_ffi::wire::message::Ending;
+
+/// The state of a manager.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct State<'a> {
+    /// The moment zero of all times, by the system's monotonic clock.
+    pub(crate) started: Duration,
+    /// When this was written, by the manager's clock.
+    pub(crate) written: Duration,
+    pub(crate) scheduler: Cow<'a, Scheduler>,
+    pub(crate) movers: BTreeMap<GpuUuid, Cow<'a, MoverState>>,
+    /// Pieces of which the manager has a duplicate, and their bytes.
+    pub(crate) pieces: Vec<(PieceId, GpuUuid, u64)>,
+    pub(crate) clients: Vec<ClientState<'a>>,
+    pub(crate) making: Cow<'a, BTreeMap<Step, Vec<(PieceId, u64)>>>,
+    pub(crate) tokens: Cow<'a, HashMap<u64, (JobId, u32)>>,
+    pub(crate) peaks: Cow<'a, HashMap<JobId, [u64; 2]>>,
+    pub(crate) evictions: Vec<(JobId, Ending)>,
+    pub(crate) draining: bool,
+    pub(crate) next_job: u64,
+    pub(crate) last_client: u64,
+}
+
+/// A process of a job, or who announced one.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct ClientState<'a> {
+    pub(crate) id: ClientId,
+    pub(crate) name: ProcessName,
+    pub(crate) role: Role,
+    pub(crate) expelled: bool,
+    pub(crate) conversation: Cow<'a, Conversation>,
+}
+
+impl<'a> ClientState<'a> {
+    /// Others end with their connections.
+    fn of(id: ClientId, client: &'a Client) -> Option<Self> {
+        let (name, role, expelled) = (client.name?, client.role, client.expelled);
+        let conversation = Cow::Borrowed(&client.conversation);
+        (role != Role::Unknown).then_some(Self { id, name, role, expelled, conversation })
+    }
+}
+
+impl<'a> State<'a> {
+    pub(crate) fn of(server: &'a Server) -> Self {
+        Self {
+            started: server.clock.started(),
+            written: server.now(),
+            scheduler: Cow::Borrowed(&server.scheduler),
+            movers: server.movers.iter().map(|(gpu, mover)| (*gpu, Cow::Borrowed(mover.state()))).collect(),
+            pieces: server.pieces.iter().map(|(id, piece)| (*id, piece.gpu, piece.bytes)).collect(),
+            clients: server.clients.iter().filter_map(|(id, client)| ClientState::of(*id, client)).collect(),
+            making: Cow::Borrowed(&server.making),
+            tokens: Cow::Borrowed(&server.tokens),
+            peaks: Cow::Borrowed(&server.peaks),
+            evictions: server.evictions.iter().map(|(job, eviction)| (*job, eviction.how)).collect(),
+            draining: server.draining,
+            next_job: server.next_job,
+            last_client: server.last_client,
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Finding the next manager when one is gone.
+//!
+//! ```text
+//! the connection ends ─► watch the socket's directory ─► connect ─► Resume ─► Resumed | Refused
+//!                              ▲    nobody answers          │
+//!                              └────────────────────────────┘
+//! ```
+//! Invariant: it ends with a manager that has taken the session up, or with the refusal of one;
+//! nobody else is waited for, and nothing is held meanwhile.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use std::ffi::OsString;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tidegate_ffi::wire::message::{Resume, Reunion, Ticket, ToManager};
+use tidegate_ffi::wire::{Connection, ReceiveError, SendError};
+
+/// How long a manager may take to answer the first message.
+pub const HANDSHAKE: Duration = Duration::from_secs(10);
+/// So often a manager is looked for without any sign of one: for a directory that cannot be
+/// watched.
+const TICK: Duration = Duration::from_secs(1);
+
+/// What it takes to go on with the session elsewhere.
+pub struct Session {
+    /// Where managers are found.
+    pub socket: PathBuf,
+    /// By what they know the process.
+    pub ticket: Ticket,
+    /// Its control page.
+    pub page: OwnedFd,
+}
+
+/// A manager that has taken the session up.
+pub struct Found {
+    /// The way to it.
+    pub connection: Connection,
+    /// The number of the last message that it heard.
+    pub heard: u64,
+}
+
+/// Why nobody has taken it up yet.
+#[derive(Debug, thiserror::Error)]
+enum NotYet {
+    #[error(transparent)]
+    Nobody(#[from] std::io::Error),
+    #[error(transparent)]
+    Deaf(#[from] SendError),
+    #[error(transparent)]
+    Silent(#[from] ReceiveError),
+}
+
+impl Session {
+    /// Waits for the next manager; `at_tick` is called at first, and about once in a second.
+    /// `Err`: a manager does not take the session up; its reason.
+    pub fn find_manager(&self, heard: u64, mut at_tick: impl FnMut()) -> Result<Found, String> {
+        let mut watch = None;
+        let mut ticked = true;
+        loop {
+            // Before it is tried: what comes after that is seen.
+            watch = watch.or_else(|| Watch::of(&self.socket).ok());
+            match self.ask(heard) {
+                Ok((connection, Reunion::Resumed { heard })) => return Ok(Found { connection, heard }),
+                Ok((_, Reunion::Refused { reason })) => return Err(reason),
+                Err(error) => crate::log::debug!("no manager yet: {error}"),
+            }
+            if ticked {
+                at_tick();
+            }
+            ticked = match &watch {
+                Some(watch) => !watch.sees_within(TICK),
+                None => {
+                    std::thread::sleep(TICK);
+                    true
+                }
+            };
+        }
+    }
+
+    fn ask(&self, heard: u64) -> Result<(Connection, Reunion), NotYet> {
+        let connection = Connection::connect(&self.socket)?;
+        let resume = ToManager::Resume(Resume { ticket: self.ticket, heard });
+        connection.send(&resume, &[self.page.as_fd()])?;
+        set_socket_timeout(&connection, Timeout::Recv, Some(HANDSHAKE)).map_err(std::io::Error::from)?;
+        let (reunion, _) = connection.receive()?;
+        set_socket_timeout(&connection, Timeout::Recv, None).map_err(std::io::Error::from)?;
+        Ok((connection, reunion))
+    }
+}
+
+/// Sees a file come into its directory.
+struct Watch {
+    events: OwnedFd,
+    name: OsString,
+}
+
+impl Watch {
+    fn of(path: &Path) -> Result<Self, Errno> {
+        let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(Errno::INVAL);
+        };
+        let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        inotify::add_watch(&events, directory, WatchFlags::CREATE | WatchFlags::MOVED_TO)?;
+        Ok(Self { events, name: name.into() })
+    }
+
+    /// Waits until the file comes, no longer than `patience`; whether it came.
+    fn sees_within(&self, patience: Duration) -> bool {
+        let end = Instant::now() + patience;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            match poll(&mut [PollFd::new(&self.events, PollFlags::IN)], Some(&left)) {
+                Ok(0) => return false,
+                _ if self.has_come() => return true,
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether it is among those that have come.
+    fn has_come(&self) -> bool {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut reader = inotify::Reader::new(&self.events, &mut buffer);
+        let mut came = false;
+        while let Ok(event) = reader.next() {
+            came |= event.file_name().is_some_and(|name| name.to_bytes() == self.name.as_bytes());
+        }
+        came
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_socket_that_is_bound_or_renamed_is_seen_and_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let watch = Watch::of(&path).unwrap();
+        let _other = UnixListener::bind(directory.path().join("other")).unwrap();
+        assert!(!watch.sees_within(Duration::from_millis(20)));
+        std::fs::rename(directory.path().join("other"), &path).unwrap();
+        assert!(watch.sees_within(Duration::from_secs(60)));
+        std::fs::remove_file(&path).unwrap();
+        let _same = UnixListener::bind(&path).unwrap();
+        assert!(watch.sees_within(Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_cannot_be_watched() {
+        assert!(Watch::of(Path::new("/nowhere/socket")).is_err());
+    }
+}

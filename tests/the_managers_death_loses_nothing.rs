@@ -1,0 +1,214 @@
+//! I7: the manager may be killed at any moment. Another takes over what it had written down: running
+//! jobs go on, waiting ones wait, every byte is as it was, and nothing leaks.
+
+mod support;
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use support::patience::{Lines, PATIENCE};
+use support::{Jobs, MIB, Manager, Probe, Status, train_digits};
+use tidegate_manager::death;
+use tidegate_manager::software_gpu::{NODE_VARIABLE, SoftwareNode};
+
+const OPTIONS: [&str; 7] = ["--unit", "64KiB", "--offset", "64KiB", "--slice", "5ms", "--poison"];
+
+/// What the manager takes in when it dies.
+const MESSAGES: [&str; 9] =
+    ["lease", "drained", "unmap", "save", "restore", "map", "make", "scrub", "destroy"];
+/// What of a process that comes.
+const ARRIVALS: [&str; 2] = ["hello", "attach"];
+/// How far it has come with that.
+const MOMENTS: [&str; 4] = ["heard", "decided", "written", "sent"];
+
+fn kill(pid: u32) {
+    // SAFETY: a signal to a process of our own manager's, which cannot be anybody else's yet: nobody
+    // has waited for it.
+    unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+}
+
+/// The movers of a manager, by its will.
+fn movers(manager: &Manager) -> Vec<u32> {
+    let text = std::fs::read(manager.socket().with_extension("will")).unwrap();
+    let will: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    let movers = will["movers"].as_array().unwrap().iter();
+    movers.map(|mover| mover[1]["pid"].as_u64().unwrap() as u32).collect()
+}
+
+/// The status of the manager that came after `dead`.
+fn status_after(manager: &Manager, dead: u32) -> Status {
+    let began = Instant::now();
+    loop {
+        if manager.pid() != dead
+            && let Ok(status) = manager.try_status()
+        {
+            return status;
+        }
+        assert!(began.elapsed() < PATIENCE, "no other manager has taken over");
+    }
+}
+
+/// A manager that can be told to die.
+struct Killer {
+    manager: Manager,
+    orders: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl Killer {
+    fn start(gpus: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let orders = directory.path().join("die-at");
+        let manager = Manager::start_with(gpus, &OPTIONS, &[(death::VARIABLE, orders.as_path())]);
+        Self { manager, orders, _directory: directory }
+    }
+
+    /// Has `work` done until the manager has died there and another has taken over.
+    fn die_at(&self, point: &str, mut work: impl FnMut()) {
+        let (dead, began) = (self.manager.pid(), Instant::now());
+        let written = self.orders.with_extension("new");
+        std::fs::write(&written, point).unwrap();
+        std::fs::rename(written, &self.orders).unwrap();
+        while self.orders.exists() {
+            assert!(began.elapsed() < PATIENCE, "no manager came to {point}");
+            work();
+        }
+        status_after(&self.manager, dead);
+        work();
+    }
+}
+
+/// Two jobs of which only one has room at a time.
+fn oversubscribed(manager: &Manager) -> [Probe; 2] {
+    ["a", "b"].map(|name| {
+        let mut job = manager.probe(&["--name", name]);
+        job.tell("device 0");
+        job.tell(&format!("alloc p {} persistent", 768 << 10));
+        job.tell(&format!("alloc t {}", 3 * MIB));
+        job.tell("fill p 1");
+        job.tell("fill t 2");
+        job
+    })
+}
+
+fn check(jobs: &mut [Probe]) {
+    for job in jobs {
+        job.tell("check t 2");
+        job.tell("check p 1");
+        // Memory that comes and goes: pieces are made, scrubbed and destroyed.
+        job.tell("alloc x 200000");
+        job.tell("fill x 3");
+        job.tell("check x 3");
+        job.tell("free x");
+    }
+}
+
+fn nothing_is_used(status: &Status) -> bool {
+    let gpu = &status.gpus[0];
+    let used = gpu.persistent.used_bytes + gpu.temporary.used_bytes + gpu.tiers[0].used_bytes;
+    used == 0 && gpu.spans.is_empty() && gpu.free_bytes + gpu.spare_bytes == gpu.gpu_memory_bytes
+}
+
+#[test]
+fn a_manager_that_dies_at_any_point_is_succeeded_and_no_byte_is_lost() {
+    let killer = Killer::start("1x5MiB");
+    let manager = &killer.manager;
+    let mut jobs = oversubscribed(manager);
+    check(&mut jobs);
+    for message in MESSAGES {
+        for moment in MOMENTS {
+            killer.die_at(&format!("{message}:{moment}"), || check(&mut jobs));
+        }
+    }
+    for message in ARRIVALS {
+        for moment in MOMENTS {
+            killer.die_at(&format!("{message}:{moment}"), || {
+                let mut late = manager.probe(&["--name", "late"]);
+                late.tell("device 0");
+                late.tell("alloc t 100000");
+                late.tell("fill t 4");
+                late.tell("check t 4");
+                late.end();
+            });
+        }
+    }
+    check(&mut jobs);
+    let status = manager.status();
+    assert_eq!(status.gpus[0].mover.replacements, 0, "the mover has outlived them all");
+    manager.status_when(|status| status.gpus[0].outsider_bytes == Some(0));
+    jobs.into_iter().for_each(Probe::end);
+    manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
+}
+
+#[test]
+fn a_manager_killed_at_random_moments_loses_no_byte() {
+    let manager = Manager::start("1x5MiB", &OPTIONS);
+    let mut jobs = oversubscribed(&manager);
+    let mut times = Vec::new();
+    for round in 0..20 {
+        check(&mut jobs[..1]);
+        let (dead, began) = (manager.pid(), Instant::now());
+        if round % 4 == 3 {
+            // A mover dies while its manager lives, and the next one knows the next mover.
+            movers(&manager).into_iter().for_each(kill);
+            manager.status_when(|status| status.gpus[0].mover.replacements * 4 > round);
+            check(&mut jobs);
+        }
+        kill(dead);
+        status_after(&manager, dead);
+        times.push(began.elapsed());
+        check(&mut jobs);
+    }
+    times.sort_unstable();
+    println!("from a death to the next status: {:?} (median), {:?} at most", times[10], times[19]);
+    jobs.into_iter().for_each(Probe::end);
+    manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
+}
+
+type Training = (Lines, Child);
+
+fn training(mut command: Command, seed: &str) -> Training {
+    command.args(["--hidden", "256", "--batch", "240", "--steps", "240", "--seed", seed]);
+    command.args(["--boundaries", "no", "--json-lines"]);
+    let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
+    (Lines::of(process.stdout.take().unwrap()), process)
+}
+
+fn result((lines, mut process): Training) -> String {
+    let last = lines.last().unwrap_or_default();
+    assert!(process.wait().unwrap().success(), "{last}");
+    last
+}
+
+#[test]
+fn trainings_whose_managers_are_killed_end_as_alone() {
+    let manager = Manager::start("1x3840KiB", &OPTIONS);
+    let program = train_digits();
+    let seeds = ["1", "2", "3"];
+    let jobs = seeds.map(|seed| training(manager.run(&["--name", seed], &program), seed));
+    let ended = |status: &Status| seeds.iter().any(|seed| status.has_ended(seed));
+    let switches = |status: &Status| -> u64 { status.jobs.iter().map(|job| job.figures.switches).sum() };
+    let (mut deaths, mut switched, mut absent) = (0, 0, Duration::ZERO);
+    loop {
+        // Each manager is of some use before its end.
+        let status = manager.status_when(|status| switches(status) > switched || ended(status));
+        if ended(&status) {
+            break;
+        }
+        let (dead, began) = (manager.pid(), Instant::now());
+        kill(dead);
+        switched = switches(&status_after(&manager, dead));
+        absent += began.elapsed();
+        deaths += 1;
+    }
+    println!("{deaths} deaths, {:?} each", absent.checked_div(deaths));
+    assert!(deaths > 0);
+    let alone = |seed: &str| {
+        let node = SoftwareNode::create(&"1x4MiB".parse().unwrap(), 64 << 10).unwrap();
+        let mut command = Command::new(&program);
+        command.env(NODE_VARIABLE, node.path()).env("LD_LIBRARY_PATH", node.path().join("lib"));
+        result(training(command, seed))
+    };
+    assert_eq!(jobs.map(result), seeds.map(alone));
+    manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
+}
