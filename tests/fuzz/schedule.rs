@@ -111,7 +111,11 @@ impl World {
                     self.pieces.remove(piece);
                 }
             }
-            ToMover::Forget { .. } | ToMover::Measure { .. } | ToMover::Adopt { .. } => {}
+            ToMover::Forget { .. }
+            | ToMover::Measure { .. }
+            | ToMover::Adopt { .. }
+            | ToMover::Heard
+            | ToMover::End => {}
         }
     }
 
@@ -158,7 +162,9 @@ impl World {
         let fails = input.ratio(1, 12)?;
         let Some((gpu, order)) = self.orders.pop_front() else { return Ok(None) };
         let step = match &order {
-            ToMover::Forget { .. } | ToMover::Adopt { .. } => return Ok(None),
+            ToMover::Forget { .. } | ToMover::Adopt { .. } | ToMover::Heard | ToMover::End => {
+                return Ok(None);
+            }
             ToMover::Measure { step } => {
                 let used_bytes = input.int_in_range(0..=64)? * UNIT;
                 return Ok(Some(Event::Measured { gpu, step: *step, used_bytes }));

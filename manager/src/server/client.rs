@@ -193,7 +193,7 @@ fn welcome(
     let inputs = inputs.clone();
     std::thread::Builder::new().name("reader".into()).spawn(move || {
         // The core has ended already if nobody listens.
-        let _ = inputs.send(Input::Connected(id, client));
+        let _ = inputs.send(Input::Connected(id, Box::new(client)));
         read_all(id, &connection, &pidfd, &inputs);
         let _ = inputs.send(Input::Gone(id));
         drop(place);
@@ -211,9 +211,11 @@ fn read_all(id: ClientId, connection: &Connection, pidfd: &OwnedFd, inputs: &Sen
     while !stands.expelled && wait_for_word(connection, pidfd, patience.take()) {
         match listen(connection) {
             Ok((message, fds)) => {
-                let said = inputs.send(Input::Said(stands.id, message, fds));
-                let asked = said.and_then(|()| inputs.send(Input::Heard(stands.id, heard.clone())));
-                let Ok(Ok(now)) = asked.map(|()| standing.recv()) else { return };
+                let said = inputs.send(Input::Said(stands.id, message, fds)).is_ok();
+                if !said || inputs.send(Input::Heard(stands.id, heard.clone())).is_err() {
+                    return;
+                }
+                let Ok(now) = standing.recv() else { return };
                 stands = now;
             }
             Err(error) => {

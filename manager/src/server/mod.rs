@@ -74,7 +74,7 @@ fn placed_in(message: &ToShim) -> &[Placed] {
 /// What reaches the core.
 pub(crate) enum Input {
     /// A client connected.
-    Connected(ClientId, Client),
+    Connected(ClientId, Box<Client>),
     /// A client said something.
     Said(ClientId, ToManager, Vec<OwnedFd>),
     /// Who reads from a client wants to know what has become of all that it said.
@@ -265,7 +265,7 @@ impl Server {
     fn take_in(&mut self, input: Input) {
         match input {
             Input::Connected(id, client) => {
-                self.clients.insert(id, client);
+                self.clients.insert(id, *client);
             }
             Input::Said(id, ..) if self.clients.get(&id).is_none_or(|client| client.expelled) => {}
             Input::Heard(id, reader) => {

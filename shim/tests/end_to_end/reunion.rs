@@ -287,6 +287,8 @@ promise! {
         line.tell("allocate 500000");
         manager.hear_lease();
         manager.die();
+        // Nobody wants it closed any more: it does not wait for the boundary.
+        manager.wait_for_gate(0);
         assert_eq!(line.hear(), "CUDA_ERROR_OUT_OF_MEMORY");
         assert_eq!(line.ask(&format!("fill {address} 5000 3")), "ok");
         assert_eq!(line.ask("boundary"), "ok");
