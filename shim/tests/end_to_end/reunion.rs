@@ -282,7 +282,8 @@ promise! {
         let lease = manager.hear_lease();
         manager.grant(&lease);
         let address = line.hear();
-        manager.ask_to_close(0, PATIENCE_MS);
+        // Longer than anything here is waited for.
+        manager.ask_to_close(0, 10 * PATIENCE_MS);
         manager.wait_for_gate(1);
         line.tell("allocate 500000");
         manager.hear_lease();
