@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use support::patience::{Lines, PATIENCE};
-use support::{Jobs, MIB, Manager, Probe, Status, train_digits};
+use support::{Jobs, MIB, Manager, Probe, Status, command, probe, train_digits};
 use tidegate_manager::death;
 use tidegate_manager::software_gpu::{NODE_VARIABLE, SoftwareNode};
 
@@ -123,7 +123,10 @@ fn a_manager_that_dies_at_any_point_is_succeeded_and_no_byte_is_lost() {
     for message in ARRIVALS {
         for moment in MOMENTS {
             killer.die_at(&format!("{message}:{moment}"), || {
-                let mut late = manager.probe(&["--name", "late"]);
+                let mut late = manager.run(&["--name", "late"], &probe());
+                // It does not run without a manager because one has died just now.
+                late.env("TIDEGATE_REQUIRED", "1");
+                let mut late = Probe::start(late);
                 late.tell("device 0");
                 late.tell("alloc t 100000");
                 late.tell("fill t 4");
@@ -211,4 +214,84 @@ fn trainings_whose_managers_are_killed_end_as_alone() {
     };
     assert_eq!(jobs.map(result), seeds.map(alone));
     manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
+}
+
+/// Starts a manager on another's socket, as `tidegate run` does where none answers.
+fn start_next(manager: &Manager) -> (Lines, Child) {
+    let mut next = command();
+    next.args(["manager", "--software-gpu", "1x5MiB"]).args(OPTIONS).arg("--socket").arg(manager.socket());
+    let mut next = next.stdout(Stdio::piped()).spawn().unwrap();
+    let said = Lines::of(next.stdout.take().unwrap());
+    assert_eq!(said.next().as_deref(), Some("ready"));
+    (said, next)
+}
+
+#[test]
+fn where_the_mover_dies_too_who_runs_goes_on_and_who_waits_is_told() {
+    let manager = Manager::start("1x5MiB", &OPTIONS);
+    let [mut waiting, mut running] = oversubscribed(&manager);
+    running.tell("check t 2");
+    // Nobody wants anything: who ran last has the GPU.
+    manager.status_when(|status| status.job("b").state == "open" && status.job("a").state == "waiting");
+    let (dead, movers) = (manager.pid(), movers(&manager));
+    // The mover finds no time to start another manager.
+    for mover in &movers {
+        // SAFETY: a signal to a process of our own manager's, which nobody has waited for.
+        unsafe { libc::kill(*mover as i32, libc::SIGSTOP) };
+    }
+    kill(dead);
+    movers.into_iter().for_each(kill);
+    waiting.order("check t 2");
+    running.tell("check t 2");
+    let (said, mut next) = start_next(&manager);
+    let told = waiting.answer().unwrap_err();
+    assert!(told.contains("NOT_READY"), "{told}");
+    running.tell("check p 1");
+    running.tell("check t 2");
+    running.end();
+    drop(waiting);
+    // The new one has GPUs of its own, and knows of nobody.
+    let status = manager.status();
+    assert!(status.jobs.is_empty() && nothing_is_used(&status), "{status:#?}");
+    // SAFETY: a signal to our own child, which has not been waited for.
+    unsafe { libc::kill(next.id() as i32, libc::SIGTERM) };
+    assert!(said.ended() && next.wait().unwrap().success());
+}
+
+#[test]
+fn where_systemd_starts_the_next_manager_the_movers_wait_for_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("socket");
+    // The service manager's sign: the number of the process that it has started.
+    let as_service = |program: &str| {
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(r#"SYSTEMD_EXEC_PID=$$ exec "$0" "$@""#).arg(program);
+        shell.args(["manager", "--software-gpu", "1x5MiB"]).args(OPTIONS).arg("--socket").arg(&socket);
+        let mut manager = shell.stdout(Stdio::piped()).spawn().unwrap();
+        let said = Lines::of(manager.stdout.take().unwrap());
+        assert_eq!(said.next().as_deref(), Some("ready"));
+        (said, manager)
+    };
+    let program = command().get_program().to_str().unwrap().to_owned();
+    let (_, mut first) = as_service(&program);
+    let mut job = command();
+    job.arg("run").arg("--socket").arg(&socket).arg("--").arg(probe());
+    let mut job = Probe::start(job);
+    job.tell("device 0");
+    job.tell("alloc t 100000");
+    job.tell("fill t 4");
+    first.kill().unwrap();
+    first.wait().unwrap();
+    // Memory that needs a manager waits for one; what is there does not.
+    job.tell("check t 4");
+    job.order(&format!("alloc more {MIB}"));
+    let (said, mut second) = as_service(&program);
+    job.answer().unwrap();
+    job.tell("fill more 5");
+    job.tell("check t 4");
+    job.end();
+    // SAFETY: a signal to our own child, which has not been waited for.
+    unsafe { libc::kill(second.id() as i32, libc::SIGTERM) };
+    assert!(said.ended() && second.wait().unwrap().success());
+    assert!(!socket.with_extension("will").exists(), "there is nothing to inherit");
 }

@@ -17,26 +17,28 @@ use crate::liveness::Moment;
 use crate::log::{info, warning};
 use crate::orders;
 use crate::outgoing::Letter;
-use crate::reunion::{HANDSHAKE, Session};
+use crate::reunion::{HANDSHAKE, Session, Watch};
 use crate::settings::{self, Settings};
 use crate::status::Status;
 use crate::tenant::Tenant;
 use crate::threads;
 use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::collections::HashSet;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
+use std::time::Instant;
 use tidegate_ffi::cuda::sys::{CUdevice, CUdeviceptr};
 use tidegate_ffi::wire::line::{Line, Numbered};
 use tidegate_ffi::wire::message::{FromShim, JobClaim, Ticket, ToManager, ToShim};
 use tidegate_ffi::wire::page::{MAX_TENANTS, Page};
-use tidegate_ffi::wire::{Connection, Mapped, socket_candidates};
+use tidegate_ffi::wire::{Connection, Mapped, ReceiveError, SendError, socket_candidates};
 
 const NOT_STARTED: u8 = 0;
 const STARTING: u8 = 1;
@@ -132,6 +134,8 @@ enum NoManager {
     Refused(String),
     #[error("the manager at {0} did not answer: {1}")]
     Silent(String, String),
+    #[error("the manager at {0} has ended, and no other has taken its place")]
+    Dead(String),
     #[error("this process could not be prepared: {0}")]
     System(String),
 }
@@ -139,9 +143,7 @@ enum NoManager {
 fn begin() -> Result<&'static Process, NoManager> {
     let settings = Settings::read();
     let (page, page_file) = Page::create().map_err(|error| NoManager::System(error.to_string()))?;
-    let (connection, path) = connect()?;
-    let Welcome { closed, ticket, line } = greet(&connection, &settings, page_file.as_fd())
-        .map_err(|error| error.at(path.display().to_string()))?;
+    let (connection, path, Welcome { closed, ticket, line }) = meet(&settings, page_file.as_fd())?;
     // The program may change its directory before the socket is looked for again.
     let socket = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
     let (connection, session) = (Arc::new(connection), Session { socket, ticket, page: page_file });
@@ -156,6 +158,32 @@ fn begin() -> Result<&'static Process, NoManager> {
     })?;
     info!("connected to the manager at {}", path.display());
     Ok(process)
+}
+
+/// Finds a manager and says hello to it. A program that was announced to one, or whose hello one may
+/// have heard, does not go without because that manager has died just now: it greets the next one.
+fn meet(settings: &Settings, page: BorrowedFd<'_>) -> Result<(Connection, PathBuf, Welcome), NoManager> {
+    let end = Instant::now() + HANDSHAKE;
+    let mut expected = matches!(settings.claim, JobClaim::Token(_));
+    loop {
+        // Before it is tried: what comes after that is seen.
+        let watch = socket_candidates().first().and_then(|path| Watch::of(path).ok());
+        let met = connect().and_then(|(connection, path)| {
+            let welcome = greet(&connection, settings, page);
+            welcome
+                .map_err(|error| error.at(path.display().to_string()))
+                .map(|welcome| (connection, path, welcome))
+        });
+        match &met {
+            Err(NoManager::Dead(_)) => expected = true,
+            Err(NoManager::Nobody(_)) if expected => {}
+            _ => return met,
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() || !watch.is_some_and(|watch| watch.sees_within(left)) {
+            return met;
+        }
+    }
 }
 
 fn connect() -> Result<(Connection, PathBuf), NoManager> {
@@ -173,6 +201,8 @@ fn connect() -> Result<(Connection, PathBuf), NoManager> {
 enum Unwelcome {
     Refused(String),
     Silent(String),
+    /// The connection has ended.
+    Dead,
 }
 
 impl Unwelcome {
@@ -180,6 +210,7 @@ impl Unwelcome {
         match self {
             Self::Refused(reason) => NoManager::Refused(reason),
             Self::Silent(reason) => NoManager::Silent(path, reason),
+            Self::Dead => NoManager::Dead(path),
         }
     }
 }
@@ -193,18 +224,20 @@ struct Welcome {
 }
 
 /// Says hello.
-fn greet(
-    connection: &Connection,
-    settings: &Settings,
-    page: std::os::fd::BorrowedFd<'_>,
-) -> Result<Welcome, Unwelcome> {
+fn greet(connection: &Connection, settings: &Settings, page: BorrowedFd<'_>) -> Result<Welcome, Unwelcome> {
     let silent = |error: &dyn std::fmt::Display| Unwelcome::Silent(error.to_string());
     set_socket_timeout(connection, Timeout::Recv, Some(HANDSHAKE)).map_err(|error| silent(&error))?;
     let mut line = Line::new();
     let hello = FromShim::Hello(settings.claim.clone());
     let said = line.say(Letter::new(hello.clone(), Vec::new())).map_err(|error| silent(&error))?;
-    connection.send(&ToManager::Shim(said.map(|_| hello)), &[page]).map_err(|error| silent(&error))?;
-    let (answer, _) = connection.receive::<Numbered<ToShim>>().map_err(|error| silent(&error))?;
+    connection.send(&ToManager::Shim(said.map(|_| hello)), &[page]).map_err(|error| match error {
+        SendError::Socket(Errno::PIPE | Errno::CONNRESET) => Unwelcome::Dead,
+        other => silent(&other),
+    })?;
+    let (answer, _) = connection.receive::<Numbered<ToShim>>().map_err(|error| match error {
+        ReceiveError::Closed | ReceiveError::Truncated => Unwelcome::Dead,
+        other => silent(&other),
+    })?;
     set_socket_timeout(connection, Timeout::Recv, None).map_err(|error| silent(&error))?;
     match line.hear(answer).map_err(|error| silent(&error))? {
         Some(ToShim::Welcome { closed, ticket, .. }) => Ok(Welcome { closed, ticket, line }),

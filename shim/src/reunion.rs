@@ -95,13 +95,14 @@ impl Session {
 }
 
 /// Sees a file come into its directory.
-struct Watch {
+pub struct Watch {
     events: OwnedFd,
     name: OsString,
 }
 
 impl Watch {
-    fn of(path: &Path) -> Result<Self, Errno> {
+    /// From now on.
+    pub fn of(path: &Path) -> Result<Self, Errno> {
         let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Errno::INVAL);
         };
@@ -111,7 +112,7 @@ impl Watch {
     }
 
     /// Waits until the file comes, no longer than `patience`; whether it came.
-    fn sees_within(&self, patience: Duration) -> bool {
+    pub fn sees_within(&self, patience: Duration) -> bool {
         let end = Instant::now() + patience;
         loop {
             let left = end.saturating_duration_since(Instant::now());

@@ -103,8 +103,11 @@ fn find_or_start(
     if let Ok(found) = connect(Some(socket)) {
         return Ok(found);
     }
-    start()?;
-    connect(Some(socket))
+    match start() {
+        Ok(()) => connect(Some(socket)),
+        // A mover whose manager has died may have started the next one first.
+        Err(error) => connect(Some(socket)).map_err(|_| error),
+    }
 }
 
 /// Asks a manager one thing.

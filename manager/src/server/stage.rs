@@ -6,6 +6,7 @@ use super::legacy::StateFile;
 use super::outbox::Outbox;
 use super::{Input, Server};
 use crate::scheduler::{Config, Event, Scheduler};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::process::PidfdFlags;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -18,6 +19,8 @@ use tidegate_ffi::wire::page::Page;
 use tidegate_ffi::wire::{Connection, Mapped};
 
 pub(super) const GPU: GpuUuid = GpuUuid([7; 16]);
+/// No message is longer on its way.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Every client's user and process.
 pub(super) const WHO: (u32, i32) = (1, 1);
 
@@ -48,6 +51,8 @@ pub(super) fn connect(server: &mut Server, id: u64) -> Connection {
 
 pub(super) fn connect_as(server: &mut Server, id: u64, (uid, pid): (u32, i32)) -> Connection {
     let (here, there) = Connection::pair().unwrap();
+    // Whoever reads what does not come fails.
+    set_socket_timeout(&there, Timeout::Recv, Some(PATIENCE)).unwrap();
     let own = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).unwrap();
     let client = Client {
         conversation: Conversation::begin(SessionId(id), uid, pid).unwrap(),

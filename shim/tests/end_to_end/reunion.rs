@@ -282,11 +282,14 @@ promise! {
         let lease = manager.hear_lease();
         manager.grant(&lease);
         let address = line.hear();
-        manager.ask_to_close(0, PATIENCE_MS);
+        // Longer than anything here is waited for.
+        manager.ask_to_close(0, 10 * PATIENCE_MS);
         manager.wait_for_gate(1);
         line.tell("allocate 500000");
         manager.hear_lease();
         manager.die();
+        // Nobody wants it closed any more: it does not wait for the boundary.
+        manager.wait_for_gate(0);
         assert_eq!(line.hear(), "CUDA_ERROR_OUT_OF_MEMORY");
         assert_eq!(line.ask(&format!("fill {address} 5000 3")), "ok");
         assert_eq!(line.ask("boundary"), "ok");
