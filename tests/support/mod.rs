@@ -206,6 +206,13 @@ impl Probe {
         self.answer().unwrap_or_else(|error| panic!("{line}: {error}"))
     }
 
+    /// Orders, and waits for the answer, of a program that may have ended.
+    #[track_caller]
+    pub fn try_tell(&mut self, line: &str) -> Result<String, String> {
+        writeln!(self.orders.as_mut().unwrap(), "{line}").map_err(|_| "the program ended")?;
+        self.answer()
+    }
+
     /// Ends the program and waits for its end.
     pub fn end(mut self) {
         self.orders = None;

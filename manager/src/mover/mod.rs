@@ -92,7 +92,11 @@ fn serve(link: &mut Link, gpu: Rc<Gpu>, config: &MoverConfig) -> anyhow::Result<
                 orphanage = Some(Orphanage::of(config.gpu, will, state));
             }
             Ok((order, fds)) => match mover.handle(order, fds) {
-                Ok(answers) => answers.into_iter().try_for_each(|answer| link.say(answer))?,
+                Ok(answers) => {
+                    answers.into_iter().try_for_each(|answer| link.say(answer))?;
+                    // Its death gives back what the driver did not take; the next one loses nothing.
+                    anyhow::ensure!(!copy::has_leaked(), "the driver keeps memory that was released");
+                }
                 Err(error) => return refuse(link, &error),
             },
             Err(LinkError::Ended) => match &mut orphanage {

@@ -2,6 +2,7 @@
 
 use std::cell::OnceCell;
 use std::ffi::{CStr, c_char, c_int};
+use std::sync::atomic::{AtomicBool, Ordering};
 use tidegate_ffi::cuda::sys::{
     CUcontext, CUdevice, CUdevice_attribute as Attribute, CUmemAllocationGranularity_flags,
     CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1,
@@ -222,6 +223,20 @@ pub(super) fn read<T: Default>(
 }
 
 /// Notes a resource that the driver would not take back; there is nobody to tell.
+/// Memory of the GPU could not be given back: it is lost until this process ends.
+static LEAKED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the driver has kept memory of the GPU that it should have taken back.
+pub fn has_leaked() -> bool {
+    LEAKED.load(Ordering::Relaxed)
+}
+
+/// The same, of what keeps memory of the GPU.
+pub(super) fn log_memory_release(what: &str, outcome: Result<(), DriverError>) {
+    LEAKED.fetch_or(outcome.is_err(), Ordering::Relaxed);
+    log_release(what, outcome);
+}
+
 pub(super) fn log_release(what: &str, outcome: Result<(), DriverError>) {
     if let Err(error) = outcome {
         tracing::warn!(%error, "the driver did not take {what} back");

@@ -14,7 +14,7 @@ mod gpu;
 mod host;
 mod piece;
 
-pub use gpu::Gpu;
+pub use gpu::{Gpu, has_leaked};
 pub use host::{HostMemory, HostMemoryError, HostRange, page_bytes};
 pub use piece::{DeviceRange, Piece, Window};
 

@@ -1,6 +1,6 @@
 //! GPU memory: made, exported, and mapped into this process when its bytes are to be moved.
 
-use super::gpu::{log_release, read};
+use super::gpu::{log_memory_release, log_release, read};
 use super::{Gpu, OutOfBounds, check_bounds};
 use std::ffi::c_int;
 use std::marker::PhantomData;
@@ -114,7 +114,7 @@ impl Drop for Window {
         // SAFETY: exactly the mapping that `open` made. No copy is under way in it: each borrows
         // the window until it has ended.
         let unmapped = unsafe { self.driver.cuMemUnmap(self.address(), self.bytes() as usize) };
-        log_release("a mapping", unmapped);
+        log_memory_release("a mapping", unmapped);
     }
 }
 
@@ -171,7 +171,7 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         // SAFETY: made by `make`, released once, here.
-        log_release("a piece", unsafe { self.driver.cuMemRelease(self.raw) });
+        log_memory_release("a piece", unsafe { self.driver.cuMemRelease(self.raw) });
     }
 }
 
