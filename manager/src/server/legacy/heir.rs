@@ -59,8 +59,9 @@ impl Server {
         (server.next_job, server.last_client) = (state.next_job, state.last_client);
         let absence = server.now().saturating_sub(state.written);
         server.scheduler.forgive(absence);
-        server.give_up_lost();
+        // Before anything is decided: who is expelled by it must be known.
         server.take_in_clients(state.clients, inputs)?;
+        server.give_up_lost();
         let (jobs, movers) = (server.scheduler.jobs().len(), server.movers.len());
         info!(jobs, movers, absence_micros = absence.as_micros() as u64, "a manager has taken over");
         Ok(server)
