@@ -49,7 +49,7 @@ fn who_cannot_be_drained_runs_alone() {
     let line = told.next().unwrap();
     assert!(line.starts_with("tidegate: waiting for GPU memory"), "{line}");
     let line = told.next().unwrap();
-    assert!(line.contains("\"endless\"") && line.contains("cannot be stopped"), "{line}");
+    assert!(line.contains("\"endless\"") && line.contains("cannot be preempted"), "{line}");
 
     endless.kill().unwrap();
     endless.wait().unwrap();

@@ -18,6 +18,10 @@ impl Pages for Page {
     fn boundaries(&self, _: SessionId) -> u64 {
         self.0
     }
+
+    fn is_stopped(&self, session: SessionId) -> bool {
+        (self.0 + session.0).is_multiple_of(5)
+    }
 }
 
 struct World {
@@ -55,6 +59,7 @@ impl World {
             boundary_deadline: Duration::from_millis(20),
             drain_limit: Duration::from_millis(20),
             answer_limit: Duration::from_millis(100),
+            expel_silent: false,
             poison: true,
             dram_bytes: 256 * UNIT,
         };

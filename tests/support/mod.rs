@@ -88,10 +88,7 @@ impl Manager {
     /// Has `work` done again and again, until the jobs have been switched so often, all added up.
     /// How much work that takes is the machine's affair; that another switch comes is not.
     pub fn work_until_switched(&self, jobs: &[&str], switches: u64, mut work: impl FnMut()) {
-        let count = || -> u64 {
-            let status = self.status();
-            jobs.iter().map(|name| status.job(name).figures.switches).sum()
-        };
+        let count = || self.switches(jobs);
         let (mut last, mut since) = (0, Instant::now());
         loop {
             let counted = count();
@@ -104,6 +101,12 @@ impl Manager {
             assert!(since.elapsed() < PATIENCE, "{counted} switches of {switches}, and no more come");
             work();
         }
+    }
+
+    /// How often these jobs have been switched, all added up.
+    pub fn switches(&self, jobs: &[&str]) -> u64 {
+        let status = self.status();
+        jobs.iter().map(|name| status.job(name).figures.switches).sum()
     }
 
     pub fn job(&self, name: &str) -> JobStatus {

@@ -95,12 +95,12 @@ pub(super) struct Options {
     /// the GPU for another slice.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     drain_limit: Duration,
-    /// How long a process may take to give memory back, or to answer at all, beyond what its work
-    /// takes; then it is expelled.
+    /// How long a process may take to answer, beyond what its work takes. Then it is expelled if it
+    /// should give memory back; others go on beside it if it is stopped, or should only stop.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     answer_limit: Duration,
     /// What happens to a process that was expelled: with `kill` it is ended, so that the memory
-    /// which it keeps is free at once.
+    /// which it keeps is free at once; and so is one that is stopped and keeps others waiting.
     #[arg(long, value_name = "HOW")]
     evict: Option<Evict>,
     /// Room to grow that is left behind each job's persistent memory. Default: 100MiB, or a 64th of
@@ -269,6 +269,7 @@ fn sharing(arguments: &Options, gpu_bytes: u64, headroom: u64, dram_bytes: u64) 
             .unwrap_or_else(|| (arguments.slice * 10).max(Duration::from_secs(1))),
         drain_limit: arguments.drain_limit,
         answer_limit: arguments.answer_limit,
+        expel_silent: arguments.evict == Some(Evict::Kill),
         poison: arguments.poison.unwrap_or(false),
         dram_bytes,
     }

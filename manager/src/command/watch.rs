@@ -83,7 +83,7 @@ impl Said {
             && self.behind != behind
         {
             eprintln!(
-                "tidegate: waiting for the end of {name:?}, which cannot be stopped: its work does not end"
+                "tidegate: waiting for {name:?}, which cannot be preempted: its work does not end, or it does not answer"
             );
             self.behind = behind;
         }

@@ -222,6 +222,7 @@ impl Scheduler {
         }
         for pieces in placed.chunks(PIECES_PER_MESSAGE) {
             let step = self.step(Pending::Map(id));
+            self.expect_answer(session, step);
             self.tell(session, ToShim::Map { step, tenant: id, pieces: pieces.to_vec() });
         }
     }

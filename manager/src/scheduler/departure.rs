@@ -67,6 +67,7 @@ impl Scheduler {
         }
         let (deadline_ms, drain_ms) =
             (deadline.as_millis() as u64, self.config.drain_limit.as_millis() as u64);
+        self.expect_closing(id, step, deadline);
         self.tell(id, ToShim::Close { step, boundary, deadline_ms, drain_ms });
     }
 
@@ -146,6 +147,7 @@ impl Scheduler {
         if job.phase != Phase::Closing || !job.sessions.iter().all(answered) {
             return;
         }
+        job.silent = false;
         job.stats.closed(self.now);
         if std::mem::take(&mut job.reopen) {
             job.failed_drains += 1;
@@ -281,7 +283,7 @@ impl Scheduler {
         tenant.departure = Some(departure);
         for pieces in pieces.chunks(NAMES_PER_MESSAGE) {
             let step = self.step(Pending::Unmap(id));
-            self.expect_answer(step);
+            self.expect_answer(session, step);
             self.tell(session, ToShim::Unmap { step, tenant: id, pieces: pieces.to_vec() });
         }
     }
@@ -349,6 +351,7 @@ impl Scheduler {
             (0, false) => {
                 let bytes = departure.moves.iter().map(|m| m.bytes).sum();
                 if let Some(job) = self.jobs.get_mut(&tenant.job) {
+                    job.failed_saves = 0;
                     job.stats.count_save(bytes, since(now, departure.since), departure.preempted);
                 }
                 let mut saved = std::mem::take(&mut tenant.saved);
@@ -406,7 +409,8 @@ impl Scheduler {
         let pieces: Vec<Placed> =
             departure.pieces.iter().filter_map(|piece| tenant.pieces.get(piece).copied()).collect();
         if let Some(job) = self.jobs.get_mut(&job_id) {
-            let later = self.now + self.config.slice * 2;
+            job.failed_saves += 1;
+            let later = self.now + self.config.slice * 2u32.saturating_pow(job.failed_saves.min(8));
             job.not_preempted_before = later;
             if !departure.preempted {
                 job.not_closed_before = later;
@@ -415,6 +419,7 @@ impl Scheduler {
         }
         for pieces in pieces.chunks(PIECES_PER_MESSAGE) {
             let step = self.step(Pending::MapBack(id));
+            self.expect_answer(session, step);
             self.tell(session, ToShim::Map { step, tenant: id, pieces: pieces.to_vec() });
         }
         self.finish_moving(job_id);

@@ -29,6 +29,8 @@ pub struct Config {
     pub drain_limit: Duration,
     /// How long a process may take to answer an order that needs nothing but itself.
     pub answer_limit: Duration,
+    /// Who does not answer in time is expelled, even if others could wait for it.
+    pub expel_silent: bool,
     /// Overwrite what is not alive at each switch (a test).
     pub poison: bool,
     /// Bytes of host memory that saved bytes of one GPU may occupy (the GPU's share, R0.5).
@@ -278,8 +280,12 @@ pub enum Effect {
     JobEnded(JobId, Box<Job>),
 }
 
-/// What the processes publish on their control pages.
+/// What can be known of the processes without asking them: what they publish on their control
+/// pages, and what the kernel says.
 pub trait Pages {
     /// Boundaries that a process has counted.
     fn boundaries(&self, session: SessionId) -> u64;
+
+    /// Whether a process is stopped (SIGSTOP, Ctrl-Z): until it is continued it hears nothing.
+    fn is_stopped(&self, session: SessionId) -> bool;
 }

@@ -1,4 +1,4 @@
-//! Who breaks the protocol, or does not answer, and the memory that it keeps (I8, DESIGN §8).
+//! Who breaks the protocol, and the memory that it keeps (I8, DESIGN §8).
 //!
 //! An expelled process is as good as dead for the schedule: its job goes on without it, or is
 //! over. But it lives, and may still reach every piece that it was given. Such a piece is
@@ -12,7 +12,7 @@
 
 use super::{Effect, Fate, NAMES_PER_MESSAGE, Pending, Scheduler};
 use serde::{Deserialize, Serialize};
-use tidegate_ffi::units::{GpuUuid, PieceId, SessionId, Step};
+use tidegate_ffi::units::{GpuUuid, PieceId, SessionId};
 use tidegate_ffi::wire::message::ToMover;
 
 /// A piece that somebody keeps who should have given it back.
@@ -40,24 +40,6 @@ impl Scheduler {
         let expelled: Vec<SessionId> = self.expelled.iter().filter(gone).copied().collect();
         for id in expelled {
             self.part_from(id, Fate::Expelled);
-        }
-    }
-
-    /// An order that a process alone carries out is answered soon, or never.
-    pub(super) fn expect_answer(&mut self, step: Step) {
-        self.due.insert(step, self.now + self.config.answer_limit);
-    }
-
-    /// Who does not acknowledge in time that it has unmapped is expelled: others wait for it.
-    pub(super) fn expel_the_silent(&mut self) {
-        let late = self.due.iter().filter(|(_, due)| **due <= self.now).map(|(step, _)| *step);
-        let late: Vec<Step> = late.collect();
-        for step in late {
-            self.due.remove(&step);
-            let of = self.pending.get(&step).and_then(Pending::of_process);
-            if let Some(session) = of.and_then(|id| self.tenants.get(&id)).map(|tenant| tenant.session) {
-                self.expel(session, "it did not give its memory back in time");
-            }
         }
     }
 

@@ -46,12 +46,16 @@ pub struct Job {
     pub slice_end: Time,
     /// Its drain failed so often.
     pub failed_drains: u32,
+    /// A process of it has not answered in time, and not yet.
+    pub silent: bool,
     /// Not asked to close before this.
     pub not_closed_before: Time,
     /// Not restored before this (an attempt failed).
     pub not_restored_before: Time,
     /// So many attempts in a row failed.
     pub failed_arrivals: u32,
+    /// So many attempts in a row to save its memory failed.
+    pub failed_saves: u32,
     /// Its memory is not taken for others before this (an attempt failed).
     pub not_preempted_before: Time,
     /// It could not be drained, or saved, in this closing: it opens again.
@@ -154,9 +158,11 @@ impl Job {
             runtime: Duration::ZERO,
             slice_end: Time::ZERO,
             failed_drains: 0,
+            silent: false,
             not_closed_before: Time::ZERO,
             not_restored_before: Time::ZERO,
             failed_arrivals: 0,
+            failed_saves: 0,
             not_preempted_before: Time::ZERO,
             reopen: false,
             slice_cap: None,
@@ -167,9 +173,9 @@ impl Job {
         }
     }
 
-    /// May it never be closed: it serves, or it cannot be drained.
+    /// May it never be closed: it serves, or it cannot be drained, or it does not answer.
     pub fn unsliceable(&self) -> bool {
-        self.spec.resident || self.is_endless()
+        self.spec.resident || self.is_endless() || self.is_stuck()
     }
 
     /// Could it not be drained, however often that was tried.
@@ -261,6 +267,8 @@ pub enum Recall {
     Unasked,
     /// Asked, not answered.
     Asked,
+    /// Not answered in time: nobody waits for it.
+    Overdue,
     /// Answered; it has got no new pieces since.
     Answered,
 }

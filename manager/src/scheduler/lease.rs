@@ -424,7 +424,7 @@ impl Scheduler {
         let taken: Vec<_> = pieces.iter().filter_map(|piece| tenant.lose(piece)).collect();
         let units: u32 = taken.iter().map(|placed| placed.units.0).sum();
         tenant.ahead = tenant.ahead.saturating_sub(units);
-        if tenant.recall == Recall::Asked {
+        if matches!(tenant.recall, Recall::Asked | Recall::Overdue) {
             tenant.recall = Recall::Answered;
             // What it does not give back, it uses.
             tenant.ahead = 0;
@@ -514,7 +514,8 @@ impl Scheduler {
                 Phase::Open => !selection.contains(&tenant.job) && self.may_close(tenant.job),
                 Phase::Waiting => false,
             };
-            leaves && tenant.holds_any() && tenant.job != asker
+            let silent = self.jobs.get(&tenant.job).is_some_and(|job| job.silent);
+            leaves && !silent && tenant.holds_any() && tenant.job != asker
         })
     }
 
@@ -536,7 +537,10 @@ impl Scheduler {
     }
 
     pub(super) fn units_are_coming(&self, gpu: GpuUuid) -> bool {
-        let of_tenant = |id: &TenantId| self.tenants.get(id).is_some_and(|tenant| tenant.gpu == gpu);
+        let of_tenant = |id: &TenantId| {
+            let tenant = self.tenants.get(id).filter(|tenant| tenant.gpu == gpu);
+            tenant.is_some_and(|tenant| self.jobs.get(&tenant.job).is_some_and(|job| !job.silent))
+        };
         self.pending.values().any(|pending| match pending {
             Pending::Unmap(tenant) | Pending::Save(tenant, _) | Pending::Unsave(tenant) => of_tenant(tenant),
             Pending::Scrub(on, ..) | Pending::Destroy(on, _) | Pending::MakeForNobody(on, ..) => *on == gpu,
@@ -573,6 +577,7 @@ impl Scheduler {
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         tenant.recall = Recall::Asked;
         let session = tenant.session;
+        self.expect_return(session, id);
         self.tell(session, ToShim::Recall { tenant: id });
     }
 

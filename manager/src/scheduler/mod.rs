@@ -16,7 +16,8 @@
 //! - `departure`, `arrival`: the two halves of a switch;
 //! - `outside`: memory in use that lies in no piece, and room for more of it;
 //! - `held`: pieces that no switch takes;
-//! - `expulsion`: who breaks the protocol, or does not answer, and the memory that it keeps (I8);
+//! - `expulsion`: who breaks the protocol, and the memory that it keeps (I8);
+//! - `silence`: who does not answer;
 //! - `event`, `job`: the words.
 //!
 //! Invariants: I2 (a piece is one tenant's), I4 (the ledger's), I5 (a job's processes have one
@@ -33,6 +34,7 @@ mod lease;
 mod needs;
 mod order;
 mod outside;
+mod silence;
 #[cfg(test)]
 mod tests;
 
@@ -44,6 +46,7 @@ pub use outside::Outside;
 use crate::ledger::Ledger;
 use needs::Needs;
 use serde::{Deserialize, Serialize};
+use silence::Due;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tidegate_ffi::units::{GpuUuid, JobId, PieceId, SessionId, Step, TenantId, Units};
@@ -96,8 +99,8 @@ pub struct Scheduler {
     pending: BTreeMap<Step, Pending>,
     /// Processes that broke the protocol and are not dead yet.
     expelled: BTreeSet<SessionId>,
-    /// Until when orders to processes must be answered.
-    due: BTreeMap<Step, Time>,
+    /// What processes were asked and have not answered.
+    due: Vec<Due>,
     /// Attaches that wait for admission, in the order of arrival.
     admissions: Vec<(SessionId, Step, GpuUuid)>,
     /// Processes that wait for room outside of pieces.
@@ -124,7 +127,7 @@ impl Scheduler {
             tenants: BTreeMap::new(),
             pending: BTreeMap::new(),
             expelled: BTreeSet::new(),
-            due: BTreeMap::new(),
+            due: Vec::new(),
             admissions: Vec::new(),
             rooms: Vec::new(),
             remembered: Needs::default(),
@@ -141,7 +144,7 @@ impl Scheduler {
         if !event.speaker().is_some_and(|session| self.expelled.contains(&session)) {
             self.take_in(event);
         }
-        self.expel_the_silent();
+        self.note_the_silent(pages);
         self.part_from_expelled();
         self.look_at_newcomers();
         self.admit();
@@ -161,7 +164,7 @@ impl Scheduler {
 
     /// For so long there was no manager that could have heard answers: nobody is late for that.
     pub fn forgive(&mut self, absence: Duration) {
-        self.due.values_mut().for_each(|due| *due += absence);
+        self.allow_more_time(absence);
     }
 
     fn take_in(&mut self, event: Event) {
@@ -382,7 +385,6 @@ impl Scheduler {
         self.void_making(id);
         let Some(tenant) = self.tenants.remove(&id) else { return };
         self.pending.retain(|_, pending| pending.of_process() != Some(id));
-        self.due.retain(|step, _| self.pending.contains_key(step));
         self.remember(&tenant);
         if let Some(gpu) = self.gpus.get_mut(&tenant.gpu) {
             gpu.tenants.remove(&id);
@@ -466,10 +468,7 @@ impl Scheduler {
     /// The order `step`, if it was given to this process.
     fn take_pending(&mut self, session: SessionId, step: Step) -> Option<Pending> {
         let tenant = self.pending.get(&step)?.of_process()?;
-        (self.tenants.get(&tenant)?.session == session).then(|| {
-            self.due.remove(&step);
-            self.pending.remove(&step)
-        })?
+        (self.tenants.get(&tenant)?.session == session).then(|| self.pending.remove(&step))?
     }
 
     fn mover_done(&mut self, step: Step, bytes: u64) {
@@ -525,7 +524,7 @@ impl Scheduler {
         slices
             .chain(retries)
             .chain(self.next_look())
-            .chain(self.due.values().copied())
+            .chain(self.next_due())
             .filter(|due| *due > self.now)
             .min()
     }

@@ -4,7 +4,8 @@
 //! then who has had least GPU time for its weight. In that order each joins the group that runs,
 //! if the group still fits on all its GPUs:
 //! Σ persistent of all resident jobs + Σ peak temporary of the members + headroom ≤ GPU.
-//! The first always runs: for it, closed jobs' persistent memory is saved if it must be.
+//! The first that can be closed always runs, beside those who cannot if it fits beside them alone:
+//! for it, closed jobs' persistent memory is saved if it must be.
 //!
 //! So nobody starves: who waits has least time at last, and is then the first. One thing is
 //! missing for that: slices that end one after the other would keep out for ever who needs the
@@ -36,9 +37,12 @@ struct Turn {
 impl Scheduler {
     /// Closes who should not run, brings back who should.
     pub(super) fn settle(&mut self, pages: &dyn Pages) {
-        let turns = self.turns();
+        let mut turns = self.turns();
+        while self.pass_over_the_stopped(&jobs_of(&turns), pages) {
+            turns = self.turns();
+        }
         self.deal_slices(&turns);
-        let selected: Vec<JobId> = turns.iter().map(|turn| turn.job).collect();
+        let selected = jobs_of(&turns);
         for id in self.running_jobs() {
             if !selected.contains(&id) {
                 self.close(id, pages);
@@ -69,21 +73,27 @@ impl Scheduler {
 
     /// The jobs that should run now, in order.
     pub(super) fn selection(&self) -> Vec<JobId> {
-        self.turns().into_iter().map(|turn| turn.job).collect()
+        jobs_of(&self.turns())
     }
 
     fn turns(&self) -> Vec<Turn> {
         let mut turns: Vec<Turn> = Vec::new();
         let mut taken: BTreeSet<GpuUuid> = BTreeSet::new();
+        // Where those run already for whom others' persistent memory gives way.
+        let mut contended: BTreeSet<GpuUuid> = BTreeSet::new();
         let mut passed_over: Vec<(BTreeSet<GpuUuid>, Time)> = Vec::new();
         for id in self.ordered() {
             let gpus = self.gpus_of(id);
             let horizons = passed_over.iter().filter(|(theirs, _)| !theirs.is_disjoint(&gpus));
             let horizon = horizons.map(|(_, horizon)| *horizon).min();
             let group: Vec<JobId> = turns.iter().map(|turn| turn.job).collect();
-            let joins = gpus.is_disjoint(&taken) || self.fits(&group, id);
+            let is_first = gpus.is_disjoint(&contended);
+            let joins = gpus.is_disjoint(&taken)
+                || self.fits(&group, id)
+                || is_first && self.fits_without_others(&group, id);
             if joins && self.is_worth_it(id, horizon) {
                 taken.extend(&gpus);
+                contended.extend(gpus.iter().filter(|_| !self.is_kept(id)));
                 turns.push(Turn { job: id, gpus, end: self.end_of_slice(id, horizon), horizon });
             } else if !self.is_idle(id)
                 && let Some(end) = self.last_end(&turns, &gpus).or(horizon)
@@ -124,7 +134,7 @@ impl Scheduler {
         let mut ids: Vec<JobId> = present.map(|(id, _)| *id).collect();
         ids.sort_by_cached_key(|id| {
             let job = &self.jobs[id];
-            let kept = job.phase == Phase::Open && !self.may_close(*id);
+            let kept = self.is_kept(*id);
             let idle = self.is_idle(*id);
             // Of two who are idle none displaces the other.
             let in_slice =
@@ -134,9 +144,29 @@ impl Scheduler {
         ids
     }
 
+    /// Does the job keep its memory whatever others want: it cannot be closed, or not now.
+    fn is_kept(&self, id: JobId) -> bool {
+        let job = &self.jobs[&id];
+        job.phase == Phase::Open && !self.may_close(id) || job.is_stuck()
+    }
+
+    /// Does the group with one more member fit on all the member's GPUs, beside those who keep what
+    /// they have, once everybody else's memory is away.
+    fn fits_without_others(&self, group: &[JobId], newcomer: JobId) -> bool {
+        self.gpus_of(newcomer).into_iter().all(|gpu_id| {
+            let ledger = &self.gpus[&gpu_id].ledger;
+            let stays = |job: JobId| job == newcomer || group.contains(&job) || self.is_kept(job);
+            let members = self.tenants_on(gpu_id).filter(|(_, tenant)| stays(tenant.job));
+            let needed = members.map(|(id, tenant)| {
+                u64::from(self.units_to_come(id, tenant)) + u64::from(ledger.held(id, Class::Persistent))
+            });
+            needed.sum::<u64>() + u64::from(ledger.reserved()) <= u64::from(ledger.total())
+        })
+    }
+
     /// Does the job let others run, because it could not be brought back just now.
     fn pauses(&self, job: &Job) -> bool {
-        job.phase == Phase::Waiting && self.now < job.not_restored_before
+        job.phase == Phase::Waiting && (self.now < job.not_restored_before || job.silent)
     }
 
     /// May the job be closed at all, and already.
@@ -256,11 +286,14 @@ impl Scheduler {
         }
     }
 
-    /// A job whose work does not end, on a GPU that this one waits for: it cannot be stopped.
+    /// A job whose work does not end, or that does not answer, on a GPU that this one waits for: it
+    /// cannot be stopped.
     fn behind(&self, id: JobId) -> Option<JobId> {
         let gpus = self.gpus_of(id);
         let in_the_way = self.tenants.values().filter(|tenant| gpus.contains(&tenant.gpu)).map(|t| t.job);
-        in_the_way.filter(|job| *job != id).find(|job| self.jobs.get(job).is_some_and(Job::is_endless))
+        in_the_way
+            .filter(|job| *job != id)
+            .find(|job| self.jobs.get(job).is_some_and(|job| job.is_endless() || job.is_stuck()))
     }
 
     /// The jobs that wait: first those that wait for their turn, in order, then those that wait
@@ -277,4 +310,8 @@ impl Scheduler {
         }
         queue
     }
+}
+
+fn jobs_of(turns: &[Turn]) -> Vec<JobId> {
+    turns.iter().map(|turn| turn.job).collect()
 }

@@ -6,6 +6,7 @@ mod expulsion;
 mod held;
 mod hostile;
 mod outside;
+mod silence;
 mod written;
 
 use super::*;
@@ -159,6 +160,21 @@ fn a_failed_save_reopens_its_job_untouched() {
     assert_eq!(desk.mapped_again(desk.tenant(a)), before.1, "what was unmapped is mapped back");
     desk.fail = |_| false;
     desk.until(|desk| desk.phase(b) == Phase::Open);
+}
+
+#[test]
+fn a_save_that_fails_again_and_again_is_tried_less_and_less_often() {
+    let mut desk = Desk::new(|_| {});
+    let (a, b) = rivals(&mut desk);
+    desk.fail = |order| matches!(order, ToMover::Save { .. });
+    desk.until(|desk| desk.closings(a) > 0);
+    let before = desk.closings(a);
+    desk.pass(ms(10_000));
+    let tries = desk.closings(a) - before;
+    assert!((4..=7).contains(&tries), "{tries} in 100 slices");
+    desk.fail = |_| false;
+    desk.until(|desk| desk.phase(b) == Phase::Open);
+    assert_eq!(desk.job_of(a).failed_saves, 0);
 }
 
 #[test]

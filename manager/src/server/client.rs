@@ -127,6 +127,15 @@ impl Client {
         Ok(())
     }
 
+    /// Whether the process is stopped (SIGSTOP, Ctrl-Z, a debugger), by the kernel's word.
+    pub(crate) fn is_stopped(&self) -> bool {
+        let stat =
+            std::fs::read_to_string(format!("/proc/{}/stat", self.conversation.pid)).unwrap_or_default();
+        // The name, in brackets, may hold anything.
+        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+        matches!(state, Some('T' | 't'))
+    }
+
     /// Ends the process.
     pub(crate) fn kill(&self) {
         if let Err(error) = pidfd_send_signal(&self.process, Signal::KILL) {

@@ -156,6 +156,10 @@ impl Pages for PublishedPages<'_> {
         let page = self.0.get(&ClientId(session.0)).and_then(|client| client.page.as_ref());
         page.map_or(0, |page| page.boundaries.load(Ordering::Relaxed))
     }
+
+    fn is_stopped(&self, session: SessionId) -> bool {
+        self.0.get(&ClientId(session.0)).is_some_and(Client::is_stopped)
+    }
 }
 
 impl Server {

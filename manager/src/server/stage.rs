@@ -34,6 +34,7 @@ pub(super) fn server() -> Server {
         boundary_deadline: Duration::from_secs(2),
         drain_limit: Duration::from_secs(10),
         answer_limit: Duration::from_secs(30),
+        expel_silent: false,
         poison: false,
         dram_bytes: 1 << 30,
     };

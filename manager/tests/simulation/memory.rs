@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use tidegate_ffi::units::{Class, GpuUuid, PieceId, SessionId, TenantId};
-use tidegate_ffi::wire::message::Move;
+use tidegate_ffi::wire::message::{Move, ToMover};
 
 /// What is in one unit.
 pub type Token = u64;
@@ -57,6 +57,8 @@ pub struct Memory {
     unit_bytes: u64,
     dram_bytes: u64,
     pieces: BTreeMap<PieceId, Piece>,
+    /// Pieces that went with a dead mover before it was to destroy them.
+    lost: BTreeSet<PieceId>,
     saved: BTreeMap<(TenantId, Class, u64), Saved>,
 }
 
@@ -91,6 +93,7 @@ impl Memory {
             unit_bytes,
             dram_bytes,
             pieces: BTreeMap::new(),
+            lost: BTreeSet::new(),
             saved: BTreeMap::new(),
         }
     }
@@ -222,10 +225,28 @@ impl Memory {
     /// The mover died at an order that came after `before`: pieces that nobody else holds are gone,
     /// and the tier is as the next mover finds it, unless that is `forgetful`.
     pub fn outlive_mover(&mut self, before: Self, forgetful: bool) {
-        self.pieces
-            .retain(|id, piece| piece.mapped.is_some() || before.pieces.contains_key(id) && !piece.destroyed);
+        let stays = |id: &PieceId, piece: &Piece| {
+            piece.mapped.is_some() || before.pieces.contains_key(id) && !piece.destroyed
+        };
+        let lost = self.pieces.iter().filter(|(id, piece)| piece.destroyed && !stays(id, piece));
+        self.lost.extend(lost.map(|(id, _)| *id));
+        self.pieces.retain(|id, piece| stays(id, piece));
         if !forgetful {
             self.saved = before.saved;
+        }
+    }
+
+    /// Whether an order is about a piece that its tenant's death had set free already, when it was
+    /// lost with the mover: nobody needs what it asks for.
+    pub fn is_void(&self, order: &ToMover) -> bool {
+        let lost = |id: &PieceId| self.lost.contains(id);
+        match order {
+            ToMover::Save { moves, .. } => moves.iter().any(|m| lost(&m.piece)),
+            ToMover::Restore { moves, poison, .. } => {
+                poison.iter().any(lost) || moves.iter().any(|m| lost(&m.piece))
+            }
+            ToMover::Scrub { pieces, .. } => pieces.iter().any(lost),
+            _ => false,
         }
     }
 

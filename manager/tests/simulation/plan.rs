@@ -163,6 +163,7 @@ impl Plan {
             boundary_deadline: millis(random.between(1, 4)),
             drain_limit: millis(random.between(2, 5)),
             answer_limit: millis(random.between(5, 20)),
+            expel_silent: false,
             poison: random.chance(50),
             dram_bytes: 1 << 40,
         }

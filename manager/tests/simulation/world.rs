@@ -61,6 +61,10 @@ impl Pages for Published {
     fn boundaries(&self, session: SessionId) -> u64 {
         self.0.get(&session).copied().unwrap_or(0)
     }
+
+    fn is_stopped(&self, _: SessionId) -> bool {
+        false
+    }
 }
 
 /// The simulated world.
@@ -636,6 +640,11 @@ impl World {
             {
                 self.outcome.failed_saves += u64::from(is_save);
                 return Ok(Some(failure(gpu, step, "a fault was injected", false)));
+            }
+            ToMover::Save { step, .. } | ToMover::Restore { step, .. } | ToMover::Scrub { step, .. }
+                if memory.is_void(&order) =>
+            {
+                return Ok(Some(failure(gpu, step, "a piece is gone", false)));
             }
             ToMover::Make { step, pieces } => (step, memory.make(&pieces)),
             ToMover::Save { step, tenant, moves } => (step, memory.save(tenant, &moves)),

@@ -1,8 +1,12 @@
 //! Fault injection: `TIDEGATE_SOFTGPU_FAULTS="cuMemCreate@3=OUT_OF_MEMORY,cuInit@1+=UNKNOWN"`.
 //!
-//! The n-th call of a function in this process (`@n`), or every call from the n-th on (`@n+`),
-//! returns the error instead of doing anything. A function without a rule pays one atomic load.
+//! The n-th call of a function in this process (`@n`), every call from the n-th on (`@n+`), or every
+//! n-th call (`@%n`) returns the error instead of doing anything. A function without a rule pays one
+//! atomic load. Each fault adds a line, the function's name, to the file that
+//! `TIDEGATE_SOFTGPU_FAULTS_LOG` names: who injects them sees that they struck.
 
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,8 +25,16 @@ pub struct Counter {
 struct Rule {
     function: String,
     nth: u64,
-    onwards: bool,
+    calls: Calls,
     code: CUresult,
+}
+
+/// Which calls a rule is for, beside the n-th.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Calls {
+    One,
+    Onwards,
+    Every,
 }
 
 impl Counter {
@@ -38,13 +50,18 @@ impl Counter {
             return None;
         }
         let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
-        rules.iter().find(|rule| rule.strikes(call)).map(|rule| rule.code)
+        let due = rules.iter().find(|rule| rule.strikes(call)).map(|rule| rule.code);
+        due.inspect(|_| log(function))
     }
 }
 
 impl Rule {
     fn strikes(&self, call: u64) -> bool {
-        call == self.nth || (self.onwards && call > self.nth)
+        match self.calls {
+            Calls::One => call == self.nth,
+            Calls::Onwards => call >= self.nth,
+            Calls::Every => call.is_multiple_of(self.nth),
+        }
     }
 }
 
@@ -52,11 +69,20 @@ fn rules_of(function: &str) -> Box<[Rule]> {
     static ALL: OnceLock<Vec<Rule>> = OnceLock::new();
     let all = ALL.get_or_init(|| {
         parse(&std::env::var("TIDEGATE_SOFTGPU_FAULTS").unwrap_or_default()).unwrap_or_else(|item| {
-            node::say(&format!("TIDEGATE_SOFTGPU_FAULTS: `{item}` is not FUNCTION@N[+]=ERROR"));
+            node::say(&format!("TIDEGATE_SOFTGPU_FAULTS: `{item}` is not FUNCTION@N=ERROR, @N+ or @%N"));
             Vec::new()
         })
     });
     all.iter().filter(|rule| rule.function == function).cloned().collect()
+}
+
+fn log(function: &str) {
+    let Some(path) = std::env::var_os("TIDEGATE_SOFTGPU_FAULTS_LOG") else { return };
+    let file = OpenOptions::new().create(true).append(true).open(&path);
+    // One write: lines of several processes do not mix.
+    if let Err(error) = file.and_then(|mut file| file.write_all(format!("{function}\n").as_bytes())) {
+        node::say(&format!("TIDEGATE_SOFTGPU_FAULTS_LOG: {}: {error}", path.display()));
+    }
 }
 
 /// The rules of a list, or the first item that is none.
@@ -68,9 +94,13 @@ fn parse(list: &str) -> Result<Vec<Rule>, String> {
 fn rule(item: &str) -> Option<Rule> {
     let (call, code) = item.split_once('=')?;
     let (function, count) = call.split_once('@')?;
-    let onwards = count.ends_with('+');
-    let nth = count.trim_end_matches('+').parse().ok().filter(|nth| *nth > 0)?;
-    Some(Rule { function: function.to_owned(), nth, onwards, code: error::by_name(code)? })
+    let (count, calls) = match (count.strip_prefix('%'), count.strip_suffix('+')) {
+        (Some(count), _) => (count, Calls::Every),
+        (_, Some(count)) => (count, Calls::Onwards),
+        _ => (count, Calls::One),
+    };
+    let nth = count.parse().ok().filter(|nth| *nth > 0)?;
+    Some(Rule { function: function.to_owned(), nth, calls, code: error::by_name(code)? })
 }
 
 #[cfg(test)]
@@ -83,6 +113,8 @@ mod tests {
         assert!(rules[0].strikes(3) && !rules[0].strikes(4));
         assert_eq!(rules[0].code, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         assert!(rules[1].strikes(1) && rules[1].strikes(9));
+        let every = &parse("cuMemMap@%4=UNKNOWN").unwrap()[0];
+        assert!(every.strikes(4) && every.strikes(8) && !every.strikes(5) && !every.strikes(1));
     }
 
     #[test]

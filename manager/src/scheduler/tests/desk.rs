@@ -24,11 +24,15 @@ pub fn lease_event(session: SessionId, tenant: TenantId, class: Class, first: u3
 }
 
 #[derive(Default)]
-pub struct Counts(pub BTreeMap<SessionId, u64>);
+pub struct Counts(pub BTreeMap<SessionId, u64>, pub BTreeSet<SessionId>);
 
 impl Pages for Counts {
     fn boundaries(&self, session: SessionId) -> u64 {
         self.0.get(&session).copied().unwrap_or(0)
+    }
+
+    fn is_stopped(&self, session: SessionId) -> bool {
+        self.1.contains(&session)
     }
 }
 
@@ -51,6 +55,10 @@ pub struct Desk {
     pub undrainable: BTreeSet<SessionId>,
     pub expelled: BTreeSet<SessionId>,
     pub boundaries: BTreeMap<SessionId, u64>,
+    /// Processes that are stopped: what they are told, they hear when they go on.
+    pub stopped: BTreeSet<SessionId>,
+    /// What they have not heard.
+    unheard: Vec<(SessionId, ToShim)>,
     /// What processes give back when asked.
     pub recalls: BTreeMap<SessionId, Vec<Placed>>,
     /// Leases that the next `Drained` calls unanswered.
@@ -85,6 +93,7 @@ impl Desk {
             boundary_deadline: ms(20),
             drain_limit: ms(20),
             answer_limit: ms(1000),
+            expel_silent: false,
             poison: false,
             dram_bytes: 1 << 40,
         };
@@ -101,6 +110,8 @@ impl Desk {
             undrainable: BTreeSet::new(),
             expelled: BTreeSet::new(),
             boundaries: BTreeMap::new(),
+            stopped: BTreeSet::new(),
+            unheard: Vec::new(),
             recalls: BTreeMap::new(),
             outstanding: Vec::new(),
             order_time: Duration::ZERO,
@@ -198,7 +209,7 @@ impl Desk {
     pub fn tell(&mut self, event: Event) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
-            let pages = Counts(self.boundaries.clone());
+            let pages = Counts(self.boundaries.clone(), self.stopped.clone());
             let effects = self.scheduler.handle(self.now, event, &pages);
             self.scheduler.check().unwrap();
             for effect in effects {
@@ -224,6 +235,10 @@ impl Desk {
     }
 
     fn answer_as_process(&mut self, session: SessionId, message: &ToShim) -> Option<Event> {
+        if self.stopped.contains(&session) {
+            self.unheard.push((session, message.clone()));
+            return None;
+        }
         match message {
             ToShim::Unmap { step, .. } | ToShim::Map { step, .. } => {
                 Some(Event::ShimDone { session, step: *step })
@@ -319,6 +334,19 @@ impl Desk {
         self.hold = |_| false;
         for event in std::mem::take(&mut self.held) {
             self.tell(event);
+        }
+    }
+
+    /// A stopped process goes on, and answers what it was told meanwhile.
+    pub fn go_on(&mut self, session: SessionId) {
+        self.stopped.remove(&session);
+        let (heard, unheard) =
+            std::mem::take(&mut self.unheard).into_iter().partition(|(to, _)| *to == session);
+        self.unheard = unheard;
+        for (session, message) in heard {
+            if let Some(answer) = self.answer_as_process(session, &message) {
+                self.tell(answer);
+            }
         }
     }
 
