@@ -216,6 +216,16 @@ fn trainings_whose_managers_are_killed_end_as_alone() {
     manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
 }
 
+/// Stops movers, so that they find no time to start another manager, and kills everybody.
+fn kill_with_movers(manager: u32, movers: &[u32]) {
+    for mover in movers {
+        // SAFETY: a signal to a process of our own manager's, which nobody has waited for.
+        unsafe { libc::kill(*mover as i32, libc::SIGSTOP) };
+    }
+    kill(manager);
+    movers.iter().copied().for_each(kill);
+}
+
 /// Starts a manager on another's socket, as `tidegate run` does where none answers.
 fn start_next(manager: &Manager) -> (Lines, Child) {
     let mut next = command();
@@ -233,14 +243,7 @@ fn where_the_mover_dies_too_who_runs_goes_on_and_who_waits_is_told() {
     running.tell("check t 2");
     // Nobody wants anything: who ran last has the GPU.
     manager.status_when(|status| status.job("b").state == "open" && status.job("a").state == "waiting");
-    let (dead, movers) = (manager.pid(), movers(&manager));
-    // The mover finds no time to start another manager.
-    for mover in &movers {
-        // SAFETY: a signal to a process of our own manager's, which nobody has waited for.
-        unsafe { libc::kill(*mover as i32, libc::SIGSTOP) };
-    }
-    kill(dead);
-    movers.into_iter().for_each(kill);
+    kill_with_movers(manager.pid(), &movers(&manager));
     waiting.order("check t 2");
     running.tell("check t 2");
     let (said, mut next) = start_next(&manager);
@@ -256,6 +259,53 @@ fn where_the_mover_dies_too_who_runs_goes_on_and_who_waits_is_told() {
     // SAFETY: a signal to our own child, which has not been waited for.
     unsafe { libc::kill(next.id() as i32, libc::SIGTERM) };
     assert!(said.ended() && next.wait().unwrap().success());
+}
+
+#[test]
+fn where_one_mover_dies_too_its_gpu_is_given_up_and_the_others_go_on() {
+    let manager = Manager::start("2x5MiB", &OPTIONS);
+    let [mut jobs, mut unlucky] = ["0", "1"].map(|gpu| {
+        ["a", "b"].map(|name| {
+            let mut job = manager.probe(&["--name", &format!("{name}{gpu}")]);
+            job.tell(&format!("device {gpu}"));
+            job.tell(&format!("alloc p {} persistent", 768 << 10));
+            job.tell(&format!("alloc t {}", 3 * MIB));
+            job.tell("fill p 1");
+            job.tell("fill t 2");
+            job
+        })
+    });
+    check(&mut jobs);
+    unlucky[1].tell("check t 2");
+    let status =
+        manager.status_when(|status| status.job("b1").state == "open" && status.job("a1").state == "waiting");
+    let (lost, dead) = (status.job("b1").gpus[0].clone(), manager.pid());
+    let mover = movers(&manager).into_iter().find(|mover| command_line(*mover).contains(&lost)).unwrap();
+    kill_with_movers(dead, &[mover]);
+    let status = status_after(&manager, dead);
+    let is_lost: Vec<bool> = status.gpus.iter().map(|gpu| gpu.mover.lost).collect();
+    assert_eq!(is_lost, status.gpus.iter().map(|gpu| gpu.uuid == lost).collect::<Vec<_>>());
+    // Its memory is lost with the mover: who waits there does not go on with anything else.
+    unlucky[0].order("check t 2");
+    let told = unlucky[0].answer().unwrap_err();
+    assert!(told.contains("NOT_READY"), "{told}");
+    unlucky[1].tell("check t 2");
+    unlucky[1].tell("check p 1");
+    let before = status.job("a0").figures.switches;
+    for _ in 0..5 {
+        check(&mut jobs);
+    }
+    assert!(manager.job("a0").figures.switches > before);
+    unlucky[1].tell("check t 2");
+    let [waited, ran] = unlucky;
+    drop(waited);
+    ran.end();
+    jobs.into_iter().for_each(Probe::end);
+    manager.status_when(|status| status.jobs.is_empty());
+}
+
+fn command_line(pid: u32) -> String {
+    String::from_utf8_lossy(&std::fs::read(format!("/proc/{pid}/cmdline")).unwrap()).into()
 }
 
 #[test]

@@ -22,10 +22,9 @@ pub enum ToManager {
     /// control page. Answered by [`Reunion`].
     Resume(Resume),
     /// A mover whose manager has died comes to the next one. With one fd: the state file.
-    /// Answered by [`Reunion`].
+    /// Answered by [`Reunion`]; then it says what it [holds](FromMover::Holds), un-numbered, and from
+    /// then on `Numbered<FromMover>`, answered by `Numbered<ToMover>`.
     Orphan(Orphan),
-    /// From a mover that came as an orphan. The orders are `Numbered<ToMover>`.
-    Mover(Numbered<FromMover>),
     /// From `tidegate run`, `status` and the like.
     Command(FromCommand),
 }

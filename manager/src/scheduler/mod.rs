@@ -157,6 +157,11 @@ impl Scheduler {
         std::mem::take(&mut self.effects)
     }
 
+    /// The processes of jobs that are not known to be dead.
+    pub fn processes(&self) -> impl Iterator<Item = SessionId> + '_ {
+        self.sessions.keys().chain(&self.expelled).copied()
+    }
+
     /// What is done by an order that is not answered yet.
     pub fn name_of(&self, order: Step) -> Option<&'static str> {
         self.pending.get(&order).map(Pending::name)

@@ -292,7 +292,7 @@ impl Server {
             }
             Input::Said(id, ToManager::Shim(letter), fds) => self.hear_letter(id, letter, fds),
             Input::Said(id, ToManager::Resume(resume), fds) => self.take_up(id, &resume, &fds),
-            Input::Said(id, ToManager::Orphan(_) | ToManager::Mover(_), _) => {
+            Input::Said(id, ToManager::Orphan(_), _) => {
                 self.expel(id, "it is no mover of this manager");
             }
             Input::Said(id, ToManager::Command(message), _) => self.hear_command(id, message),

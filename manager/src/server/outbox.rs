@@ -213,8 +213,8 @@ mod tests {
         outbox.send(&1u8, Vec::new());
         outbox.close();
         let mut ready = [rustix::event::PollFd::new(&there, rustix::event::PollFlags::IN)];
-        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        assert_eq!(rustix::event::poll(&mut ready, Some(&now)), Ok(0));
+        let a_while = rustix::event::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+        assert_eq!(rustix::event::poll(&mut ready, Some(&a_while)), Ok(0));
         outbox.release();
         assert_eq!(there.receive::<u8>().unwrap().0, 1);
         assert!(there.receive::<u8>().is_err(), "it ends behind what was sent");

@@ -56,7 +56,7 @@ impl Server {
         let (uid, pid) = (newcomer.conversation.uid, newcomer.conversation.pid);
         let again = client.conversation.take_up(resume, uid, pid).map_err(|error| error.to_string())?;
         if client.expelled {
-            return Err("the manager has ended the process's session".into());
+            return Err(last_word(&again).unwrap_or("the manager has ended the process's session").into());
         }
         if client.is_connected() {
             return Err("the process's session has a connection already".into());
@@ -94,6 +94,14 @@ impl Server {
         let record = self.scheduler.gpus().values().find_map(|gpu| gpu.ledger.piece(piece));
         self.pieces.contains_key(&piece) && record.is_some_and(|record| is_own(record.owner))
     }
+}
+
+/// Why a session was ended, where that has not been heard.
+fn last_word(unheard: &[Numbered<ToShim>]) -> Option<&str> {
+    unheard.iter().rev().find_map(|letter| match &letter.message {
+        ToShim::Refused { reason } => Some(reason.as_str()),
+        _ => None,
+    })
 }
 
 #[cfg(test)]
@@ -207,7 +215,7 @@ mod tests {
         server.expel(ClientId(1), "it lied");
         drop(connection);
         let reunion = resume(&mut server, 2, WHO, genuine).1;
-        assert!(matches!(reunion, Reunion::Refused { .. }), "{reunion:?}");
+        assert_eq!(reunion, Reunion::Refused { reason: "it lied".into() }, "it had not heard that yet");
     }
 
     #[test]

@@ -59,6 +59,8 @@ pub fn run(mut setup: Setup) -> anyhow::Result<()> {
     client::accept(setup.listener, setup.early, server.last_client + 1, sender)?;
     if is_heir {
         held_back = server.await_return(&inputs);
+        server.part_from_the_absent();
+        server.settle();
     }
     (setup.ready)();
     server.serve(&inputs, held_back);

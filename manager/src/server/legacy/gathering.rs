@@ -230,6 +230,7 @@ impl Gathering {
         if self.heritage.is_none() {
             let file = StateFile::open(file.context("it brings no state file")?)?;
             let state: State<'static> = file.read(Record::State)?;
+            state.scheduler.check().map_err(|wrong| anyhow::anyhow!("the state is wrong: {wrong}"))?;
             let history = file.read(Record::History).unwrap_or_default();
             let node = self.node.clone();
             self.heritage = Some(Heritage { file, state, history, movers: BTreeMap::new(), node });

@@ -10,15 +10,16 @@
 use super::super::client::{Client, ClientId, Role, watch};
 use super::super::clock::Clock;
 use super::super::eviction::Eviction;
-use super::super::gpus::{HeldPiece, MoverLink, Testament};
+use super::super::gpus::{HeldPiece, MoverLink, Orphaned, Testament};
 use super::super::{Input, Server, Setup};
-use super::{ClientState, Heritage};
+use super::{ClientState, Heritage, State, StateFile};
+use crate::process::is_dead;
 use crate::scheduler::Event;
 use crossbeam_channel::{Receiver, Sender};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tidegate_ffi::units::{GpuUuid, PieceId, SessionId};
+use tidegate_ffi::units::{GpuUuid, JobId, PieceId, SessionId};
 use tidegate_ffi::wire::message::ToManager;
 use tracing::{info, warn};
 
@@ -33,37 +34,32 @@ impl Server {
         inputs: &Sender<Input>,
     ) -> anyhow::Result<Self> {
         let Heritage { file, state, history, movers, .. } = heritage;
-        let testament = setup.testament(&file)?;
-        let mut pieces: BTreeMap<_, HeldPiece> = BTreeMap::new();
-        let mut links = BTreeMap::new();
-        let mut orphans = movers;
-        for plan in std::mem::take(&mut setup.gpus) {
-            let (gpu, mut orphan) = (plan.uuid, orphans.remove(&plan.uuid));
-            pieces.extend(orphan.iter_mut().flat_map(|orphan| std::mem::take(&mut orphan.pieces)));
-            let mover = state.movers.get(&gpu).map(|mover| mover.clone().into_owned()).unwrap_or_default();
-            links.insert(gpu, MoverLink::inherit(plan, inputs.clone(), mover, testament.clone(), orphan)?);
-        }
-        // What was made since is told of, with its descriptors, when the conversation goes on.
-        let known: BTreeSet<PieceId> = state.pieces.iter().map(|(piece, ..)| *piece).collect();
-        pieces.retain(|piece, _| known.contains(piece));
-        let mut server = Self::over(state.scheduler.into_owned(), links, file, setup);
+        let (movers, pieces) = movers_of(setup, &file, &state, movers, inputs)?;
+        let mut server = Self::over(state.scheduler.into_owned(), movers, file, setup);
         server.clock = Clock::go_on(state.started);
         (server.pieces, server.making) = (pieces, state.making.into_owned());
         (server.tokens, server.peaks) = (state.tokens.into_owned(), state.peaks.into_owned());
-        server.evictions = state
-            .evictions
-            .into_iter()
-            .map(|(job, how)| (job, Eviction { how, waiting: BTreeSet::new() }))
-            .collect();
+        let eviction = |(job, how)| (job, Eviction { how, waiting: BTreeSet::new() });
+        server.evictions = state.evictions.into_iter().map(eviction).collect();
         (server.ended, server.draining) = (history, state.draining);
         (server.next_job, server.last_client) = (state.next_job, state.last_client);
         let absence = server.now().saturating_sub(state.written);
         server.scheduler.forgive(absence);
-        server.give_up_lost();
         server.take_in_clients(state.clients, inputs)?;
         let (jobs, movers) = (server.scheduler.jobs().len(), server.movers.len());
         info!(jobs, movers, absence_micros = absence.as_micros() as u64, "a manager has taken over");
         Ok(server)
+    }
+
+    /// Parts from who has died while there was no manager.
+    pub(in super::super) fn part_from_the_absent(&mut self) {
+        let is_absent = |session: &SessionId| !self.clients.contains_key(&ClientId(session.0));
+        let ended: Vec<SessionId> = self.scheduler.processes().filter(is_absent).collect();
+        ended.into_iter().for_each(|session| self.tell_scheduler(Event::SessionEnded { session }));
+        let announced = self.scheduler.jobs().iter().filter(|(_, job)| job.announced).map(|(id, _)| *id);
+        let released: Vec<JobId> = announced.filter(|job| !self.announcers.contains_key(job)).collect();
+        released.into_iter().for_each(|job| self.tell_scheduler(Event::JobReleased { job }));
+        self.give_up_lost();
     }
 
     /// GPUs whose movers did not come.
@@ -83,34 +79,16 @@ impl Server {
         clients: Vec<ClientState<'static>>,
         inputs: &Sender<Input>,
     ) -> anyhow::Result<()> {
-        let mut dead = Vec::new();
         for client in clients {
             let (id, role) = (client.id, client.role);
+            let Some(process) = client.name.open().map(Arc::new) else { continue };
+            watch(id, process.clone(), inputs.clone())?;
+            self.clients.insert(id, Client::inherited(client, process));
             if let Role::Announcer(job) = role {
                 self.announcers.insert(job, id);
             }
-            match client.name.open().map(Arc::new) {
-                Some(process) => {
-                    watch(id, process.clone(), inputs.clone())?;
-                    self.clients.insert(id, Client::inherited(client, process));
-                }
-                None => dead.push((id, role)),
-            }
         }
-        dead.into_iter().for_each(|(id, role)| self.bury(id, role));
         Ok(())
-    }
-
-    /// A client has died while there was no manager.
-    fn bury(&mut self, id: ClientId, role: Role) {
-        match role {
-            Role::Process(_) => self.tell_scheduler(Event::SessionEnded { session: SessionId(id.0) }),
-            Role::Announcer(job) => {
-                self.announcers.remove(&job);
-                self.tell_scheduler(Event::JobReleased { job });
-            }
-            Role::Unknown => {}
-        }
     }
 
     /// Waits until the processes that live have come back; what else comes is returned.
@@ -120,9 +98,7 @@ impl Server {
         while self.misses_somebody() {
             let Ok(input) = inputs.recv_deadline(end) else { break };
             match &input {
-                Input::Connected(..) | Input::Gone(_) | Input::Said(_, ToManager::Resume(_), _) => {
-                    self.take_in(input)
-                }
+                Input::Connected(..) | Input::Said(_, ToManager::Resume(_), _) => self.take_in(input),
                 Input::Heard(id, _) if !speakers.contains(id) => self.take_in(input),
                 Input::Said(id, ..) => {
                     speakers.insert(*id);
@@ -137,15 +113,64 @@ impl Server {
     /// Whether a process with a session has no connection.
     fn misses_somebody(&self) -> bool {
         let away = |client: &Client| {
-            matches!(client.role, Role::Process(_)) && !client.expelled && client.outbox.is_none()
+            matches!(client.role, Role::Process(_))
+                && !client.expelled
+                && client.outbox.is_none()
+                && !is_dead(&client.process)
         };
         self.clients.values().any(away)
     }
 }
 
+/// The movers that came, and those that did not; and the pieces of those that did.
+fn movers_of(
+    setup: &mut Setup,
+    file: &StateFile,
+    state: &State<'_>,
+    mut orphans: BTreeMap<GpuUuid, Orphaned>,
+    inputs: &Sender<Input>,
+) -> anyhow::Result<(BTreeMap<GpuUuid, MoverLink>, BTreeMap<PieceId, HeldPiece>)> {
+    let testament = setup.testament(file)?;
+    let (mut movers, mut pieces) = (BTreeMap::new(), BTreeMap::new());
+    for plan in std::mem::take(&mut setup.gpus) {
+        let (gpu, mut orphan) = (plan.uuid, orphans.remove(&plan.uuid));
+        pieces.extend(orphan.iter_mut().flat_map(|orphan| std::mem::take(&mut orphan.pieces)));
+        let mover = state.movers.get(&gpu).map(|mover| mover.clone().into_owned()).unwrap_or_default();
+        movers.insert(gpu, MoverLink::inherit(plan, inputs.clone(), mover, testament.clone(), orphan)?);
+    }
+    // What was made since is told of, with its descriptors, when the conversation goes on.
+    let known: BTreeSet<PieceId> = state.pieces.iter().map(|(piece, ..)| *piece).collect();
+    pieces.retain(|piece, _| known.contains(piece));
+    Ok((movers, pieces))
+}
+
 impl Setup {
     /// What movers are told for the time when this manager is dead.
-    pub(in super::super) fn testament(&self, file: &super::StateFile) -> anyhow::Result<Testament> {
+    pub(in super::super) fn testament(&self, file: &StateFile) -> anyhow::Result<Testament> {
         Ok(Testament { will: self.will.clone(), state: Arc::new(file.share()?) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::stage::{ask, connect, join, server};
+    use super::*;
+    use tidegate_ffi::wire::message::{FromCommand, JobSpec};
+
+    #[test]
+    fn who_has_died_while_there_was_no_manager_is_parted_from() {
+        let mut server = server();
+        let (_living, _page) = join(&mut server, 1);
+        let (_dead, _page) = join(&mut server, 2);
+        let _announcer = connect(&mut server, 3);
+        ask(&mut server, 3, FromCommand::Register(JobSpec::default()));
+        assert_eq!(server.scheduler.jobs().len(), 3);
+        for id in [2, 3] {
+            server.clients.remove(&ClientId(id));
+        }
+        server.announcers.clear();
+        server.part_from_the_absent();
+        assert_eq!(server.scheduler.sessions().keys().copied().collect::<Vec<_>>(), [SessionId(1)]);
+        assert_eq!(server.scheduler.jobs().len(), 1);
     }
 }

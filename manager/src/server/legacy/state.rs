@@ -75,3 +75,32 @@ impl<'a> State<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::Server;
+    use super::super::super::stage;
+    use std::time::{Duration, Instant};
+
+    /// The median time in which everything is written down.
+    fn cost(server: &mut Server) -> Duration {
+        let mut once = || {
+            let began = Instant::now();
+            server.settle();
+            began.elapsed()
+        };
+        let mut times: Vec<Duration> = (0..1001).map(|_| once()).collect();
+        times.sort_unstable();
+        times[500]
+    }
+
+    #[test]
+    fn writing_down_what_a_few_processes_do_costs_little() {
+        for processes in [3, 100] {
+            let mut server = stage::server();
+            let _processes: Vec<_> = (1..=processes).map(|id| stage::join(&mut server, id)).collect();
+            println!("{processes} processes: {:?} for each event", cost(&mut server));
+            assert!(!server.unwritten);
+        }
+    }
+}
