@@ -1,11 +1,14 @@
 //! Puts pieces behind addresses and takes them away: the only part that touches mappings.
 //!
 //! Invariants: a piece is one mapping, from a whole number of slots to the end of its last; its
-//! handle is released as soon as it is mapped, so after `unmap` nothing of the process can reach
-//! the piece. A map that fails leaves nothing of it mapped.
+//! handle is released as soon as it is mapped, else before it is unmapped, so after `unmap` nothing
+//! of the process can reach the piece. A map that fails leaves nothing of it mapped.
 
 use crate::driver;
 use crate::log::info;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd};
 use tidegate_ffi::cuda::DriverError;
 use tidegate_ffi::cuda::sys::*;
@@ -20,6 +23,8 @@ pub struct Ranges {
     bytes: u64,
     /// First addresses, by class.
     starts: [CUdeviceptr; 2],
+    /// Handles of mapped pieces that the driver did not release, by address.
+    kept: Mutex<BTreeMap<CUdeviceptr, Imported>>,
 }
 
 /// Part of a range, in addresses.
@@ -34,7 +39,7 @@ impl Ranges {
     pub fn reserve(device: CUdevice, unit: u64, bytes: u64) -> Result<Self, DriverError> {
         let persistent = reserve(bytes)?;
         let temporary = reserve(bytes).inspect_err(|_| free(persistent, bytes))?;
-        Ok(Self { device, unit, bytes, starts: [persistent, temporary] })
+        Ok(Self { device, unit, bytes, starts: [persistent, temporary], kept: Mutex::default() })
     }
 
     /// The address of an offset in a class's range.
@@ -54,15 +59,31 @@ impl Ranges {
     pub fn map(&self, pieces: &[Placed], handles: Vec<OwnedFd>) -> Result<(), DriverError> {
         for (count, (piece, handle)) in pieces.iter().zip(handles).enumerate() {
             import(handle)
-                .and_then(|imported| imported.map_at(self.window(piece)))
+                .and_then(|imported| self.map_one(self.window(piece), imported))
                 .inspect_err(|_| self.unmap_all(&pieces[..count]))?;
         }
         self.allow(pieces).inspect_err(|_| self.unmap_all(pieces))
     }
 
+    /// Maps a piece; the mapping keeps it alive, its handle is released.
+    fn map_one(&self, window: Window, imported: Imported) -> Result<(), DriverError> {
+        // SAFETY: the window lies in a range that we reserved, and nothing is mapped there.
+        unsafe { driver::get().cuMemMap(window.start, window.bytes, 0, imported.0, 0) }?;
+        self.release(window.start, imported).or(Ok(()))
+    }
+
+    /// Releases a handle; one that the driver does not release is kept to be tried again.
+    fn release(&self, start: CUdeviceptr, imported: Imported) -> Result<(), DriverError> {
+        let (released, failed) = imported.release();
+        self.kept.lock().extend(failed.map(|kept| (start, kept)));
+        released
+    }
+
     /// Takes a piece away. Nothing of the process can reach it afterwards.
     pub fn unmap(&self, piece: &Placed) -> Result<(), DriverError> {
         let window = self.window(piece);
+        let kept = self.kept.lock().remove(&window.start);
+        kept.map_or(Ok(()), |kept| self.release(window.start, kept))?;
         // SAFETY: exactly one mapping of ours; no work that could use it is under way (the job
         // is drained, or nothing in the piece is allocated and every free waited for the work
         // before it).
@@ -131,6 +152,7 @@ fn free(start: CUdeviceptr, bytes: u64) {
 }
 
 /// An imported handle; released when dropped.
+#[derive(Debug)]
 struct Imported(CUmemGenericAllocationHandle);
 
 /// Imports a piece; its file descriptor is closed.
@@ -145,19 +167,19 @@ fn import(handle: OwnedFd) -> Result<Imported, DriverError> {
 }
 
 impl Imported {
-    /// Maps the piece; the mapping keeps it alive, the handle is released.
-    fn map_at(self, window: Window) -> Result<(), DriverError> {
-        // SAFETY: the window lies in a range that we reserved, and nothing is mapped there.
-        unsafe { driver::get().cuMemMap(window.start, window.bytes, 0, self.0, 0) }
+    /// Releases it now; or gives it back, with the reason why not.
+    fn release(self) -> (Result<(), DriverError>, Option<Self>) {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: our own handle; where this fails it is still ours, else used no more.
+        let released = unsafe { driver::get().cuMemRelease(this.0) };
+        (released, released.is_err().then(|| ManuallyDrop::into_inner(this)))
     }
 }
 
 impl Drop for Imported {
     fn drop(&mut self) {
         // SAFETY: our own handle, used no more.
-        let released = unsafe { driver::get().cuMemRelease(self.0) };
-        if let Err(error) = released {
-            // The piece's memory comes back when this process ends.
+        if let Err(error) = unsafe { driver::get().cuMemRelease(self.0) } {
             info!("the driver keeps memory that was released: {error}");
         }
     }
