@@ -219,11 +219,14 @@ impl MoverLink {
 
     /// Gives an order; the next mover gets it if this one dies before it has answered.
     pub(crate) fn order(&mut self, order: &ToMover) {
-        self.state.orders.push_back(order.clone());
-        if self.state.replacements.lost {
-            return self.answer_for_nobody(order);
+        let is_lost = self.is_lost();
+        if !is_lost || order.step().is_some() {
+            self.state.orders.push_back(order.clone());
         }
-        self.say(order.clone(), Vec::new());
+        match is_lost {
+            true => self.answer_for_nobody(order),
+            false => self.say(order.clone(), Vec::new()),
+        }
     }
 
     fn say(&mut self, message: ToMover, fds: Vec<Arc<OwnedFd>>) {
