@@ -27,10 +27,14 @@ fn kill(pid: u32) {
     unsafe { libc::kill(pid as i32, libc::SIGKILL) };
 }
 
+fn will(manager: &Manager) -> serde_json::Value {
+    let text = std::fs::read(manager.socket().with_extension("will")).unwrap();
+    serde_json::from_slice(&text).unwrap()
+}
+
 /// The movers of a manager, by its will.
 fn movers(manager: &Manager) -> Vec<u32> {
-    let text = std::fs::read(manager.socket().with_extension("will")).unwrap();
-    let will: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    let will = will(manager);
     let movers = will["movers"].as_array().unwrap().iter();
     movers.map(|mover| mover[1]["pid"].as_u64().unwrap() as u32).collect()
 }
@@ -243,6 +247,7 @@ fn where_the_mover_dies_too_who_runs_goes_on_and_who_waits_is_told() {
     running.tell("check t 2");
     // Nobody wants anything: who ran last has the GPU.
     manager.status_when(|status| status.job("b").state == "open" && status.job("a").state == "waiting");
+    let left = will(&manager)["node"].as_str().map(PathBuf::from).unwrap();
     kill_with_movers(manager.pid(), &movers(&manager));
     waiting.order("check t 2");
     running.tell("check t 2");
@@ -259,6 +264,7 @@ fn where_the_mover_dies_too_who_runs_goes_on_and_who_waits_is_told() {
     // SAFETY: a signal to our own child, which has not been waited for.
     unsafe { libc::kill(next.id() as i32, libc::SIGTERM) };
     assert!(said.ended() && next.wait().unwrap().success());
+    assert!(!left.exists(), "what the first one left is removed with the second one's");
 }
 
 #[test]

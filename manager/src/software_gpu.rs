@@ -21,6 +21,9 @@ use tidegate_ffi::units::GpuUuid;
 /// The environment variable that names the node to the software driver.
 pub const NODE_VARIABLE: &str = "TIDEGATE_SOFTGPU";
 
+/// How the directories are called, in front of some letters.
+const PREFIX: &str = "tidegate-softgpu-";
+
 /// Software GPUs as the user asks for them: `2x256MiB`, then any of `,link=10GB/s`, `,call=2us`,
 /// `,context=512KiB` and `,module=64KiB`.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -125,7 +128,7 @@ impl SoftwareNode {
         // Device memory belongs in memory, where the machine has a file system for that.
         let place = Some(Path::new("/dev/shm")).filter(|place| place.is_dir());
         let place = place.map_or_else(std::env::temp_dir, Path::to_owned);
-        let directory = tempfile::Builder::new().prefix("tidegate-softgpu-").tempdir_in(place)?;
+        let directory = tempfile::Builder::new().prefix(PREFIX).tempdir_in(place)?;
         let gpus: Vec<GpuUuid> = (0..spec.count).map(|_| new_uuid()).collect::<anyhow::Result<_>>()?;
         let entries = gpus.iter().map(|uuid| GpuEntry {
             uuid: uuid.to_string(),
@@ -148,6 +151,13 @@ impl SoftwareNode {
     /// The GPUs that another process has made.
     pub fn of_another(directory: PathBuf, gpus: Vec<GpuUuid>) -> Self {
         Self { directory, gpus, is_own: false }
+    }
+
+    /// The GPUs that a manager has left to nobody, if this is a directory of such.
+    pub fn abandoned(directory: PathBuf) -> Option<Self> {
+        let name = directory.file_name()?.to_str()?;
+        let is_node = name.starts_with(PREFIX) && directory.join("gpus.toml").is_file();
+        is_node.then(|| Self::of_another(directory, Vec::new()))
     }
 
     /// They are one's own from now on.

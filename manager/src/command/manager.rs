@@ -168,7 +168,9 @@ fn serve(arguments: Options, log: Option<File>) -> anyhow::Result<ExitCode> {
     let socket = socket_path(arguments.socket.clone())?;
     let _lock = lock(&socket)?;
     let listener = listen(&socket, group)?;
-    let Gathered { heritage, early } = server::gather(&socket, &listener, &stop, arguments.answer_limit)?;
+    let gathered = server::gather(&socket, &listener, &stop, arguments.answer_limit)?;
+    let Gathered { heritage, early, abandoned } = gathered;
+    let mut abandoned = abandoned.and_then(SoftwareNode::abandoned);
     let (mut node, gpus, dram) = match &heritage {
         Some(heritage) => inherited(heritage),
         None => found(&arguments)?,
@@ -195,7 +197,7 @@ fn serve(arguments: Options, log: Option<File>) -> anyhow::Result<ExitCode> {
         ready: Box::new(say_ready),
     })?;
     // In order: nobody else will need them.
-    node.iter_mut().for_each(SoftwareNode::take_over);
+    node.iter_mut().chain(&mut abandoned).for_each(SoftwareNode::take_over);
     Ok(ExitCode::SUCCESS)
 }
 

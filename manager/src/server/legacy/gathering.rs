@@ -69,6 +69,8 @@ pub struct Gathered {
     pub heritage: Option<Heritage>,
     /// Clients that wait.
     pub early: Vec<UnixStream>,
+    /// The directory of software GPUs that nobody shares any more, though jobs may use them still.
+    pub abandoned: Option<PathBuf>,
 }
 
 /// Waits for the movers of the manager that served `socket` before, if there are any: for each
@@ -82,8 +84,10 @@ pub fn gather(
     stop: &UnixStream,
     patience: Duration,
 ) -> anyhow::Result<Gathered> {
-    let will = WillFile::load(socket).filter(WillFile::is_of_use);
-    let Some(will) = will else { return Ok(Gathered { heritage: None, early: Vec::new() }) };
+    let Some(will) = WillFile::load(socket) else {
+        return Ok(Gathered { heritage: None, early: Vec::new(), abandoned: None });
+    };
+    let node = will.node.clone();
     info!(movers = will.movers.len(), "a manager has died: waiting for its movers");
     let awaited = will.movers.into_iter().filter_map(|(gpu, name)| Some((gpu, (name, name.open()?))));
     let mut gathering =
@@ -93,7 +97,9 @@ pub fn gather(
         WillFile::remove(socket);
         bail!("it was asked to end before it was ready");
     }
-    Ok(Gathered { heritage: gathering.heritage, early: gathering.early })
+    let (heritage, early) = (gathering.heritage, gathering.early);
+    let abandoned = node.filter(|_| heritage.is_none());
+    Ok(Gathered { heritage, early, abandoned })
 }
 
 struct Gathering {
@@ -455,10 +461,10 @@ mod tests {
         let place = Place::new(&[], Vec::new());
         let mut mover =
             std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
-        WillFile::new(vec![(GPU, ProcessName::of(mover.id() as i32).unwrap())], None)
-            .write(&place.socket())
-            .unwrap();
-        assert!(place.gather(Duration::from_millis(10)).unwrap().heritage.is_none());
+        let name = ProcessName::of(mover.id() as i32).unwrap();
+        WillFile::new(vec![(GPU, name)], Some("/node".into())).write(&place.socket()).unwrap();
+        let gathered = place.gather(Duration::from_millis(10)).unwrap();
+        assert!(gathered.heritage.is_none() && gathered.abandoned.is_some());
         assert!(!mover.wait().unwrap().success());
     }
 }

@@ -57,11 +57,6 @@ impl WillFile {
         (will.boot == boot()).then_some(will)
     }
 
-    /// Whether a mover named in it lives.
-    pub(crate) fn is_of_use(&self) -> bool {
-        self.movers.iter().any(|(_, mover)| mover.open().is_some())
-    }
-
     /// Waits for the death of the manager on `socket`, so long: whether it is dead.
     pub(crate) fn has_died(socket: &Path, patience: Duration) -> bool {
         let manager = Self::load(socket).and_then(|will| will.manager?.open());
@@ -90,7 +85,7 @@ mod tests {
     const GPU: GpuUuid = GpuUuid([3; 16]);
 
     #[test]
-    fn a_will_is_of_use_while_a_mover_named_in_it_lives() {
+    fn a_will_is_read_as_it_was_written_in_this_life_of_the_machine() {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("socket");
         assert_eq!(WillFile::load(&socket), None);
@@ -98,11 +93,8 @@ mod tests {
         let will = WillFile::new(vec![(GPU, own)], Some("/node".into()));
         will.write(&socket).unwrap();
         assert_eq!(WillFile::load(&socket), Some(will.clone()));
-        assert!(will.is_of_use());
         let mode = std::fs::metadata(WillFile::path(&socket)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        let nobody = WillFile { movers: Vec::new(), ..will.clone() };
-        assert!(!nobody.is_of_use());
         WillFile { boot: "another".into(), ..will }.write(&socket).unwrap();
         assert_eq!(WillFile::load(&socket), None);
         WillFile::remove(&socket);
