@@ -107,6 +107,16 @@ fn check(jobs: &mut [Probe]) {
     }
 }
 
+/// How often each: once, or as often as `tests/long/kills` wants.
+fn rounds() -> std::ops::Range<u32> {
+    0..std::env::var("KILLS").map_or(1, |count| count.parse().unwrap())
+}
+
+/// Each message at each moment.
+fn points<const N: usize>(messages: &[&'static str; N]) -> Vec<(&'static str, &'static str)> {
+    messages.iter().flat_map(|message| MOMENTS.map(|moment| (*message, moment))).collect()
+}
+
 fn nothing_is_used(status: &Status) -> bool {
     let gpu = &status.gpus[0];
     let used = gpu.persistent.used_bytes + gpu.temporary.used_bytes + gpu.tiers[0].used_bytes;
@@ -119,25 +129,21 @@ fn a_manager_that_dies_at_any_point_is_succeeded_and_no_byte_is_lost() {
     let manager = &killer.manager;
     let mut jobs = oversubscribed(manager);
     check(&mut jobs);
-    for message in MESSAGES {
-        for moment in MOMENTS {
-            killer.die_at(&format!("{message}:{moment}"), || check(&mut jobs));
-        }
+    for (message, moment) in rounds().flat_map(|_| points(&MESSAGES)) {
+        killer.die_at(&format!("{message}:{moment}"), || check(&mut jobs));
     }
-    for message in ARRIVALS {
-        for moment in MOMENTS {
-            killer.die_at(&format!("{message}:{moment}"), || {
-                let mut late = manager.run(&["--name", "late"], &probe());
-                // It does not run without a manager because one has died just now.
-                late.env("TIDEGATE_REQUIRED", "1");
-                let mut late = Probe::start(late);
-                late.tell("device 0");
-                late.tell("alloc t 100000");
-                late.tell("fill t 4");
-                late.tell("check t 4");
-                late.end();
-            });
-        }
+    for (message, moment) in rounds().flat_map(|_| points(&ARRIVALS)) {
+        killer.die_at(&format!("{message}:{moment}"), || {
+            let mut late = manager.run(&["--name", "late"], &probe());
+            // It does not run without a manager because one has died just now.
+            late.env("TIDEGATE_REQUIRED", "1");
+            let mut late = Probe::start(late);
+            late.tell("device 0");
+            late.tell("alloc t 100000");
+            late.tell("fill t 4");
+            late.tell("check t 4");
+            late.end();
+        });
     }
     check(&mut jobs);
     let status = manager.status();

@@ -93,7 +93,7 @@ impl Terminal {
         let tty = self.other_side.take().expect("one session");
         let stdio = || Stdio::from(tty.try_clone().unwrap());
         leader.stdin(stdio()).stdout(stdio()).stderr(stdio());
-        // SAFETY: between fork and exec only two system calls are made.
+        // SAFETY: between fork and exec only system calls are made.
         unsafe { leader.pre_exec(take_terminal) };
         let child = leader.spawn().unwrap();
         // The command keeps descriptors of its own.
@@ -114,8 +114,13 @@ impl Terminal {
     }
 }
 
-/// Makes the calling process a session's leader, on the terminal that is its standard input.
+/// Makes the calling process a session's leader, on the terminal that is its standard input. Who
+/// starts the tests in the background may have these signals ignored; who sits at a terminal has not.
 fn take_terminal() -> std::io::Result<()> {
+    for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTSTP] {
+        // SAFETY: the default disposition of a signal of our own process.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
     rustix::process::setsid()?;
     Ok(rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?)
 }
