@@ -1,6 +1,5 @@
 //! I7: a process is dead when it is dead, whoever it left behind. A forked child may hold all its
-//! sockets and descriptors open: its job is over all the same, and what the child still holds of
-//! the GPU counts as used until it ends.
+//! sockets and descriptors open: its job is over all the same, and the others get its memory.
 
 mod support;
 

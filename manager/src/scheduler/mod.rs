@@ -233,7 +233,7 @@ impl Scheduler {
         let waiting: BTreeSet<SessionId> =
             self.tenants_on(id).filter(|(_, t)| waits(t)).map(|(_, tenant)| tenant.session).collect();
         for session in waiting {
-            self.expel(session, &format!("{id} cannot be shared any more: its mover died again and again"));
+            self.expel(session, &format!("{id} cannot be shared any more: its mover is gone for good"));
         }
     }
 

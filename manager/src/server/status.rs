@@ -80,7 +80,7 @@ pub struct GpuStatus {
 /// A GPU's mover.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct MoverStatus {
-    /// Whether there will be none any more: they died again and again.
+    /// Whether there will be none any more: they died again and again, or with their manager.
     pub lost: bool,
     /// How many took over from one that died.
     pub replacements: u64,
