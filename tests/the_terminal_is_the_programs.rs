@@ -19,9 +19,9 @@ const CTRL_BACKSLASH: u8 = 0x1c;
 
 /// Says what it is told by signals, and ends at the last. It starts no process: one that is stopped
 /// while it begins would keep its parent from being stopped. It looks up now and then: a signal that
-/// comes just before it begins to read is heard when it has read.
+/// comes just before it begins to read is heard when it has read. Without its terminal it ends.
 const PROGRAM: &str = "trap 'echo interrupted' INT; trap 'echo continued' CONT; trap 'exit 7' QUIT; \
-    echo pid $$; while :; do read -r -t 0.2 line; done";
+    echo pid $$; while read -r -t 0.2 line || [ $? -gt 128 ]; do :; done";
 /// A user's shell, with job control: `$@` in the foreground, and again when it was stopped.
 const SHELL: &str = "\"$@\"; echo stopped $?; fg > /dev/null; echo ended $?";
 
