@@ -56,9 +56,10 @@ fn nobody_is_inside_a_shut_gate() {
             std::thread::yield_now();
             assert_eq!(Record::submissions(), still);
             SHUT.store(false, Ordering::SeqCst);
-            let before = submitted.load(Ordering::Relaxed);
+            let (before, limit) = (submitted.load(Ordering::Relaxed), soon());
             GATE.open();
             while submitted.load(Ordering::Relaxed) == before {
+                assert!(Instant::now() < limit, "nobody submits anything");
                 std::thread::yield_now();
             }
         }
