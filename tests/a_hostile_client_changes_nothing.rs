@@ -9,8 +9,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use support::patience::{Lines, output};
-use support::{Jobs, Manager, train_digits};
+use support::patience::output;
+use support::training::{Training, alone};
+use support::{Jobs, Manager, open_files, train_digits};
 use tidegate_ffi::units::{Class, GpuUuid, PieceId, SessionId, SlotIndex, Step, TenantId, Units};
 use tidegate_ffi::wire::line::Numbered;
 use tidegate_ffi::wire::message::{
@@ -18,7 +19,6 @@ use tidegate_ffi::wire::message::{
 };
 use tidegate_ffi::wire::page::Page;
 use tidegate_ffi::wire::{Connection, Header};
-use tidegate_manager::software_gpu::{NODE_VARIABLE, SoftwareNode};
 
 const SOCKET: &str = "HOSTILE_SOCKET";
 const SEEDS: [&str; 2] = ["1", "2"];
@@ -125,40 +125,23 @@ impl Drop for Attackers {
     }
 }
 
-fn training(mut command: Command, seed: &str) -> (Child, Lines) {
-    command.args(["--hidden", "128", "--batch", "120", "--steps", "120", "--seed", seed, "--json-lines"]);
-    let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
-    let lines = Lines::of(process.stdout.take().unwrap());
-    (process, lines)
-}
-
-fn result((mut process, lines): (Child, Lines)) -> String {
-    let last = lines.last().unwrap_or_default();
-    assert!(process.wait().unwrap().success(), "{last}");
-    last
-}
-
-fn alone(seed: &str) -> String {
-    let node = SoftwareNode::create(&"1x4MiB".parse().unwrap(), 64 << 10).unwrap();
-    let mut command = Command::new(train_digits());
-    command.env(NODE_VARIABLE, node.path()).env("LD_LIBRARY_PATH", node.path().join("lib"));
-    result(training(command, seed))
+fn arguments(seed: &str) -> [&str; 8] {
+    ["--hidden", "128", "--batch", "120", "--steps", "120", "--seed", seed]
 }
 
 /// Resident KiB and open file descriptors of the manager.
 fn size(manager: &Manager) -> (u64, usize) {
     let status = std::fs::read_to_string(format!("/proc/{}/status", manager.pid())).unwrap();
     let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    let fds = std::fs::read_dir(format!("/proc/{}/fd", manager.pid())).unwrap().count();
-    (rss.trim().trim_end_matches(" kB").parse().unwrap(), fds)
+    (rss.trim().trim_end_matches(" kB").parse().unwrap(), open_files(manager.pid()).len())
 }
 
 fn trainings_beside_attackers(until: Duration) {
-    let solo = SEEDS.map(alone);
+    let solo = SEEDS.map(|seed| alone(&arguments(seed)));
     let manager = Manager::start("1x4MiB", &["--unit", "64KiB", "--slice", "20ms"]);
     let run = || {
-        let started = SEEDS.map(|seed| training(manager.run(&["--name", seed], &train_digits()), seed));
-        started.map(result)
+        let command = |seed| manager.run(&["--name", seed], &train_digits());
+        SEEDS.map(|seed| Training::start(command(seed), &arguments(seed))).map(Training::result)
     };
     assert_eq!(run(), solo);
     manager.status_when(|status| status.jobs.is_empty());

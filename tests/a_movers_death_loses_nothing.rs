@@ -4,12 +4,9 @@
 mod support;
 
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::time::Instant;
-use support::patience::{Lines, PATIENCE};
-use support::{Jobs, MIB, Manager, Probe, Status, train_digits};
-use tidegate_manager::death;
-use tidegate_manager::software_gpu::{NODE_VARIABLE, SoftwareNode};
+use support::deaths::{Killer, check, oversubscribed};
+use support::training::{Training, alone, without_boundaries};
+use support::{Jobs, MIB, Manager, Probe, Status, nothing_is_used, open_files, train_digits};
 
 const OPTIONS: [&str; 7] = ["--unit", "64KiB", "--offset", "64KiB", "--slice", "5ms", "--poison"];
 
@@ -43,10 +40,6 @@ fn children(parent: u32) -> Vec<u32> {
     pids.filter(|pid| parent_of(*pid) == Some(parent)).collect()
 }
 
-fn descriptors(pid: u32) -> usize {
-    std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
-}
-
 fn kill_mover(manager: &Manager) {
     for mover in children(manager.pid()) {
         // SAFETY: a signal to a child of our own manager's, which cannot be anybody else's yet: the
@@ -55,83 +48,27 @@ fn kill_mover(manager: &Manager) {
     }
 }
 
-/// A manager whose movers can be told to die.
-struct Killer {
-    manager: Manager,
-    orders: PathBuf,
-    _directory: tempfile::TempDir,
-}
-
-impl Killer {
-    fn start(gpus: &str) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let orders = directory.path().join("die-at");
-        let manager = Manager::start_with(gpus, &OPTIONS, &[(death::VARIABLE, orders.as_path())]);
-        Self { manager, orders, _directory: directory }
-    }
-
-    /// Tells the mover to die at a point; it is there at once or not at all.
-    fn order(&self, point: &str) {
-        let written = self.orders.with_extension("new");
-        std::fs::write(&written, point).unwrap();
-        std::fs::rename(written, &self.orders).unwrap();
-    }
-
-    /// Has `work` done until the mover has died there and another has everything.
-    fn die_at(&self, point: &str, mut work: impl FnMut()) {
-        let (before, began) = (replacements(&self.manager.status()), Instant::now());
-        self.order(point);
-        while self.orders.exists() {
-            assert!(began.elapsed() < PATIENCE, "no mover came to {point}");
-            work();
-            // Whoever wants to know how the memory is used has it measured.
-            self.manager.status();
-        }
-        self.manager.status_when(|status| replacements(status) > before);
+/// Has `work` done until the mover has died there and another has everything.
+fn die_at(killer: &Killer, point: &str, mut work: impl FnMut()) {
+    let before = replacements(&killer.manager.status());
+    killer.kill_at(point, || {
         work();
-    }
-}
-
-/// Two jobs of which only one has room at a time.
-fn oversubscribed(manager: &Manager) -> [Probe; 2] {
-    ["a", "b"].map(|name| {
-        let mut job = manager.probe(&["--name", name]);
-        job.tell("device 0");
-        job.tell(&format!("alloc p {} persistent", 768 << 10));
-        job.tell(&format!("alloc t {}", 3 * MIB));
-        job.tell("fill p 1");
-        job.tell("fill t 2");
-        job
-    })
-}
-
-fn check(jobs: &mut [Probe]) {
-    for job in jobs {
-        job.tell("check t 2");
-        job.tell("check p 1");
-        // Memory that comes and goes: pieces are made, scrubbed and destroyed.
-        job.tell("alloc x 200000");
-        job.tell("fill x 3");
-        job.tell("check x 3");
-        job.tell("free x");
-    }
-}
-
-fn nothing_is_used(status: &Status) -> bool {
-    let gpu = &status.gpus[0];
-    let used = gpu.persistent.used_bytes + gpu.temporary.used_bytes + gpu.tiers[0].used_bytes;
-    used == 0 && gpu.spans.is_empty() && gpu.free_bytes + gpu.spare_bytes == gpu.gpu_memory_bytes
+        // Whoever wants to know how the memory is used has it measured.
+        killer.manager.status();
+    });
+    killer.manager.status_when(|status| replacements(status) > before);
+    work();
 }
 
 #[test]
 fn a_mover_that_dies_at_any_point_is_replaced_and_no_byte_is_lost() {
-    let killer = Killer::start("1x5MiB");
+    let killer = Killer::start("1x5MiB", &OPTIONS);
     let manager = &killer.manager;
     let mut jobs = oversubscribed(manager);
     check(&mut jobs);
     for _ in 0..3 {
         for point in POINTS {
-            killer.die_at(point, || check(&mut jobs));
+            die_at(&killer, point, || check(&mut jobs));
         }
     }
     // While the next one takes over, too.
@@ -139,7 +76,7 @@ fn a_mover_that_dies_at_any_point_is_replaced_and_no_byte_is_lost() {
         let before = replacements(&manager.status());
         killer.order("adopt");
         kill_mover(manager);
-        manager.status_when(|status| replacements(status) > before && !killer.orders.exists());
+        manager.status_when(|status| replacements(status) > before && killer.is_obeyed());
         check(&mut jobs);
     }
     let status = manager.status();
@@ -147,12 +84,12 @@ fn a_mover_that_dies_at_any_point_is_replaced_and_no_byte_is_lost() {
     println!("{:?}", status.gpus[0].mover);
     // Memory of the dead movers' contexts is back: nothing lies outside of pieces.
     manager.status_when(|status| status.gpus[0].outsider_bytes == Some(0));
-    let held = descriptors(manager.pid());
+    let held = open_files(manager.pid()).len();
     kill_mover(manager);
     manager.status_when(|now| replacements(now) > replacements(&status));
     check(&mut jobs);
     let pieces_come_and_go = 16;
-    assert!(descriptors(manager.pid()) <= held + pieces_come_and_go);
+    assert!(open_files(manager.pid()).len() <= held + pieces_come_and_go);
     jobs.into_iter().for_each(Probe::end);
     manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
 }
@@ -161,7 +98,7 @@ fn a_mover_that_dies_at_any_point_is_replaced_and_no_byte_is_lost() {
 fn a_mover_killed_at_random_moments_loses_no_byte() {
     let manager = Manager::start("1x5MiB", &OPTIONS);
     let mut jobs = oversubscribed(&manager);
-    let before = descriptors(manager.pid());
+    let before = open_files(manager.pid()).len();
     for _ in 0..20 {
         let count = replacements(&manager.status());
         check(&mut jobs[..1]);
@@ -170,24 +107,9 @@ fn a_mover_killed_at_random_moments_loses_no_byte() {
         manager.status_when(|status| replacements(status) > count);
     }
     // Slabs, pieces and the index are held once, however many movers had them.
-    assert!(descriptors(manager.pid()) <= before + 40, "{before} {}", descriptors(manager.pid()));
+    assert!(open_files(manager.pid()).len() <= before + 40, "{before} {}", open_files(manager.pid()).len());
     jobs.into_iter().for_each(Probe::end);
     manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
-}
-
-fn training(mut command: Command, seed: &str) -> Probing {
-    command.args(["--hidden", "256", "--batch", "240", "--steps", "240", "--seed", seed]);
-    command.args(["--boundaries", "no", "--json-lines"]);
-    let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
-    (Lines::of(process.stdout.take().unwrap()), process)
-}
-
-type Probing = (Lines, std::process::Child);
-
-fn result((lines, mut process): Probing) -> String {
-    let last = lines.last().unwrap_or_default();
-    assert!(process.wait().unwrap().success(), "{last}");
-    last
 }
 
 #[test]
@@ -195,7 +117,8 @@ fn a_training_whose_movers_are_killed_ends_as_alone() {
     let manager = Manager::start("1x3840KiB", &OPTIONS);
     let program = train_digits();
     let seeds = ["1", "2"];
-    let jobs = seeds.map(|seed| training(manager.run(&["--name", seed], &program), seed));
+    let jobs = seeds
+        .map(|seed| Training::start(manager.run(&["--name", seed], &program), &without_boundaries(seed)));
     let ended = |status: &Status| seeds.iter().any(|seed| status.has_ended(seed));
     let switches = |status: &Status| -> u64 { status.jobs.iter().map(|job| job.figures.switches).sum() };
     let (mut count, mut switched) = (0, 0);
@@ -211,13 +134,7 @@ fn a_training_whose_movers_are_killed_ends_as_alone() {
     };
     assert!(replacements(&status) > 0);
     println!("{:?}", status.gpus[0].mover);
-    let alone = |seed: &str| {
-        let node = SoftwareNode::create(&"1x4MiB".parse().unwrap(), 64 << 10).unwrap();
-        let mut command = Command::new(&program);
-        command.env(NODE_VARIABLE, node.path()).env("LD_LIBRARY_PATH", node.path().join("lib"));
-        result(training(command, seed))
-    };
-    assert_eq!(jobs.map(result), seeds.map(alone));
+    assert_eq!(jobs.map(Training::result), seeds.map(|seed| alone(&without_boundaries(seed))));
 }
 
 /// What comes after `option` on a process's command line.

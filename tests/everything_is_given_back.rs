@@ -2,13 +2,7 @@
 
 mod support;
 
-use support::{Jobs, MIB, Manager, Status};
-
-fn nothing_is_used(status: &Status) -> bool {
-    let gpu = &status.gpus[0];
-    let used = gpu.persistent.used_bytes + gpu.temporary.used_bytes + gpu.tiers[0].used_bytes;
-    used == 0 && gpu.spans.is_empty() && gpu.free_bytes + gpu.spare_bytes == gpu.gpu_memory_bytes
-}
+use support::{Jobs, MIB, Manager, nothing_is_used};
 
 #[test]
 fn everything_is_given_back() {

@@ -6,10 +6,10 @@ mod support;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use support::deaths::{Killer, check, oversubscribed, oversubscribed_on};
 use support::patience::{Lines, PATIENCE};
-use support::{Jobs, MIB, Manager, Probe, Status, command, probe, train_digits};
-use tidegate_manager::death;
-use tidegate_manager::software_gpu::{NODE_VARIABLE, SoftwareNode};
+use support::training::{Training, alone, without_boundaries};
+use support::{Jobs, MIB, Manager, Probe, Status, command, nothing_is_used, probe, train_digits};
 
 const OPTIONS: [&str; 7] = ["--unit", "64KiB", "--offset", "64KiB", "--slice", "5ms", "--poison"];
 
@@ -52,59 +52,12 @@ fn status_after(manager: &Manager, dead: u32) -> Status {
     }
 }
 
-/// A manager that can be told to die.
-struct Killer {
-    manager: Manager,
-    orders: PathBuf,
-    _directory: tempfile::TempDir,
-}
-
-impl Killer {
-    fn start(gpus: &str) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let orders = directory.path().join("die-at");
-        let manager = Manager::start_with(gpus, &OPTIONS, &[(death::VARIABLE, orders.as_path())]);
-        Self { manager, orders, _directory: directory }
-    }
-
-    /// Has `work` done until the manager has died there and another has taken over.
-    fn die_at(&self, point: &str, mut work: impl FnMut()) {
-        let (dead, began) = (self.manager.pid(), Instant::now());
-        let written = self.orders.with_extension("new");
-        std::fs::write(&written, point).unwrap();
-        std::fs::rename(written, &self.orders).unwrap();
-        while self.orders.exists() {
-            assert!(began.elapsed() < PATIENCE, "no manager came to {point}");
-            work();
-        }
-        status_after(&self.manager, dead);
-        work();
-    }
-}
-
-/// Two jobs of which only one has room at a time.
-fn oversubscribed(manager: &Manager) -> [Probe; 2] {
-    ["a", "b"].map(|name| {
-        let mut job = manager.probe(&["--name", name]);
-        job.tell("device 0");
-        job.tell(&format!("alloc p {} persistent", 768 << 10));
-        job.tell(&format!("alloc t {}", 3 * MIB));
-        job.tell("fill p 1");
-        job.tell("fill t 2");
-        job
-    })
-}
-
-fn check(jobs: &mut [Probe]) {
-    for job in jobs {
-        job.tell("check t 2");
-        job.tell("check p 1");
-        // Memory that comes and goes: pieces are made, scrubbed and destroyed.
-        job.tell("alloc x 200000");
-        job.tell("fill x 3");
-        job.tell("check x 3");
-        job.tell("free x");
-    }
+/// Has `work` done until the manager has died there and another has taken over.
+fn die_at(killer: &Killer, point: &str, mut work: impl FnMut()) {
+    let dead = killer.manager.pid();
+    killer.kill_at(point, &mut work);
+    status_after(&killer.manager, dead);
+    work();
 }
 
 /// How often each: once, or as often as `tests/long/kills` wants.
@@ -117,23 +70,17 @@ fn points<const N: usize>(messages: &[&'static str; N]) -> Vec<(&'static str, &'
     messages.iter().flat_map(|message| MOMENTS.map(|moment| (*message, moment))).collect()
 }
 
-fn nothing_is_used(status: &Status) -> bool {
-    let gpu = &status.gpus[0];
-    let used = gpu.persistent.used_bytes + gpu.temporary.used_bytes + gpu.tiers[0].used_bytes;
-    used == 0 && gpu.spans.is_empty() && gpu.free_bytes + gpu.spare_bytes == gpu.gpu_memory_bytes
-}
-
 #[test]
 fn a_manager_that_dies_at_any_point_is_succeeded_and_no_byte_is_lost() {
-    let killer = Killer::start("1x5MiB");
+    let killer = Killer::start("1x5MiB", &OPTIONS);
     let manager = &killer.manager;
     let mut jobs = oversubscribed(manager);
     check(&mut jobs);
     for (message, moment) in rounds().flat_map(|_| points(&MESSAGES)) {
-        killer.die_at(&format!("{message}:{moment}"), || check(&mut jobs));
+        die_at(&killer, &format!("{message}:{moment}"), || check(&mut jobs));
     }
     for (message, moment) in rounds().flat_map(|_| points(&ARRIVALS)) {
-        killer.die_at(&format!("{message}:{moment}"), || {
+        die_at(&killer, &format!("{message}:{moment}"), || {
             let mut late = manager.run(&["--name", "late"], &probe());
             // It does not run without a manager because one has died just now.
             late.env("TIDEGATE_REQUIRED", "1");
@@ -178,27 +125,13 @@ fn a_manager_killed_at_random_moments_loses_no_byte() {
     manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
 }
 
-type Training = (Lines, Child);
-
-fn training(mut command: Command, seed: &str) -> Training {
-    command.args(["--hidden", "256", "--batch", "240", "--steps", "240", "--seed", seed]);
-    command.args(["--boundaries", "no", "--json-lines"]);
-    let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
-    (Lines::of(process.stdout.take().unwrap()), process)
-}
-
-fn result((lines, mut process): Training) -> String {
-    let last = lines.last().unwrap_or_default();
-    assert!(process.wait().unwrap().success(), "{last}");
-    last
-}
-
 #[test]
 fn trainings_whose_managers_are_killed_end_as_alone() {
     let manager = Manager::start("1x3840KiB", &OPTIONS);
     let program = train_digits();
     let seeds = ["1", "2", "3"];
-    let jobs = seeds.map(|seed| training(manager.run(&["--name", seed], &program), seed));
+    let jobs = seeds
+        .map(|seed| Training::start(manager.run(&["--name", seed], &program), &without_boundaries(seed)));
     let ended = |status: &Status| seeds.iter().any(|seed| status.has_ended(seed));
     let switches = |status: &Status| -> u64 { status.jobs.iter().map(|job| job.figures.switches).sum() };
     let (mut deaths, mut switched, mut absent) = (0, 0, Duration::ZERO);
@@ -216,13 +149,7 @@ fn trainings_whose_managers_are_killed_end_as_alone() {
     }
     println!("{deaths} deaths, {:?} each", absent.checked_div(deaths));
     assert!(deaths > 0);
-    let alone = |seed: &str| {
-        let node = SoftwareNode::create(&"1x4MiB".parse().unwrap(), 64 << 10).unwrap();
-        let mut command = Command::new(&program);
-        command.env(NODE_VARIABLE, node.path()).env("LD_LIBRARY_PATH", node.path().join("lib"));
-        result(training(command, seed))
-    };
-    assert_eq!(jobs.map(result), seeds.map(alone));
+    assert_eq!(jobs.map(Training::result), seeds.map(|seed| alone(&without_boundaries(seed))));
     manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
 }
 
@@ -252,7 +179,7 @@ fn where_the_mover_dies_too_who_runs_goes_on_and_who_waits_is_told() {
     let [mut waiting, mut running] = oversubscribed(&manager);
     running.tell("check t 2");
     // Nobody wants anything: who ran last has the GPU.
-    manager.status_when(|status| status.job("b").state == "open" && status.job("a").state == "waiting");
+    manager.status_when(|status| status.job("b0").state == "open" && status.job("a0").state == "waiting");
     let left = will(&manager)["node"].as_str().map(PathBuf::from).unwrap();
     kill_with_movers(manager.pid(), &movers(&manager));
     waiting.order("check t 2");
@@ -276,17 +203,7 @@ fn where_the_mover_dies_too_who_runs_goes_on_and_who_waits_is_told() {
 #[test]
 fn where_one_mover_dies_too_its_gpu_is_given_up_and_the_others_go_on() {
     let manager = Manager::start("2x5MiB", &OPTIONS);
-    let [mut jobs, mut unlucky] = ["0", "1"].map(|gpu| {
-        ["a", "b"].map(|name| {
-            let mut job = manager.probe(&["--name", &format!("{name}{gpu}")]);
-            job.tell(&format!("device {gpu}"));
-            job.tell(&format!("alloc p {} persistent", 768 << 10));
-            job.tell(&format!("alloc t {}", 3 * MIB));
-            job.tell("fill p 1");
-            job.tell("fill t 2");
-            job
-        })
-    });
+    let [mut jobs, mut unlucky] = [0, 1].map(|gpu| oversubscribed_on(&manager, gpu));
     check(&mut jobs);
     unlucky[1].tell("check t 2");
     let status =

@@ -1,7 +1,9 @@
 //! What the tests share: a manager on software GPUs, and programs under it.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod deaths;
 pub mod patience;
+pub mod training;
 pub mod users;
 
 use patience::{Lines, PATIENCE};
@@ -165,6 +167,19 @@ impl Jobs for Status {
             .find(|job| job.name == name)
             .unwrap_or_else(|| panic!("{name} has not ended: {self:#?}"))
     }
+}
+
+/// Nothing of the first GPU, or of its tiers, is in use or lost.
+pub fn nothing_is_used(status: &Status) -> bool {
+    let gpu = &status.gpus[0];
+    let used = gpu.persistent.used_bytes + gpu.temporary.used_bytes + gpu.tiers[0].used_bytes;
+    used == 0 && gpu.spans.is_empty() && gpu.free_bytes + gpu.spare_bytes == gpu.gpu_memory_bytes
+}
+
+/// What a process has open, by name.
+pub fn open_files(pid: u32) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok()).collect()
 }
 
 /// A program that does what it is told (tests/programs/probe.rs).

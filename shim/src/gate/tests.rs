@@ -38,9 +38,19 @@ fn inert_it_lets_everything_through() {
     GATE.boundary(1);
 }
 
+/// Tells threads to stop, however the test ends.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn nobody_is_inside_a_shut_gate() {
     let (stop, submitted) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
         for _ in 0..4 {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
@@ -63,7 +73,6 @@ fn nobody_is_inside_a_shut_gate() {
                 std::thread::yield_now();
             }
         }
-        stop.store(true, Ordering::Relaxed);
     });
 }
 

@@ -1,0 +1,77 @@
+//! Deaths of the manager and of movers, and the jobs that must not notice.
+
+use super::patience::PATIENCE;
+use super::{MIB, Manager, Probe};
+use std::path::PathBuf;
+use std::time::Instant;
+use tidegate_manager::death;
+
+/// A manager that can be told where it dies, or where its movers do.
+pub struct Killer {
+    pub manager: Manager,
+    orders: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl Killer {
+    pub fn start(gpus: &str, options: &[&str]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let orders = directory.path().join("die-at");
+        let manager = Manager::start_with(gpus, options, &[(death::VARIABLE, orders.as_path())]);
+        Self { manager, orders, _directory: directory }
+    }
+
+    /// Tells somebody to die at a point: whoever comes there first.
+    pub fn order(&self, point: &str) {
+        let written = self.orders.with_extension("new");
+        std::fs::write(&written, point).unwrap();
+        // It is there at once or not at all.
+        std::fs::rename(written, &self.orders).unwrap();
+    }
+
+    /// Whether somebody has come there.
+    pub fn is_obeyed(&self) -> bool {
+        !self.orders.exists()
+    }
+
+    /// Has `work` done until somebody has died at a point.
+    pub fn kill_at(&self, point: &str, mut work: impl FnMut()) {
+        let began = Instant::now();
+        self.order(point);
+        while !self.is_obeyed() {
+            assert!(began.elapsed() < PATIENCE, "nobody came to {point}");
+            work();
+        }
+    }
+}
+
+/// Two jobs of which only one has room at a time.
+pub fn oversubscribed(manager: &Manager) -> [Probe; 2] {
+    oversubscribed_on(manager, 0)
+}
+
+/// The same on another GPU than the first; `a0` and `b0` are on the first.
+pub fn oversubscribed_on(manager: &Manager, gpu: usize) -> [Probe; 2] {
+    ["a", "b"].map(|name| {
+        let mut job = manager.probe(&["--name", &format!("{name}{gpu}")]);
+        job.tell(&format!("device {gpu}"));
+        job.tell(&format!("alloc p {} persistent", 768 << 10));
+        job.tell(&format!("alloc t {}", 3 * MIB));
+        job.tell("fill p 1");
+        job.tell("fill t 2");
+        job
+    })
+}
+
+/// Every byte of such jobs is as it was.
+pub fn check(jobs: &mut [Probe]) {
+    for job in jobs {
+        job.tell("check t 2");
+        job.tell("check p 1");
+        // Memory that comes and goes: pieces are made, scrubbed and destroyed.
+        job.tell("alloc x 200000");
+        job.tell("fill x 3");
+        job.tell("check x 3");
+        job.tell("free x");
+    }
+}

@@ -1,0 +1,41 @@
+//! Trainings (`examples/train_digits`) whose results are compared with those that they have alone.
+
+use super::patience::Lines;
+use super::train_digits;
+use std::process::{Child, Command, Stdio};
+use tidegate_manager::software_gpu::{NODE_VARIABLE, SoftwareNode};
+
+/// A training that runs.
+pub struct Training {
+    process: Child,
+    lines: Lines,
+}
+
+impl Training {
+    /// `command` starts `train_digits`, under a manager or not.
+    pub fn start(mut command: Command, arguments: &[&str]) -> Self {
+        let mut process = command.args(arguments).arg("--json-lines").stdout(Stdio::piped()).spawn().unwrap();
+        let lines = Lines::of(process.stdout.take().unwrap());
+        Self { process, lines }
+    }
+
+    /// Waits for the end: its last line.
+    pub fn result(mut self) -> String {
+        let last = self.lines.last().unwrap_or_default();
+        assert!(self.process.wait().unwrap().success(), "{last}");
+        last
+    }
+}
+
+/// One that tells no boundaries, and takes a second or so.
+pub fn without_boundaries(seed: &str) -> [&str; 10] {
+    ["--hidden", "256", "--batch", "240", "--steps", "240", "--boundaries", "no", "--seed", seed]
+}
+
+/// The result of a training that has a software GPU for itself, without Tidegate.
+pub fn alone(arguments: &[&str]) -> String {
+    let node = SoftwareNode::create(&"1x4MiB".parse().unwrap(), 64 << 10).unwrap();
+    let mut command = Command::new(train_digits());
+    command.env(NODE_VARIABLE, node.path()).env("LD_LIBRARY_PATH", node.path().join("lib"));
+    Training::start(command, arguments).result()
+}
