@@ -6,7 +6,7 @@
 mod support;
 
 use std::path::{Path, PathBuf};
-use support::{MIB, Manager, Probe, Status, open_files};
+use support::{MIB, Manager, Probe, Status, files_but_pieces};
 
 /// What a job's process calls at each step of its life and of a switch; every how many-th call fails.
 const OF_JOBS: [(&str, u32); 13] = [
@@ -118,12 +118,6 @@ fn nothing_is_held(status: &Status) -> bool {
     status.jobs.is_empty() && used + gpu.retired_bytes == 0
 }
 
-/// Without pieces: how many of these there are is the ledger's affair.
-fn files_but_pieces(manager: &Manager) -> usize {
-    let is_piece = |name: &PathBuf| name.to_string_lossy().contains("/piece-");
-    open_files(manager.pid()).iter().filter(|name| !is_piece(name)).count()
-}
-
 /// Works until so many faults have struck. One round in which none did is one of too many calls of
 /// the others; a hundred mean that the function is not called.
 fn until_struck(faults: &Faults, mut work: impl FnMut()) {
@@ -145,7 +139,7 @@ fn a_fault_in_a_job_hurts_it_alone() {
     drop(Worker::start(&manager, "another", 2, None));
     honest.check().unwrap();
     manager.status_when(|status| status.jobs.len() == 1);
-    let files = files_but_pieces(&manager);
+    let files = files_but_pieces(manager.pid());
     let mut total = 0;
     for (function, nth) in OF_JOBS {
         let faults = Faults::every(nth, function);
@@ -170,7 +164,7 @@ fn a_fault_in_a_job_hurts_it_alone() {
     eprintln!("{total} faults in jobs");
     manager.status_when(|status| status.jobs.len() == 1 && status.gpus[0].retired_bytes == 0);
     // Of a job that is just gone, some may still be closing; and one is the status's own connection.
-    manager.status_when(|_| files_but_pieces(&manager) <= files + 4);
+    manager.status_when(|_| files_but_pieces(manager.pid()) <= files + 4);
     drop(honest);
     manager.status_when(nothing_is_held);
 }

@@ -4,9 +4,9 @@
 mod support;
 
 use std::path::PathBuf;
-use support::deaths::{Killer, check, oversubscribed};
-use support::training::{Training, alone, without_boundaries};
-use support::{Jobs, MIB, Manager, Probe, Status, nothing_is_used, open_files, train_digits};
+use support::deaths::{Killer, MESSAGES, check, oversubscribed, points};
+use support::training::{Bystander, Training, alone, without_boundaries};
+use support::{Jobs, MIB, Manager, Probe, Status, files_but_pieces, nothing_is_used, train_digits};
 
 const OPTIONS: [&str; 7] = ["--unit", "64KiB", "--offset", "64KiB", "--slice", "5ms", "--poison"];
 
@@ -62,14 +62,19 @@ fn die_at(killer: &Killer, point: &str, mut work: impl FnMut()) {
 
 #[test]
 fn a_mover_that_dies_at_any_point_is_replaced_and_no_byte_is_lost() {
-    let killer = Killer::start("1x5MiB", &OPTIONS);
+    let killer = Killer::start("1x6MiB", &OPTIONS);
     let manager = &killer.manager;
     let mut jobs = oversubscribed(manager);
     check(&mut jobs);
+    let bystander = Bystander::start(manager);
     for _ in 0..3 {
         for point in POINTS {
             die_at(&killer, point, || check(&mut jobs));
         }
+    }
+    // Where it has nothing to do with what is under way, too.
+    for point in points(&MESSAGES) {
+        die_at(&killer, &format!("{point} movers"), || check(&mut jobs));
     }
     // While the next one takes over, too.
     for _ in 0..3 {
@@ -79,17 +84,18 @@ fn a_mover_that_dies_at_any_point_is_replaced_and_no_byte_is_lost() {
         manager.status_when(|status| replacements(status) > before && killer.is_obeyed());
         check(&mut jobs);
     }
+    println!("{} trainings beside it", bystander.end());
     let status = manager.status();
-    assert!(replacements(&status) >= 33, "{:?}", status.gpus[0].mover);
+    assert!(replacements(&status) >= 69, "{:?}", status.gpus[0].mover);
     println!("{:?}", status.gpus[0].mover);
     // Memory of the dead movers' contexts is back: nothing lies outside of pieces.
     manager.status_when(|status| status.gpus[0].outsider_bytes == Some(0));
-    let held = open_files(manager.pid()).len();
+    let files = files_but_pieces(manager.pid());
     kill_mover(manager);
     manager.status_when(|now| replacements(now) > replacements(&status));
     check(&mut jobs);
-    let pieces_come_and_go = 16;
-    assert!(open_files(manager.pid()).len() <= held + pieces_come_and_go);
+    // Slabs and the index are held once; of a connection that is just gone, some may still be closing.
+    manager.status_when(|_| files_but_pieces(manager.pid()) <= files + 4);
     jobs.into_iter().for_each(Probe::end);
     manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
 }
@@ -98,7 +104,7 @@ fn a_mover_that_dies_at_any_point_is_replaced_and_no_byte_is_lost() {
 fn a_mover_killed_at_random_moments_loses_no_byte() {
     let manager = Manager::start("1x5MiB", &OPTIONS);
     let mut jobs = oversubscribed(&manager);
-    let before = open_files(manager.pid()).len();
+    let before = files_but_pieces(manager.pid());
     for _ in 0..20 {
         let count = replacements(&manager.status());
         check(&mut jobs[..1]);
@@ -106,8 +112,8 @@ fn a_mover_killed_at_random_moments_loses_no_byte() {
         check(&mut jobs);
         manager.status_when(|status| replacements(status) > count);
     }
-    // Slabs, pieces and the index are held once, however many movers had them.
-    assert!(open_files(manager.pid()).len() <= before + 40, "{before} {}", open_files(manager.pid()).len());
+    // Slabs and the index are held once, however many movers had them.
+    manager.status_when(|_| files_but_pieces(manager.pid()) <= before + 8);
     jobs.into_iter().for_each(Probe::end);
     manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
 }

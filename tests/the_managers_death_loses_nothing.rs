@@ -6,20 +6,15 @@ mod support;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use support::deaths::{Killer, check, oversubscribed, oversubscribed_on};
+use support::deaths::{Killer, MESSAGES, check, oversubscribed, oversubscribed_on, points};
 use support::patience::{Lines, PATIENCE};
-use support::training::{Training, alone, without_boundaries};
+use support::training::{Bystander, Training, alone, without_boundaries};
 use support::{Jobs, MIB, Manager, Probe, Status, command, nothing_is_used, probe, train_digits};
 
 const OPTIONS: [&str; 7] = ["--unit", "64KiB", "--offset", "64KiB", "--slice", "5ms", "--poison"];
 
-/// What the manager takes in when it dies.
-const MESSAGES: [&str; 9] =
-    ["lease", "drained", "unmap", "save", "restore", "map", "make", "scrub", "destroy"];
-/// What of a process that comes.
+/// What the manager takes in of a process that comes.
 const ARRIVALS: [&str; 2] = ["hello", "attach"];
-/// How far it has come with that.
-const MOMENTS: [&str; 4] = ["heard", "decided", "written", "sent"];
 
 fn kill(pid: u32) {
     // SAFETY: a signal to a process of our own manager's, which cannot be anybody else's yet: nobody
@@ -60,27 +55,18 @@ fn die_at(killer: &Killer, point: &str, mut work: impl FnMut()) {
     work();
 }
 
-/// How often each: once, or as often as `tests/long/kills` wants.
-fn rounds() -> std::ops::Range<u32> {
-    0..std::env::var("KILLS").map_or(1, |count| count.parse().unwrap())
-}
-
-/// Each message at each moment.
-fn points<const N: usize>(messages: &[&'static str; N]) -> Vec<(&'static str, &'static str)> {
-    messages.iter().flat_map(|message| MOMENTS.map(|moment| (*message, moment))).collect()
-}
-
 #[test]
 fn a_manager_that_dies_at_any_point_is_succeeded_and_no_byte_is_lost() {
-    let killer = Killer::start("1x5MiB", &OPTIONS);
+    let killer = Killer::start("1x6MiB", &OPTIONS);
     let manager = &killer.manager;
     let mut jobs = oversubscribed(manager);
+    let bystander = Bystander::start(manager);
     check(&mut jobs);
-    for (message, moment) in rounds().flat_map(|_| points(&MESSAGES)) {
-        die_at(&killer, &format!("{message}:{moment}"), || check(&mut jobs));
+    for point in points(&MESSAGES) {
+        die_at(&killer, &point, || check(&mut jobs));
     }
-    for (message, moment) in rounds().flat_map(|_| points(&ARRIVALS)) {
-        die_at(&killer, &format!("{message}:{moment}"), || {
+    for point in points(&ARRIVALS) {
+        die_at(&killer, &point, || {
             let mut late = manager.run(&["--name", "late"], &probe());
             // It does not run without a manager because one has died just now.
             late.env("TIDEGATE_REQUIRED", "1");
@@ -93,6 +79,7 @@ fn a_manager_that_dies_at_any_point_is_succeeded_and_no_byte_is_lost() {
         });
     }
     check(&mut jobs);
+    println!("{} trainings beside it", bystander.end());
     let status = manager.status();
     assert_eq!(status.gpus[0].mover.replacements, 0, "the mover has outlived them all");
     manager.status_when(|status| status.gpus[0].outsider_bytes == Some(0));

@@ -1,9 +1,9 @@
 //! Deaths at chosen moments, for tests: a mover, or the manager, kills itself at a named point when
-//! it is told to.
+//! it is told to, or the manager kills another there.
 //!
-//! The file that `TIDEGATE_DIES_AT` names holds the name of a point. Who reaches it removes the file
-//! first, so each order to die is carried out once, by one process. Optimised builds without debug
-//! assertions have none of this.
+//! The file that `TIDEGATE_DIES_AT` names holds the name of a point, and whose death it is if it is
+//! another's. Who reaches it removes the file first, so each order to die is carried out once, by
+//! one process. Optimised builds without debug assertions have none of this.
 
 #![forbid(unsafe_code)]
 

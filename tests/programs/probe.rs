@@ -11,6 +11,7 @@
 //! poke NAME OFFSET BYTE        peek NAME OFFSET
 //! boundary                     info                     (free and total memory)
 //! hold NAME                    where NAME               (the files behind its addresses)
+//! fork                         a child that does nothing until nobody can order anything; its process id
 //! cut                          ends the library's connection to the manager; how many there were
 //! ```
 
@@ -64,6 +65,7 @@ impl Probe {
             ["where", name] => self.whereabouts(name),
             ["boundary"] => boundary(),
             ["info"] => info(),
+            ["fork"] => fork(),
             ["cut"] => cut(),
             _ => Err(format!("unknown order {line:?}").into()),
         }
@@ -166,6 +168,24 @@ fn hold(address: u64) -> Answer {
 fn info() -> Answer {
     let (free, total) = result::mem_get_info()?;
     Ok(format!("{free} {total}"))
+}
+
+/// Makes a child as data loaders do: it has all memory and descriptors of its parent, and no CUDA.
+fn fork() -> Answer {
+    // SAFETY: the child makes three system calls and touches nothing of its parent's.
+    match unsafe { libc::fork() } {
+        -1 => Err(std::io::Error::last_os_error().into()),
+        0 => {
+            // SAFETY: the child's own answers, of which there are none.
+            unsafe { libc::close(1) };
+            let mut orders = libc::pollfd { fd: 0, events: 0, revents: 0 };
+            // SAFETY: one entry, which lives on this stack. It returns when the orders' other end is closed.
+            unsafe { libc::poll(&raw mut orders, 1, -1) };
+            // SAFETY: ends the child and nothing else.
+            unsafe { libc::_exit(0) }
+        }
+        child => Ok(child.to_string()),
+    }
 }
 
 /// Ends every connection of this process to a manager's socket that a program which it starts would

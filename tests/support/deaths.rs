@@ -6,6 +6,20 @@ use std::path::PathBuf;
 use std::time::Instant;
 use tidegate_manager::death;
 
+/// The messages around which somebody can die: what the manager takes in of a switch.
+pub const MESSAGES: [&str; 9] =
+    ["lease", "drained", "unmap", "save", "restore", "map", "make", "scrub", "destroy"];
+/// How far it has come with a message.
+const MOMENTS: [&str; 4] = ["heard", "decided", "written", "sent"];
+
+/// Each message at each moment, as often as `tests/long/kills` wants: once, if it does not say.
+pub fn points(messages: &[&str]) -> Vec<String> {
+    let rounds = std::env::var("KILLS").map_or(1, |count| count.parse().unwrap());
+    let once = messages.iter().flat_map(|message| MOMENTS.map(|moment| format!("{message}:{moment}")));
+    let once: Vec<String> = once.collect();
+    std::iter::repeat_n(once, rounds).flatten().collect()
+}
+
 /// A manager that can be told where it dies, or where its movers do.
 pub struct Killer {
     pub manager: Manager,

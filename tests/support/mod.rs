@@ -52,9 +52,7 @@ impl Manager {
 
     /// `tidegate run OPTIONS -- PROGRAM`, not started yet.
     pub fn run(&self, options: &[&str], program: &Path) -> Command {
-        let mut command = command();
-        command.arg("run").arg("--socket").arg(self.socket()).args(options).arg("--").arg(program);
-        command
+        run_at(&self.socket(), options, program)
     }
 
     /// A probe under this manager.
@@ -169,6 +167,13 @@ impl Jobs for Status {
     }
 }
 
+/// `tidegate run OPTIONS -- PROGRAM` under the manager at a socket, not started yet.
+pub fn run_at(socket: &Path, options: &[&str], program: &Path) -> Command {
+    let mut command = command();
+    command.arg("run").arg("--socket").arg(socket).args(options).arg("--").arg(program);
+    command
+}
+
 /// Nothing of the first GPU, or of its tiers, is in use or lost.
 pub fn nothing_is_used(status: &Status) -> bool {
     let gpu = &status.gpus[0];
@@ -180,6 +185,13 @@ pub fn nothing_is_used(status: &Status) -> bool {
 pub fn open_files(pid: u32) -> Vec<PathBuf> {
     let files = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok()).collect()
+}
+
+/// How many files a manager has open, without pieces: how many of these there are is the ledger's
+/// affair.
+pub fn files_but_pieces(manager: u32) -> usize {
+    let is_piece = |name: &PathBuf| name.to_string_lossy().contains("/piece-");
+    open_files(manager).iter().filter(|name| !is_piece(name)).count()
 }
 
 /// A program that does what it is told (tests/programs/probe.rs).

@@ -1,8 +1,11 @@
 //! Trainings (`examples/train_digits`) whose results are compared with those that they have alone.
 
 use super::patience::Lines;
-use super::train_digits;
+use super::{Manager, train_digits};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use tidegate_manager::software_gpu::{NODE_VARIABLE, SoftwareNode};
 
 /// A training that runs.
@@ -38,4 +41,43 @@ pub fn alone(arguments: &[&str]) -> String {
     let mut command = Command::new(train_digits());
     command.env(NODE_VARIABLE, node.path()).env("LD_LIBRARY_PATH", node.path().join("lib"));
     Training::start(command, arguments).result()
+}
+
+/// Trainings under a manager, one after another, beside whatever a test does.
+pub struct Bystander {
+    over: Arc<AtomicBool>,
+    trainings: Option<JoinHandle<u32>>,
+}
+
+impl Bystander {
+    /// The trainings are a job called `bystander`.
+    pub fn start(manager: &Manager) -> Self {
+        let arguments = without_boundaries("1");
+        let over = Arc::new(AtomicBool::new(false));
+        let (told, socket) = (over.clone(), manager.socket());
+        let trainings = std::thread::spawn(move || {
+            let solo = alone(&arguments);
+            let mut count = 0;
+            while count == 0 || !told.load(Ordering::Relaxed) {
+                let command = super::run_at(&socket, &["--name", "bystander"], &train_digits());
+                assert_eq!(Training::start(command, &arguments).result(), solo, "training {count}");
+                count += 1;
+            }
+            count
+        });
+        Self { over, trainings: Some(trainings) }
+    }
+
+    /// Waits for the last one: how many there were, each of which ended as it does alone.
+    pub fn end(mut self) -> u32 {
+        self.over.store(true, Ordering::Relaxed);
+        let trainings = self.trainings.take().unwrap();
+        trainings.join().unwrap_or_else(|failure| std::panic::resume_unwind(failure))
+    }
+}
+
+impl Drop for Bystander {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
 }

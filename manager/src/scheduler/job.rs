@@ -388,6 +388,14 @@ impl Pending {
         }
     }
 
+    /// The tenant for which this is done.
+    pub(super) fn tenant(&self) -> Option<TenantId> {
+        match self {
+            Pending::MakeForLease(tenant, ..) => Some(*tenant),
+            other => other.moves(),
+        }
+    }
+
     /// The tenant whose process carries this out.
     pub(super) fn of_process(&self) -> Option<TenantId> {
         match self {

@@ -167,6 +167,12 @@ impl Scheduler {
         self.pending.get(&order).map(Pending::name)
     }
 
+    /// The process for whose sake, or by whom, an order that is not answered yet is carried out.
+    pub fn whose(&self, order: Step) -> Option<SessionId> {
+        let tenant = self.pending.get(&order)?.tenant()?;
+        Some(self.tenants.get(&tenant)?.session)
+    }
+
     /// For so long there was no manager that could have heard answers: nobody is late for that.
     pub fn forgive(&mut self, absence: Duration) {
         self.allow_more_time(absence);

@@ -207,6 +207,11 @@ impl MoverLink {
         self.process.as_ref().map(|process| &process.outbox)
     }
 
+    /// Ends its process, as nothing can prevent.
+    pub(super) fn kill(&self) {
+        self.process.iter().for_each(Process::kill);
+    }
+
     /// Whether the GPU was given up.
     pub(super) fn is_lost(&self) -> bool {
         self.state.replacements.lost
@@ -235,7 +240,7 @@ impl MoverLink {
             Ok(letter) => {
                 process.outbox.send(&letter, fds);
             }
-            Err(error) => process.kill(&error),
+            Err(error) => process.kill_because(&error),
         }
     }
 
@@ -249,7 +254,7 @@ impl MoverLink {
                 message
             }
             Err(error) => {
-                self.process.iter().for_each(|process| process.kill(&error));
+                self.process.iter().for_each(|process| process.kill_because(&error));
                 None
             }
         }
@@ -478,8 +483,12 @@ impl Process {
         Ok(Self { name, handle, outbox, ending, reader: Some(reader), started: Instant::now() })
     }
 
-    fn kill(&self, why: &LineError) {
+    fn kill_because(&self, why: &LineError) {
         warn!(pid = self.name.pid, %why, "a mover is killed");
+        self.kill();
+    }
+
+    fn kill(&self) {
         // It may be dead already.
         let _ = pidfd_send_signal(&self.handle, Signal::KILL);
     }
