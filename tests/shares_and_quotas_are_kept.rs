@@ -62,3 +62,24 @@ fn a_quota_is_what_the_job_sees_and_gets() {
     assert!(refused.contains("OUT_OF_MEMORY"), "{refused}");
     assert_eq!(job.tell("info"), format!("{} {}", MIB, 2 * MIB));
 }
+
+#[test]
+fn a_users_jobs_share_what_the_user_may_have() {
+    let user = rustix::process::geteuid().as_raw();
+    let (mine, all) = (format!("{user}=3MiB"), "1MiB");
+    let quotas = ["--user-memory", all, "--user-memory", &mine];
+    let manager = Manager::start("1x8MiB", &[&["--unit", "64KiB"], &quotas[..]].concat());
+    let mut jobs = ["a", "b"].map(|name| manager.probe(&["--name", name]));
+    for job in &mut jobs {
+        job.tell("device 0");
+        assert_eq!(job.tell("info"), format!("{} {}", 3 * MIB, 3 * MIB));
+    }
+    let [a, b] = &mut jobs;
+    a.tell(&format!("alloc t {}", 2 * MIB));
+    b.order(&format!("alloc t {}", 2 * MIB));
+    let refused = b.answer().unwrap_err();
+    assert!(refused.contains("OUT_OF_MEMORY"), "{refused}");
+    b.tell(&format!("alloc t {}", MIB / 2));
+    a.tell("free t");
+    b.tell(&format!("alloc u {}", 2 * MIB));
+}

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, SlotIndex, Step, TenantId, Units};
 use tidegate_ffi::wire::live::LiveRange;
 use tidegate_ffi::wire::message::{JobSpec, LeaseRequest, Need, ToMover, ToShim};
-use tidegate_manager::scheduler::{Config, Effect, Event, Pages, Scheduler};
+use tidegate_manager::scheduler::{Config, Effect, Event, Pages, Scheduler, UserQuotas};
 
 const UNIT: u64 = 1 << 16;
 const GPUS: [GpuUuid; 2] = [GpuUuid([1; 16]), GpuUuid([2; 16])];
@@ -61,6 +61,7 @@ impl World {
             answer_limit: Duration::from_millis(100),
             expel_silent: false,
             poison: true,
+            user_quotas: UserQuotas { others: None, named: [(1, 24 * UNIT)].into() },
             dram_bytes: 256 * UNIT,
         };
         Self {

@@ -2,7 +2,7 @@
 
 use super::connect::personal_socket;
 use super::{config, log, stop};
-use crate::scheduler::Config;
+use crate::scheduler::{Config, UserQuotas};
 use crate::server::{self, Gathered, GpuPlan, Heritage, Setup};
 use crate::software_gpu::{NodeSpec, SoftwareNode};
 use crate::{hardware, software_gpu};
@@ -19,6 +19,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::str::FromStr;
 use std::time::Duration;
 use tidegate_ffi::units::GpuUuid;
 use tidegate_ffi::wire::message::Will;
@@ -111,6 +112,11 @@ pub(super) struct Options {
     /// none on software GPUs, whose contexts take none unless they are told to.
     #[arg(long, value_name = "SIZE", value_parser = super::size)]
     headroom: Option<ByteSize>,
+    /// The most memory of each GPU that all jobs of one user may have together, resident or saved. With
+    /// USER=SIZE, of this user, by name in /etc/passwd or number; with SIZE alone, of everybody who is not
+    /// named. May be given several times. Default: no limit.
+    #[arg(long, value_name = "[USER=]SIZE")]
+    user_memory: Vec<UserMemory>,
     /// Host memory for saved bytes, divided evenly among the GPUs. Default: half of what is
     /// available.
     #[arg(long, value_name = "SIZE", value_parser = super::size)]
@@ -122,6 +128,22 @@ pub(super) struct Options {
     /// End when nobody has been connected for so long. Default: never.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     idle_exit: Option<Duration>,
+}
+
+/// A quota of a user, or of everybody.
+#[derive(Debug, Clone)]
+struct UserMemory {
+    user: Option<String>,
+    bytes: u64,
+}
+
+impl FromStr for UserMemory {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (user, size) = text.split_once('=').map_or((None, text), |(user, size)| (Some(user), size));
+        Ok(Self { user: user.map(String::from), bytes: super::size(size)?.as_u64() })
+    }
 }
 
 /// How an expelled process is dealt with.
@@ -164,6 +186,7 @@ fn serve(arguments: Options, log: Option<File>) -> anyhow::Result<ExitCode> {
         bail!("--unit {unit}: a power of two of at least 4KiB is wanted, as in 2MiB");
     }
     let group = group(arguments.group.as_deref())?;
+    let user_quotas = user_quotas(&arguments.user_memory)?;
     let stop = server::stop_signals()?;
     let socket = socket_path(arguments.socket.clone())?;
     let _lock = lock(&socket)?;
@@ -193,7 +216,10 @@ fn serve(arguments: Options, log: Option<File>) -> anyhow::Result<ExitCode> {
         software_gpu: node.as_ref().map(|node| node.path().to_owned()),
         idle_exit: arguments.idle_exit,
         kill_expelled: arguments.evict == Some(Evict::Kill),
-        config: Box::new(move |gpu_bytes| sharing(&arguments, gpu_bytes, headroom, dram)),
+        config: Box::new(move |gpu_bytes| Config {
+            user_quotas: user_quotas.clone(),
+            ..sharing(&arguments, gpu_bytes, headroom, dram)
+        }),
         ready: Box::new(say_ready),
     })?;
     // In order: nobody else will need them.
@@ -232,19 +258,36 @@ fn words_for_the_next() -> Option<Vec<Vec<u8>>> {
 /// A group's number, as `--group` names it.
 fn group(named: Option<&str>) -> anyhow::Result<Option<u32>> {
     let Some(name) = named else { return Ok(None) };
-    if let Ok(number) = name.parse() {
-        return Ok(Some(number));
-    }
-    let groups = std::fs::read_to_string("/etc/group").context("reading /etc/group")?;
-    let number = group_in(&groups, name);
-    number
-        .map(Some)
-        .with_context(|| format!("--group: no group {name:?} in /etc/group; a number would do as well"))
+    number_of(name, "/etc/group").map(Some).context("--group")
 }
 
-/// NAME:PASSWORD:GID:MEMBERS
-fn group_in(groups: &str, name: &str) -> Option<u32> {
-    let entry = groups.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+/// Users' quotas, as `--user-memory` names them.
+fn user_quotas(given: &[UserMemory]) -> anyhow::Result<UserQuotas> {
+    let mut quotas = UserQuotas::default();
+    for UserMemory { user, bytes } in given {
+        match user {
+            None => quotas.others = Some(*bytes),
+            Some(user) => {
+                let number = number_of(user, "/etc/passwd").context("--user-memory")?;
+                quotas.named.insert(number, *bytes);
+            }
+        }
+    }
+    Ok(quotas)
+}
+
+/// The number of a user or a group: itself, or that of the name in the machine's list.
+fn number_of(name: &str, list: &str) -> anyhow::Result<u32> {
+    if let Ok(number) = name.parse() {
+        return Ok(number);
+    }
+    let entries = std::fs::read_to_string(list).with_context(|| format!("reading {list}"))?;
+    number_in(&entries, name).with_context(|| format!("no {name:?} in {list}; a number would do as well"))
+}
+
+/// NAME:PASSWORD:NUMBER:...
+fn number_in(entries: &str, name: &str) -> Option<u32> {
+    let entry = entries.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     entry.split(':').nth(1)?.parse().ok()
 }
 
@@ -273,6 +316,7 @@ fn sharing(arguments: &Options, gpu_bytes: u64, headroom: u64, dram_bytes: u64) 
         answer_limit: arguments.answer_limit,
         expel_silent: arguments.evict == Some(Evict::Kill),
         poison: arguments.poison.unwrap_or(false),
+        user_quotas: UserQuotas::default(),
         dram_bytes,
     }
 }
@@ -486,8 +530,8 @@ mod tests {
 
     #[test]
     fn a_group_is_known_by_its_name_or_number() {
-        assert_eq!(group_in("root:x:0:\ntidegates:x:5:\ntidegate:x:17:ann,bob\n", "tidegate"), Some(17));
-        assert_eq!(group_in("root:x:0:\n", "tidegate"), None);
+        assert_eq!(number_in("root:x:0:\ntidegates:x:5:\ntidegate:x:17:ann,bob\n", "tidegate"), Some(17));
+        assert_eq!(number_in("root:x:0:\n", "tidegate"), None);
         assert_eq!(group(Some("65534")).unwrap(), Some(65534));
         assert!(group(Some("no such group")).unwrap_err().to_string().contains("no such group"));
     }

@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 use tidegate_ffi::units::{PieceId, TenantId};
 
 impl Scheduler {
-    /// Checks I2, I4 and I5 as far as they are the manager's; the error names what is wrong.
+    /// Checks I2, I4, I5 and I6 as far as they are the manager's; the error names what is wrong.
     pub fn check(&self) -> Result<(), String> {
         for (id, gpu) in &self.gpus {
             gpu.ledger.check().map_err(|wrong| format!("{id}: {wrong}"))?;
         }
         self.check_owners()?;
         self.check_slots()?;
+        self.check_quotas()?;
         self.check_grants()
     }
 

@@ -1,6 +1,7 @@
 //! What the scheduler hears and what it orders. It has no clock and does no I/O itself.
 
 use super::job::Job;
+use super::quota::UserQuotas;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tidegate_ffi::units::{GpuUuid, JobId, PieceId, SessionId, Step, TenantId};
@@ -33,6 +34,8 @@ pub struct Config {
     pub expel_silent: bool,
     /// Overwrite what is not alive at each switch (a test).
     pub poison: bool,
+    /// What users' jobs may have of each GPU.
+    pub user_quotas: UserQuotas,
     /// Bytes of host memory that saved bytes of one GPU may occupy (the GPU's share, R0.5).
     pub dram_bytes: u64,
 }

@@ -31,7 +31,7 @@ pub(super) struct Run {
 /// The most leases of one tenant that are not answered: each is a thread that waits.
 const LEASES_PER_TENANT: usize = 256;
 
-enum Served {
+pub(super) enum Served {
     Yes,
     Waits,
     Refused(String),
@@ -72,7 +72,7 @@ impl Scheduler {
         self.ask_anew(self.tenants_on(gpu).map(|(id, _)| id).collect());
     }
 
-    fn ask_anew(&mut self, tenants: Vec<TenantId>) {
+    pub(super) fn ask_anew(&mut self, tenants: Vec<TenantId>) {
         for id in tenants {
             let Some(tenant) = self.tenants.get_mut(&id) else { continue };
             if tenant.recall == Recall::Answered {
@@ -143,8 +143,8 @@ impl Scheduler {
     }
 
     fn serve(&mut self, id: TenantId, request: LeaseRequest) -> Served {
-        if let Some(reason) = self.over_quota(id, request) {
-            return Served::Refused(reason);
+        if let Some(served) = self.over_quota(id, request) {
+            return served;
         }
         let ahead = self.ahead(id, request);
         let attempt = self.attempt(id, request, ahead, Slack::Kept);
@@ -156,20 +156,10 @@ impl Scheduler {
         }
     }
 
-    fn over_quota(&self, id: TenantId, request: LeaseRequest) -> Option<String> {
-        let tenant = self.tenants.get(&id)?;
-        let quota = self.jobs.get(&tenant.job)?.spec.memory?;
-        let ledger = &self.gpus[&tenant.gpu].ledger;
-        let held: u32 = Class::ALL.iter().map(|region| ledger.held(id, *region)).sum();
-        let wanted = u64::from(held.saturating_sub(tenant.ahead) + request.units.0) * self.config.unit_bytes;
-        (wanted > quota).then(|| format!("the job's quota is {quota} bytes, this would make {wanted}"))
-    }
-
     /// Units leased ahead: only where nobody else could want them (R4.4).
     fn ahead(&self, id: TenantId, request: LeaseRequest) -> u32 {
         let Some(tenant) = self.tenants.get(&id) else { return 0 };
-        let quota = self.jobs.get(&tenant.job).and_then(|job| job.spec.memory);
-        if quota.is_some() || !self.is_alone(tenant.gpu, tenant.job) {
+        if self.quota(id).is_some() || !self.is_alone(tenant.gpu, tenant.job) {
             return 0;
         }
         let free = self.gpus[&tenant.gpu].ledger.free();
@@ -639,12 +629,18 @@ impl Tenant {
     /// Are the slots `first .. end` without a piece, saved bytes or another lease.
     fn has_nothing_at(&self, class: Class, first: u32, end: u32) -> bool {
         let apart = |at: u32, units: u32| at >= end || at + units <= first;
-        let of_pieces = self.pieces.values().map(|placed| (placed.class, placed.slot.0, placed.units.0));
         let of_leases = self.waiting.iter().map(|r| (r.class, r.first.0, r.units.0 + r.ahead.0));
+        let mut taken = self.taken_slots().chain(of_leases);
+        taken.all(|(of, at, units)| of != class || apart(at, units))
+    }
+
+    /// The runs of slots that have a piece, or will, or saved bytes: class, first, and how many. They
+    /// may overlap.
+    pub(super) fn taken_slots(&self) -> impl Iterator<Item = (Class, u32, u32)> + '_ {
+        let of_pieces = self.pieces.values().map(|placed| (placed.class, placed.slot.0, placed.units.0));
         let of_saved = self.runs.iter().flatten().map(|run| (run.class, run.first, run.units));
         let of_making = self.making.iter().map(|r| (r.class, r.first.0, r.units.0 + r.ahead.0));
-        let mut taken = of_pieces.chain(of_leases).chain(of_saved).chain(of_making);
-        taken.all(|(of, at, units)| of != class || apart(at, units))
+        of_pieces.chain(of_saved).chain(of_making)
     }
 
     /// Has it few unanswered leases, and none of this name.

@@ -15,6 +15,7 @@
 //! - `lease`: how an allocation gets its pieces, and what gives way to it;
 //! - `departure`, `arrival`: the two halves of a switch;
 //! - `outside`: memory in use that lies in no piece, and room for more of it;
+//! - `quota`: how much a process, and a user, may have;
 //! - `held`: pieces that no switch takes;
 //! - `expulsion`: who breaks the protocol, and the memory that it keeps (I8);
 //! - `silence`: who does not answer;
@@ -34,6 +35,7 @@ mod lease;
 mod needs;
 mod order;
 mod outside;
+mod quota;
 mod silence;
 #[cfg(test)]
 mod tests;
@@ -42,6 +44,7 @@ pub use event::{Config, Effect, Event, Pages, Time};
 pub use expulsion::Retired;
 pub use job::{Arrival, Departure, Job, Pending, Phase, Recall, SavedRange, Session, Stats, Tenant};
 pub use outside::Outside;
+pub use quota::UserQuotas;
 
 use crate::ledger::Ledger;
 use needs::Needs;
@@ -328,13 +331,13 @@ impl Scheduler {
     }
 
     /// How a tenant's memory is laid out.
-    fn layout(&self, tenant: &Tenant) -> Layout {
+    fn layout(&self, id: TenantId) -> Layout {
+        let tenant = &self.tenants[&id];
         let total_bytes = u64::from(self.gpus[&tenant.gpu].ledger.total()) * self.config.unit_bytes;
-        let quota = self.jobs.get(&tenant.job).and_then(|job| job.spec.memory).unwrap_or(u64::MAX);
         Layout {
             unit_bytes: self.config.unit_bytes,
             piece_bytes: u64::from(self.config.piece_units) * self.config.unit_bytes,
-            total_bytes: total_bytes.min(quota),
+            total_bytes: total_bytes.min(self.quota(id).unwrap_or(u64::MAX)),
             range_bytes: (total_bytes * 4).next_multiple_of(self.config.unit_bytes),
         }
     }

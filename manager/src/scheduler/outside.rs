@@ -169,7 +169,7 @@ impl Scheduler {
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         let Some(step) = tenant.entering.take() else { return };
         let (gpu, session) = (tenant.gpu, tenant.session);
-        let layout = self.layout(&self.tenants[&id]);
+        let layout = self.layout(id);
         if let Some(outside) = self.gpus.get_mut(&gpu).map(|gpu| &mut gpu.outside)
             && let Some(units) = outside.units
         {

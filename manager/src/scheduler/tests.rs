@@ -6,6 +6,7 @@ mod expulsion;
 mod held;
 mod hostile;
 mod outside;
+mod quota;
 mod silence;
 mod written;
 
@@ -212,17 +213,6 @@ fn memory_that_cannot_be_made_is_out_of_memory_for_who_asked_alone() {
     desk.fail = |_| false;
     desk.lease(b, T, 5, 5);
     assert_eq!((desk.refusals(b), desk.pieces(b, T).len()), (1, 2));
-}
-
-#[test]
-fn a_quota_refuses_what_is_over_it() {
-    let mut desk = Desk::new(|_| {});
-    let a = desk.job(JobSpec { memory: Some(20 * UNIT), ..spec("a") });
-    desk.lease(a, P, 0, 15);
-    desk.lease(a, T, 0, 6);
-    assert_eq!(desk.refusals(a), 1);
-    desk.lease(a, T, 0, 5);
-    assert_eq!(desk.refusals(a), 1);
 }
 
 #[test]

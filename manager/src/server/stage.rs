@@ -5,7 +5,7 @@ use super::conversation::Conversation;
 use super::legacy::StateFile;
 use super::outbox::Outbox;
 use super::{Input, Server};
-use crate::scheduler::{Config, Event, Scheduler};
+use crate::scheduler::{Config, Event, Scheduler, UserQuotas};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::process::PidfdFlags;
 use std::collections::BTreeMap;
@@ -36,6 +36,7 @@ pub(super) fn server() -> Server {
         answer_limit: Duration::from_secs(30),
         expel_silent: false,
         poison: false,
+        user_quotas: UserQuotas::default(),
         dram_bytes: 1 << 30,
     };
     let file = StateFile::create().unwrap();

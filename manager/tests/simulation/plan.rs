@@ -3,7 +3,7 @@
 use super::random::Random;
 use std::time::Duration;
 use tidegate_ffi::wire::message::{JobSpec, Need};
-use tidegate_manager::scheduler::Config;
+use tidegate_manager::scheduler::{Config, UserQuotas};
 
 /// A unit of the model, in bytes.
 pub const UNIT: u64 = 4096;
@@ -165,6 +165,7 @@ impl Plan {
             answer_limit: millis(random.between(5, 20)),
             expel_silent: false,
             poison: random.chance(50),
+            user_quotas: UserQuotas::default(),
             dram_bytes: 1 << 40,
         }
     }

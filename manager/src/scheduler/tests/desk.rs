@@ -95,6 +95,7 @@ impl Desk {
             answer_limit: ms(1000),
             expel_silent: false,
             poison: false,
+            user_quotas: UserQuotas::default(),
             dram_bytes: 1 << 40,
         };
         change(&mut config);
