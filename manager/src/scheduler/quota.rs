@@ -43,11 +43,10 @@ impl Scheduler {
         }
         let users = Some(self.config.user_quotas.of(uid)?);
         let reason = self.too_much("the user's", users, self.units_of_user(gpu, uid), request)?;
-        // What a process has freed is still its own, until it is asked for it.
+        // What a process has freed is still its own, until it is asked for it: one job after another.
         let jobs: Vec<JobId> =
             self.jobs.iter().filter(|(_, job)| job.uid == uid).map(|(id, _)| *id).collect();
-        let coming = jobs.iter().fold(false, |any, job| self.recall_unused(gpu, Some(*job)) || any);
-        if coming {
+        if jobs.iter().any(|job| self.recall_unused(gpu, Some(*job))) {
             return Some(Served::Waits);
         }
         // They may have freed something when the next lease is too much.
