@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use support::deaths::{Killer, MESSAGES, check, oversubscribed, points};
 use support::training::{Bystander, Training, alone, without_boundaries};
 use support::{Jobs, MIB, Manager, Probe, Status, files_but_pieces, nothing_is_used, train_digits};
@@ -141,6 +141,22 @@ fn a_training_whose_movers_are_killed_ends_as_alone() {
     assert!(replacements(&status) > 0);
     println!("{:?}", status.gpus[0].mover);
     assert_eq!(jobs.map(Training::result), seeds.map(|seed| alone(&without_boundaries(seed))));
+}
+
+#[test]
+fn a_mover_whose_driver_fails_is_replaced_and_nobody_notices() {
+    // In each mover a call fails, and all that follow, as in a broken context. It comes so far that the
+    // order is not too much for another one.
+    for function in ["cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemsetD8Async"] {
+        let rule = format!("{function}@100+=UNKNOWN");
+        let faults = [("TIDEGATE_SOFTGPU_FAULTS", Path::new(&rule))];
+        let manager = Manager::start_with("1x5MiB", &OPTIONS, &faults);
+        let mut jobs = oversubscribed(&manager);
+        manager.work_until_switched(&["a0", "b0"], 10, || check(&mut jobs));
+        assert!(replacements(&manager.status()) > 0, "{function}");
+        jobs.into_iter().for_each(Probe::end);
+        manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
+    }
 }
 
 /// What comes after `option` on a process's command line.

@@ -6,7 +6,7 @@ mod support;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use support::deaths::{Killer, MESSAGES, check, oversubscribed, oversubscribed_on, points};
+use support::deaths::{Killer, MESSAGES, check, movers, oversubscribed, oversubscribed_on, points, will};
 use support::patience::{Lines, PATIENCE};
 use support::training::{Bystander, Training, alone, without_boundaries};
 use support::{Jobs, MIB, Manager, Probe, Status, command, nothing_is_used, probe, train_digits};
@@ -20,18 +20,6 @@ fn kill(pid: u32) {
     // SAFETY: a signal to a process of our own manager's, which cannot be anybody else's yet: nobody
     // has waited for it.
     unsafe { libc::kill(pid as i32, libc::SIGKILL) };
-}
-
-fn will(manager: &Manager) -> serde_json::Value {
-    let text = std::fs::read(manager.socket().with_extension("will")).unwrap();
-    serde_json::from_slice(&text).unwrap()
-}
-
-/// The movers of a manager, by its will.
-fn movers(manager: &Manager) -> Vec<u32> {
-    let will = will(manager);
-    let movers = will["movers"].as_array().unwrap().iter();
-    movers.map(|mover| mover[1]["pid"].as_u64().unwrap() as u32).collect()
 }
 
 /// The status of the manager that came after `dead`.

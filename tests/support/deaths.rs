@@ -59,6 +59,19 @@ impl Killer {
     }
 }
 
+/// What a manager leaves to its successor: the file beside its socket.
+pub fn will(manager: &Manager) -> serde_json::Value {
+    let text = std::fs::read(manager.socket().with_extension("will")).unwrap();
+    serde_json::from_slice(&text).unwrap()
+}
+
+/// The movers of a manager, by its will.
+pub fn movers(manager: &Manager) -> Vec<u32> {
+    let will = will(manager);
+    let movers = will["movers"].as_array().unwrap().iter();
+    movers.map(|mover| mover[1]["pid"].as_u64().unwrap() as u32).collect()
+}
+
 /// Two jobs of which only one has room at a time.
 pub fn oversubscribed(manager: &Manager) -> [Probe; 2] {
     oversubscribed_on(manager, 0)

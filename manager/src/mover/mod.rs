@@ -7,7 +7,8 @@
 //!                                                  └─ copy/         the driver: all unsafe code
 //! ```
 //! A fatal CUDA error stays in this process, and so does a fatal mistake: the manager never loads
-//! CUDA. Orders are handled one by one, in the order in which they come; each is answered before
+//! CUDA. After an error of the driver that may be the context's this process ends, and the next one
+//! tries once more. Orders are handled one by one, in the order in which they come; each is answered before
 //! the next is read, so an answered order is over.
 //!
 //! It may die at any moment, and lose nothing: the manager holds a descriptor of every piece, of
@@ -41,7 +42,7 @@ mod tier;
 use anyhow::Context as _;
 use copy::Gpu;
 use link::{Link, LinkError};
-use orders::{Answer, Mover};
+use orders::{Answer, Mover, Useless};
 use orphan::Orphanage;
 use std::ffi::CString;
 use std::rc::Rc;
@@ -97,7 +98,8 @@ fn serve(link: &mut Link, gpu: Rc<Gpu>, config: &MoverConfig) -> anyhow::Result<
                     // Its death gives back what the driver did not take; the next one loses nothing.
                     anyhow::ensure!(!copy::has_leaked(), "the driver keeps memory that was released");
                 }
-                Err(error) => return refuse(link, &error),
+                Err(Useless::CannotTakeOver(error)) => return refuse(link, &error),
+                Err(useless) => return Err(useless.into()),
             },
             Err(LinkError::Ended) => match &mut orphanage {
                 Some(orphanage) => orphanage.reunite(link, &mover)?,

@@ -9,6 +9,7 @@ use super::pieces::Pieces;
 use super::save::Store;
 use super::tier::{Dram, SlabId, SlabNews, Tier};
 use crate::death;
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -28,6 +29,8 @@ pub struct Mover {
     engaged: bool,
     /// Slabs to take over, until the index comes.
     slabs: Vec<(SlabId, OwnedFd)>,
+    /// The orders that the mover before this one was given.
+    again: BTreeSet<Step>,
     gpu: Rc<Gpu>,
 }
 
@@ -35,6 +38,17 @@ pub struct Mover {
 pub struct Answer {
     pub message: FromMover,
     pub fds: Vec<OwnedFd>,
+}
+
+/// Why a mover ends: another takes its place.
+#[derive(Debug, thiserror::Error)]
+pub enum Useless {
+    /// What a mover before this one held.
+    #[error("what another mover held cannot be taken over: {0}")]
+    CannotTakeOver(OrderError),
+    /// The driver has failed an order for the first time.
+    #[error("{0}: the next mover is given the order again")]
+    Broken(DriverError),
 }
 
 enum Outcome {
@@ -49,17 +63,19 @@ impl Mover {
         let slab_bytes = SLAB_BYTES.min(gpu.properties().total_bytes);
         let tier = Dram::new(dram_bytes, slab_bytes, Some(gpu.clone()));
         let (pieces, store) = (Pieces::default(), Store::new(tier)?);
-        Ok(Self { pieces, store, engaged: false, slabs: Vec::new(), gpu })
+        Ok(Self { pieces, store, engaged: false, slabs: Vec::new(), again: BTreeSet::new(), gpu })
     }
 
     /// Carries one order out, and says what the manager is to be told, in this order.
     ///
     /// # Errors
-    /// What a mover before this one held cannot be taken over.
-    pub fn handle(&mut self, order: ToMover, fds: Vec<OwnedFd>) -> Result<Vec<Answer>, OrderError> {
+    /// This mover is of no use any more.
+    pub fn handle(&mut self, order: ToMover, fds: Vec<OwnedFd>) -> Result<Vec<Answer>, Useless> {
         let answer = match order {
-            ToMover::Adopt { pieces, slabs, again } => return self.adopt(&pieces, &slabs, again, fds),
-            order => self.obey(order),
+            ToMover::Adopt { pieces, slabs, again } => {
+                return self.adopt(&pieces, &slabs, again, fds).map_err(Useless::CannotTakeOver);
+            }
+            order => self.obey(order)?,
         };
         // The manager has the slabs before it hears that bytes are saved in them.
         let mut answers = self.slab_news();
@@ -121,12 +137,17 @@ impl Mover {
             slabs.sort_unstable_by_key(|(slab, _)| *slab);
             self.store.tier_mut().adopt(slabs, saved)?;
         }
+        self.again = again.into_iter().collect();
         let answers = vec![index(self.store.share_journal()?), adopted_in(began)];
         Ok(answers)
     }
 
     /// Carries out one order that may fail; `None` when it is not answered.
-    fn obey(&mut self, order: ToMover) -> Option<Answer> {
+    ///
+    /// The driver may refuse because this process's context is broken. So what it refuses for the
+    /// first time, though not for lack of memory, the next mover is given again, with a context of
+    /// its own; an answer that it failed comes from there.
+    fn obey(&mut self, order: ToMover) -> Result<Option<Answer>, Useless> {
         let began = Instant::now();
         let (step, outcome) = match order {
             ToMover::Make { step, pieces } => (step, self.make(&pieces)),
@@ -139,11 +160,17 @@ impl Mover {
             ToMover::Measure { step } => (step, self.measure()),
             ToMover::Forget { tenant } => {
                 self.store.forget(tenant);
-                return None;
+                return Ok(None);
             }
-            ToMover::Adopt { .. } | ToMover::Will(_) | ToMover::Heard | ToMover::End => return None,
+            ToMover::Adopt { .. } | ToMover::Will(_) | ToMover::Heard | ToMover::End => return Ok(None),
         };
-        Some(answer(step, outcome, began))
+        let is_again = self.again.remove(&step);
+        match outcome {
+            Err(ref error @ OrderError::Driver(cause)) if !is_again && !error.is_out_of_memory() => {
+                Err(Useless::Broken(cause))
+            }
+            outcome => Ok(Some(answer(step, outcome, began))),
+        }
     }
 
     fn make(&mut self, wanted: &[(PieceId, u64)]) -> Result<Outcome, OrderError> {

@@ -144,13 +144,19 @@ impl Bench {
 
     /// Kills nobody, but goes on with another mover, for whom `again` was not answered.
     fn replace(&mut self, pieces: &[(u64, u64, &File)], again: &[Step]) {
+        self.replace_ended(pieces, again).unwrap();
+    }
+
+    /// The same, of a mover that may have ended by itself: how it ended.
+    fn replace_ended(&mut self, pieces: &[(u64, u64, &File)], again: &[Step]) -> anyhow::Result<()> {
         let config = self.config.clone();
         let (mover, thread, ready) = start(config);
         let old = std::mem::replace(&mut self.mover, mover);
         drop(old);
-        std::mem::replace(&mut self.thread, thread).join().unwrap().unwrap();
+        let ended = std::mem::replace(&mut self.thread, thread).join().unwrap();
         self.ready = ready;
         self.adopt(pieces, again);
+        ended
     }
 
     /// Hands a new mover everything, each kind in a message of its own.
@@ -335,7 +341,7 @@ fn switch_a_block(bench: &mut Bench, piece: &File, away: &mut BTreeMap<u64, u64>
 
 #[test]
 fn a_failed_save_keeps_nothing() {
-    let faults = "cuMemcpyDtoHAsync_v2@2=UNKNOWN,cuStreamSynchronize@2=UNKNOWN";
+    let faults = "cuMemcpyDtoHAsync_v2@2=OUT_OF_MEMORY,cuStreamSynchronize@2=OUT_OF_MEMORY";
     on_a_software_gpu("a_failed_save_keeps_nothing", 2, faults, |bench| {
         let (piece, bytes) = filled(bench, 1, 4);
         let both = [moved(1, 0, 100, 0), moved(1, 1000, 100, 5000)];
@@ -344,8 +350,8 @@ fn a_failed_save_keeps_nothing() {
             assert!(reason.contains(why) && memory == out_of_memory, "{reason}");
             assert_eq!(bench.saved_bytes(), 0);
         };
-        refused(&both, "cuMemcpyDtoHAsync_v2", false);
-        refused(&both, "cuStreamSynchronize", false);
+        refused(&both, "cuMemcpyDtoHAsync_v2", true);
+        refused(&both, "cuStreamSynchronize", true);
         refused(&[moved(1, 0, 3 * UNIT, 0)], "share", true);
         refused(&[both[0], moved(1, UNIT, 4 * UNIT, 5000)], "leaves piece 1", false);
         refused(&[both[0], moved(1, u64::MAX, 2, 5000)], "past the last address", false);
@@ -374,7 +380,7 @@ fn a_failed_restore_keeps_the_saved_bytes() {
     on_a_software_gpu(
         "a_failed_restore_keeps_the_saved_bytes",
         4,
-        "cuMemcpyHtoDAsync_v2@1=UNKNOWN",
+        "cuMemcpyHtoDAsync_v2@1=OUT_OF_MEMORY",
         |bench| {
             let (piece, bytes) = filled(bench, 1, 1);
             assert_eq!(bench.save(&[moved(1, 0, UNIT, 0)]), Ok(UNIT));
@@ -391,7 +397,7 @@ fn a_failed_restore_keeps_the_saved_bytes() {
 
 #[test]
 fn pieces_are_made_all_or_none() {
-    let faults = "cuMemExportToShareableHandle@4=UNKNOWN";
+    let faults = "cuMemExportToShareableHandle@4=OUT_OF_MEMORY";
     on_a_software_gpu("pieces_are_made_all_or_none", 4, faults, |bench| {
         let half = GPU_UNITS / 2;
         let (reason, out_of_memory) = bench.try_make(&[(1, half), (2, half), (3, 1)]).unwrap_err();
@@ -399,7 +405,8 @@ fn pieces_are_made_all_or_none() {
         assert_eq!(bench.try_make(&[(1, half), (2, half)]).unwrap().len(), 2);
         assert_eq!(bench.destroy(&[1, 2]), Ok(GPU_UNITS * UNIT));
         // The second export of these fails: neither exists, and the memory is free.
-        assert!(!bench.try_make(&[(1, half), (2, half)]).unwrap_err().1);
+        let (reason, _) = bench.try_make(&[(1, half), (2, half)]).unwrap_err();
+        assert!(reason.contains("cuMemExportToShareableHandle"), "{reason}");
         bench.make(3, GPU_UNITS);
     });
 }
@@ -468,6 +475,31 @@ fn an_order_that_was_not_answered_can_be_given_again() {
         assert_eq!(bench.saved_bytes(), 2 * UNIT);
         assert_eq!(bench.restore(&all, &[1]), Ok(2 * UNIT));
         assert!(contents(&piece) == bytes && bench.saved_bytes() == 0);
+    });
+}
+
+#[test]
+fn what_the_driver_refuses_the_next_mover_is_given_again() {
+    // Four times in a row, by one mover after another.
+    let faults: Vec<String> = (1..5).map(|nth| format!("cuMemcpyHtoDAsync_v2@{nth}=UNKNOWN")).collect();
+    let test = "what_the_driver_refuses_the_next_mover_is_given_again";
+    on_a_software_gpu(test, 4, &faults.join(","), |bench| {
+        let (piece, bytes) = filled(bench, 1, 1);
+        let all = [moved(1, 0, UNIT, 0)];
+        let order = |step| ToMover::Restore { step, tenant: TENANT, moves: all.to_vec(), poison: Vec::new() };
+        assert_eq!(bench.save(&all), Ok(UNIT));
+        piece.write_all_at(&vec![7; UNIT as usize], 0).unwrap();
+        for _ in 0..2 {
+            let step = bench.step();
+            bench.mover.send(&order(step), &[]);
+            let ended = bench.replace_ended(&[(1, 1, &piece)], &[step]).unwrap_err();
+            assert!(ended.to_string().contains("cuMemcpyHtoDAsync_v2"), "{ended}");
+            // It is not to be: the owner hears of it, and the next order counts anew.
+            let (reason, _) = failure(bench.ask(order(step)).0);
+            assert!(reason.contains("cuMemcpyHtoDAsync_v2"), "{reason}");
+        }
+        assert_eq!(bench.restore(&all, &[]), Ok(UNIT));
+        assert!(contents(&piece) == bytes);
     });
 }
 

@@ -222,7 +222,6 @@ pub(super) fn read<T: Default>(
     Ok(value)
 }
 
-/// Notes a resource that the driver would not take back; there is nobody to tell.
 /// Memory of the GPU could not be given back: it is lost until this process ends.
 static LEAKED: AtomicBool = AtomicBool::new(false);
 
@@ -237,6 +236,7 @@ pub(super) fn log_memory_release(what: &str, outcome: Result<(), DriverError>) {
     log_release(what, outcome);
 }
 
+/// Notes a resource that the driver would not take back; there is nobody to tell.
 pub(super) fn log_release(what: &str, outcome: Result<(), DriverError>) {
     if let Err(error) = outcome {
         tracing::warn!(%error, "the driver did not take {what} back");
