@@ -77,6 +77,8 @@ impl Scheduler {
             }
             gpu.give_back_retired();
         }
+        // What was still being made has come since: nobody keeps its descriptor.
+        self.effects.push(Effect::Destroyed(pieces.to_vec()));
     }
 
     /// A process is dead: it keeps nothing any more.

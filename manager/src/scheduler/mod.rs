@@ -170,6 +170,12 @@ impl Scheduler {
         self.pending.get(&order).map(Pending::name)
     }
 
+    /// The orders that are not answered yet, as they were given.
+    #[cfg(test)]
+    pub fn orders(&self) -> impl Iterator<Item = Step> + '_ {
+        self.pending.keys().copied()
+    }
+
     /// The process for whose sake, or by whom, an order that is not answered yet is carried out.
     pub fn whose(&self, order: Step) -> Option<SessionId> {
         let tenant = self.pending.get(&order)?.tenant()?;

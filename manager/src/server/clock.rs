@@ -20,6 +20,12 @@ impl Clock {
         Self(started)
     }
 
+    /// One that shows this time.
+    #[cfg(test)]
+    pub(super) fn showing(now: Time) -> Self {
+        Self(monotonic() - now)
+    }
+
     /// Its moment zero.
     pub(super) fn started(self) -> Duration {
         self.0

@@ -17,6 +17,8 @@ mod clock;
 mod conversation;
 mod crowd;
 mod eviction;
+#[cfg(test)]
+mod fuzz;
 mod gpus;
 mod legacy;
 mod outbox;

@@ -19,14 +19,19 @@ use tidegate_ffi::wire::page::Page;
 use tidegate_ffi::wire::{Connection, Mapped};
 
 pub(super) const GPU: GpuUuid = GpuUuid([7; 16]);
+pub(super) const UNIT: u64 = 1 << 20;
 /// No message is longer on its way.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Every client's user and process.
 pub(super) const WHO: (u32, i32) = (1, 1);
 
 pub(super) fn server() -> Server {
-    let config = Config {
-        unit_bytes: 1 << 20,
+    server_with(|_| {})
+}
+
+pub(super) fn server_with(change: impl FnOnce(&mut Config)) -> Server {
+    let mut config = Config {
+        unit_bytes: UNIT,
         piece_units: 4,
         offset_units: 0,
         headroom_units: 0,
@@ -39,6 +44,7 @@ pub(super) fn server() -> Server {
         user_quotas: UserQuotas::default(),
         dram_bytes: 1 << 30,
     };
+    change(&mut config);
     let file = StateFile::create().unwrap();
     let mut server = Server::new(Scheduler::new(config), BTreeMap::new(), file);
     server.tell_scheduler(Event::GpuAdded { gpu: GPU, units: 64, apart: 0 });
