@@ -23,6 +23,7 @@ fn the_gate_keeps_its_promises() {
         GATE.open_word.store(open_word, Ordering::Relaxed);
         GATE.open();
         nobody_is_inside_a_shut_gate();
+        nobody_slips_in_while_it_shuts();
         a_nested_submission_does_not_wait_for_its_own_closer();
         a_boundary_that_was_waited_for_holds_its_thread_until_the_gate_opens();
         boundaries_before_the_target_and_deadlines_do_not_hold_anybody();
@@ -74,6 +75,72 @@ fn nobody_is_inside_a_shut_gate() {
             }
         }
     });
+}
+
+/// The gate shuts and opens very often while a thread goes through it, which is caught inside when
+/// it slipped in. That takes the moment in which its nesting waits in the processor's store
+/// buffer while it reads the word: writes to distant memory, which the buffer keeps in order, make
+/// that moment long. Where the two never run at once, on a busy machine, nothing can be found: the
+/// closings between which the thread has submitted count, and no more than some seconds are spent.
+fn nobody_slips_in_while_it_shuts() {
+    let [stop, slipped_in] = [const { AtomicBool::new(false) }; 2];
+    let submitted = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut distant = Distant::new();
+            while !stop.load(Ordering::Relaxed) {
+                distant.write();
+                let sees_it_shut = try_submit(|| (0..100).any(|_| SHUT.load(Ordering::SeqCst))).unwrap();
+                slipped_in.fetch_or(sees_it_shut, Ordering::Relaxed);
+                submitted.fetch_add(1, Ordering::Relaxed);
+                while !GATE.is_open() && !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            }
+        });
+        let _stop = Stop(&stop);
+        let (end, mut met, mut seen) = (Instant::now() + Duration::from_secs(3), 0, 0);
+        for gap in (0..256).cycle() {
+            assert!(GATE.shut(soon()));
+            SHUT.store(true, Ordering::SeqCst);
+            spin(20);
+            SHUT.store(false, Ordering::SeqCst);
+            GATE.open();
+            // Whatever the thread does then.
+            spin(gap);
+            met += u32::from(submitted.load(Ordering::Relaxed) != seen);
+            seen = submitted.load(Ordering::Relaxed);
+            if met >= 20_000 || slipped_in.load(Ordering::Relaxed) || Instant::now() > end {
+                break;
+            }
+        }
+    });
+    assert!(!slipped_in.into_inner(), "a thread is inside a shut gate");
+}
+
+fn spin(rounds: u32) {
+    (0..rounds).for_each(|_| std::hint::spin_loop());
+}
+
+/// Memory that no cache holds.
+struct Distant {
+    bytes: Vec<u8>,
+    next: usize,
+}
+
+impl Distant {
+    /// About as much as fits into a store buffer.
+    const AT_ONCE: usize = 4096;
+
+    fn new() -> Self {
+        Self { bytes: vec![1; 64 << 20], next: 0 }
+    }
+
+    fn write(&mut self) {
+        // Far from the last place, and not where the processor would look ahead.
+        self.next = (self.next * 5 + 7_777) % (self.bytes.len() / Self::AT_ONCE);
+        self.bytes[self.next * Self::AT_ONCE..][..Self::AT_ONCE].copy_from_slice(&[0; Self::AT_ONCE]);
+    }
 }
 
 fn a_nested_submission_does_not_wait_for_its_own_closer() {
