@@ -1,9 +1,11 @@
 //! The gate under threads. All promises share the process's one gate, so one test runs them in
 //! turn.
 
-use super::*;
+use crate::gate::{BoundaryWait, Failed, Fence, GATE, Record, submit};
+use std::ptr;
 use std::sync::Barrier;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 static SHUT: AtomicBool = AtomicBool::new(false);
 
@@ -18,10 +20,9 @@ fn soon() -> Instant {
 #[test]
 fn the_gate_keeps_its_promises() {
     inert_it_lets_everything_through();
-    for open_word in [OPEN, OPEN_FENCED] {
-        GATE.start(false);
-        GATE.open_word.store(open_word, Ordering::Relaxed);
-        GATE.open();
+    an_ended_thread_leaves_its_record_and_its_count();
+    for fence in [Fence::cheapest(), Fence::ByThreads] {
+        GATE.start(false, fence);
         nobody_is_inside_a_shut_gate();
         nobody_slips_in_while_it_shuts();
         a_nested_submission_does_not_wait_for_its_own_closer();
@@ -37,6 +38,20 @@ fn the_gate_keeps_its_promises() {
 fn inert_it_lets_everything_through() {
     assert_eq!(try_submit(|| 7), Ok(7));
     GATE.boundary(1);
+}
+
+fn an_ended_thread_leaves_its_record_and_its_count() {
+    let submit = || {
+        let record = Record::of_thread_or_new();
+        record.enter();
+        assert!(record.is_inside());
+        record.leave();
+        ptr::from_ref(record) as usize
+    };
+    let before = Record::submissions();
+    let records: Vec<usize> = (0..8).map(|_| std::thread::spawn(submit).join().unwrap()).collect();
+    assert_eq!(Record::submissions(), before + 8);
+    assert!(records.iter().all(|record| *record == records[0]), "a thread made a new record");
 }
 
 /// Tells threads to stop, however the test ends.
