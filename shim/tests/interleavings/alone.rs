@@ -1,6 +1,7 @@
 //! A test in a process of its own, for one whose failure ends the process: `loom` cannot unwind the
 //! threads of a run that failed.
 
+use rustix::process::{Signal, set_parent_process_death_signal};
 use std::process::Command;
 
 /// Set in that process.
@@ -10,6 +11,7 @@ const ALONE: &str = "TIDEGATE_TEST_ALONE";
 /// this. Fails in the words in which that process failed first.
 pub fn in_own_process(test: &str, check: impl FnOnce()) {
     if std::env::var_os(ALONE).is_some() {
+        set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
         return check();
     }
     let mut command = Command::new(std::env::current_exe().unwrap());

@@ -55,7 +55,11 @@ fn while_shut(doing: impl FnOnce()) {
 }
 
 fn works(memory: &Memory) -> Result<(), Failed> {
-    submit(|| Ok(memory.work()), Err)
+    let work = || {
+        memory.work();
+        Ok(())
+    };
+    submit(work, Err)
 }
 
 /// Two threads submit while another one shuts the gate and opens it.

@@ -13,11 +13,32 @@
 
 mod alone;
 mod gate_models;
+mod link_models;
+mod reunion;
 mod sync;
 
 #[allow(dead_code)]
 #[path = "../../src/gate/mod.rs"]
 mod gate;
+
+#[allow(dead_code)]
+#[path = "../../src/link.rs"]
+mod link;
+
+#[allow(dead_code, unused_imports)]
+#[path = "../../src/log.rs"]
+mod log;
+
+#[allow(dead_code)]
+#[path = "../../src/outgoing.rs"]
+mod outgoing;
+
+/// Nothing is said to the user.
+mod settings {
+    pub fn log_level() -> crate::log::Level {
+        crate::log::Level::Off
+    }
+}
 
 /// What the gate knows of the process.
 mod process {
