@@ -1,15 +1,17 @@
 //! The gate and the link under every schedule.
 //!
-//! The files of the shim that threads meet in are compiled here once more, as they are, over a
+//! The files of the shim in which threads meet are compiled here once more, as they are, over a
 //! [`sync`] of `loom`'s types. Each test is a model: a few threads, which `loom` runs again and
-//! again, each time with the turns of the threads, or with what a load sees, chosen otherwise, until
-//! it has tried all choices with at most so many preemptions. It finds threads that wait for
-//! ever, memory that is touched by two at once, and what the models assert.
+//! again, each time with another choice of whose turn it is and of what a load sees, until it has
+//! tried all choices with no more than so many preemptions. A model fails where threads wait for
+//! each other for ever, where two use at once what only one may, and where it says so itself.
 //!
-//! What is not modelled: time (a deadline is over or never comes), the socket (`reunion` has a
-//! stand-in, in whose queue the manager's end is part of the model), the thread's word in machine code,
-//! and the instructions that a compiler makes of all this (`gate_tests` looks at those, on the
-//! processor at hand).
+//! Modelled are the memory order of each atomic, `membarrier(2)` ([`sync::membarrier`]) and
+//! `futex(2)` ([`sync::futex`]). Not modelled are
+//! - time: a deadline is over or never comes; nobody wakes up for no reason;
+//! - the socket: a connection is two queues ([`reunion`]), and the model itself plays the manager;
+//! - the driver, and what threads do with pieces beyond counting them;
+//! - the code that a compiler makes of all this: `gate_tests` runs that, on the processor at hand.
 
 mod alone;
 mod gate_models;
@@ -17,6 +19,7 @@ mod link_models;
 mod reunion;
 mod sync;
 
+// What the rest of the shim uses is not used here.
 #[allow(dead_code)]
 #[path = "../../src/gate/mod.rs"]
 mod gate;

@@ -1,5 +1,5 @@
-//! `futex(2)`: the kernel looks at the word and puts the thread to sleep under one lock, which who
-//! wakes takes too.
+//! `futex(2)`: the kernel looks at the word and puts the thread to sleep under one lock, and whoever
+//! wakes others takes that lock too.
 
 use super::atomic::{AtomicU32, Ordering};
 use super::{Condvar, Mutex};

@@ -1,11 +1,10 @@
-//! `membarrier(2)`: each thread executes a full barrier at some moment of the closer's call, and
-//! nothing else happens.
+//! `membarrier(2)`: every other thread executes a full barrier at some moment of the closer's call.
 //!
-//! So for each thread there is one place where it and the closer pass each other. A light
-//! side passes its own thread's place, a heavy side that of every thread, in any order and not at
-//! once. Of two that pass one place the second sees all that the first had written: that is what the barrier
-//! in the other thread does to it. Two light sides share no place and order nothing, nor does any where
-//! no heavy side is.
+//! Each thread has a place at which it and the closer pass each other. A light side passes the
+//! place of its own thread, a heavy side that of every thread, one after the other. Of two that
+//! pass a place, the second sees all that the first had written before: just what a barrier
+//! in the midst of that thread does to both. Two light sides have no place in common, and order nothing; nor
+//! does any light side without a heavy one.
 
 use super::atomic::{AtomicUsize, Ordering};
 use std::cell::Cell;
@@ -15,18 +14,19 @@ loom::lazy_static! {
 }
 
 std::thread_local! {
-    /// How many threads of the model's present run have passed a light side.
+    /// How many threads of the present run have a place.
     static THREADS: Cell<usize> = const { Cell::new(0) };
 }
 
 loom::thread_local! {
-    static THREAD: usize = THREADS.replace(THREADS.get() + 1);
+    /// The thread's place.
+    static PLACE: usize = THREADS.replace(THREADS.get() + 1);
 }
 
-/// A run of a model begins.
+/// A run of a model begins: the places are there before any thread is.
 pub fn begin() {
     THREADS.set(0);
-    pass(0);
+    assert_eq!(PLACES.len(), loom::MAX_THREADS);
 }
 
 pub fn register() -> bool {
@@ -34,7 +34,7 @@ pub fn register() -> bool {
 }
 
 pub fn light() {
-    THREAD.with(|thread| pass(*thread));
+    PLACE.with(|place| pass(*place));
 }
 
 pub fn heavy() {
