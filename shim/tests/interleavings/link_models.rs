@@ -103,9 +103,13 @@ fn lease(link: &Link, mapped: &AtomicU64) -> Result<Vec<PieceId>, Gone> {
 fn nobody_waits_for_a_manager_that_has_refused_the_process() {
     model(3, || {
         let (link, mut manager, orders) = meet(the_last());
-        let asker = spawn(move || lease(&link, &AtomicU64::new(0)));
+        let asker = {
+            let link = link.clone();
+            spawn(move || lease(&link, &AtomicU64::new(0)))
+        };
         manager.refuse(&orders);
         assert!(asker.join().unwrap().is_err());
+        assert!(link.send(done(1)).is_err(), "nobody will hear it");
         // The closer is not kept by a program that comes to no boundary.
         assert_eq!(GATE.wait_for_boundary(0, never()), BoundaryWait::GivenUp);
     });
