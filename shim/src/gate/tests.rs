@@ -54,12 +54,13 @@ fn an_ended_thread_leaves_its_record_and_its_count() {
     assert!(records.iter().all(|record| *record == records[0]), "a thread made a new record");
 }
 
-/// Tells threads to stop, however the test ends.
+/// Tells threads to stop, and lets those go on that wait, however the test ends.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
+        GATE.open();
     }
 }
 
