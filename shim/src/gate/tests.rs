@@ -2,6 +2,7 @@
 //! turn.
 
 use crate::gate::{BoundaryWait, Failed, Fence, GATE, Record, submit};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::ptr;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -96,13 +97,14 @@ fn nobody_is_inside_a_shut_gate() {
 /// The gate shuts and opens very often while a thread goes through it, which is caught inside when
 /// it slipped in. That takes the moment in which its nesting waits in the processor's store
 /// buffer while it reads the word: writes to distant memory, which the buffer keeps in order, make
-/// that moment long. Where the two never run at once, on a busy machine, nothing can be found: the
-/// closings between which the thread has submitted count, and no more than some seconds are spent.
+/// that moment long. Only where both run at once is there anything to find: closings before which
+/// the thread was seen to submit count, and on a busy machine no more than some seconds are spent.
 fn nobody_slips_in_while_it_shuts() {
     let [stop, slipped_in] = [const { AtomicBool::new(false) }; 2];
     let submitted = AtomicU64::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            run_on_processor(0);
             let mut distant = Distant::new();
             while !stop.load(Ordering::Relaxed) {
                 distant.write();
@@ -114,24 +116,38 @@ fn nobody_slips_in_while_it_shuts() {
                 }
             }
         });
-        let _stop = Stop(&stop);
-        let (end, mut met, mut seen) = (Instant::now() + Duration::from_secs(3), 0, 0);
-        for gap in (0..256).cycle() {
-            assert!(GATE.shut(soon()));
-            SHUT.store(true, Ordering::SeqCst);
-            spin(20);
-            SHUT.store(false, Ordering::SeqCst);
-            GATE.open();
-            // Whatever the thread does then.
-            spin(gap);
-            met += u32::from(submitted.load(Ordering::Relaxed) != seen);
-            seen = submitted.load(Ordering::Relaxed);
-            if met >= 20_000 || slipped_in.load(Ordering::Relaxed) || Instant::now() > end {
-                break;
+        scope.spawn(|| {
+            run_on_processor(1);
+            let _stop = Stop(&stop);
+            let (end, mut met) = (Instant::now() + Duration::from_secs(5), 0);
+            for gap in (0..256).cycle() {
+                assert!(GATE.shut(soon()));
+                SHUT.store(true, Ordering::SeqCst);
+                spin(20);
+                SHUT.store(false, Ordering::SeqCst);
+                GATE.open();
+                let before = submitted.load(Ordering::Relaxed);
+                // Whatever the thread does then.
+                spin(gap);
+                met += u32::from(submitted.load(Ordering::Relaxed) != before);
+                if met >= 5_000 || slipped_in.load(Ordering::Relaxed) || Instant::now() > end {
+                    break;
+                }
             }
-        }
+        });
     });
     assert!(!slipped_in.into_inner(), "a thread is inside a shut gate");
+}
+
+/// Keeps the calling thread on one of the processors that the process may use, if there are so many.
+fn run_on_processor(index: usize) {
+    let all = sched_getaffinity(None).unwrap();
+    let Some(processor) = (0..CpuSet::MAX_CPU).filter(|processor| all.is_set(*processor)).nth(index) else {
+        return;
+    };
+    let mut one = CpuSet::new();
+    one.set(processor);
+    sched_setaffinity(None, &one).unwrap();
 }
 
 fn spin(rounds: u32) {
