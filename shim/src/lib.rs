@@ -42,6 +42,10 @@ mod drain;
 mod driver;
 mod extents;
 mod gate;
+// Not inside `gate`: what is in there is compiled by `tests/interleavings` too.
+#[cfg(test)]
+#[path = "gate/tests.rs"]
+mod gate_tests;
 mod hooks;
 mod link;
 mod liveness;
@@ -55,5 +59,6 @@ mod reunion;
 mod settings;
 mod status;
 mod symbols;
+mod sync;
 mod tenant;
 mod threads;

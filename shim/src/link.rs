@@ -17,17 +17,16 @@
 use crate::gate::{Arrival, GATE};
 use crate::log::{Level, Once, debug, info, warning};
 use crate::outgoing::{Letter, Outgoing};
-use crate::reunion::{Found, Session};
-use parking_lot::{Condvar, Mutex};
-use std::collections::{HashMap, VecDeque};
+use crate::reunion::{Connection, Found, Session};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::mpsc::Sender;
+use crate::sync::{Condvar, Mutex};
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 use tidegate_ffi::units::{PieceId, Step, TenantId};
-use tidegate_ffi::wire::Connection;
 use tidegate_ffi::wire::line::{Line, Numbered};
 use tidegate_ffi::wire::message::{FromShim, Layout, Placed, ToShim};
 
@@ -103,7 +102,7 @@ struct Letters {
 #[derive(Default)]
 struct Waiting {
     /// The questions whose last answer has not come.
-    by_step: HashMap<Step, Arc<Mailbox>>,
+    by_step: BTreeMap<Step, Arc<Mailbox>>,
     flow: Flow,
     gone: Option<Gone>,
 }

@@ -10,12 +10,13 @@
 
 use crate::link::Gone;
 use crate::log::debug;
-use parking_lot::{Mutex, MutexGuard};
+use crate::reunion::Connection;
+use crate::sync::{Mutex, MutexGuard};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use tidegate_ffi::wire::line::{Line, LineError, Numbered};
 use tidegate_ffi::wire::message::{FromShim, ToManager, ToShim};
-use tidegate_ffi::wire::{CodecError, Connection, SendError};
+use tidegate_ffi::wire::{CodecError, SendError};
 
 /// A message with the file descriptors that go with it.
 #[derive(Clone)]

@@ -11,7 +11,7 @@
 
 use crate::contexts::Contexts;
 use crate::driver;
-use crate::gate::GATE;
+use crate::gate::{Fence, GATE};
 use crate::link::{Gone, Link, Order, Reply};
 use crate::liveness::Moment;
 use crate::log::{info, warning};
@@ -149,7 +149,7 @@ fn begin() -> Result<&'static Process, NoManager> {
     let (connection, session) = (Arc::new(connection), Session { socket, ticket, page: page_file });
     let link = Link::new(connection.clone(), line, session);
     let process: &'static Process = Box::leak(Box::new(Process::new(link, page, settings)));
-    GATE.start(closed);
+    GATE.start(closed, Fence::cheapest());
     process.publish_gate(if closed { 2 } else { 0 });
     process.start_threads(connection).map_err(|error| {
         GATE.disable();

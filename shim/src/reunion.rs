@@ -19,7 +19,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tidegate_ffi::wire::message::{Resume, Reunion, Ticket, ToManager};
-use tidegate_ffi::wire::{Connection, ReceiveError, SendError};
+use tidegate_ffi::wire::{ReceiveError, SendError};
+
+pub use tidegate_ffi::wire::Connection;
 
 /// How long a manager may take to answer the first message.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);

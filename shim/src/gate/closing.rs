@@ -3,8 +3,8 @@
 //! Invariant: `openings` counts how often the gate has opened, so a thread that waits for an
 //! opening cannot sleep through it into the next closing.
 
-use parking_lot::{Condvar, Mutex};
-use std::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{Condvar, Mutex, constructor};
 use std::time::Instant;
 
 /// How a wait for a boundary ended.
@@ -59,11 +59,13 @@ impl Drop for Arrival {
 }
 
 impl Closing {
-    pub const fn new() -> Self {
-        Self {
-            state: Mutex::new(State { phase: Phase::Open, openings: 0, given_up: false }),
-            changed: Condvar::new(),
-            arrivals: AtomicU32::new(0),
+    constructor! {
+        pub fn new() -> Self {
+            Self {
+                state: Mutex::new(State { phase: Phase::Open, openings: 0, given_up: false }),
+                changed: Condvar::new(),
+                arrivals: AtomicU32::new(0),
+            }
         }
     }
 

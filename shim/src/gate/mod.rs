@@ -13,7 +13,7 @@
 //!
 //! **Why the open path needs no fence.** A thread writes its nesting, then reads the word; the
 //! closer writes the word, then reads the nestings. One of the two must see the other's write,
-//! which plain loads and stores do not promise. `membarrier(2)` does: it makes every running
+//! which plain loads and stores do not promise. `membarrier(2)` does ([`membarrier`]): it makes every running
 //! thread of the process execute a full barrier between the closer's write and its reads, so a
 //! thread either had its nesting visible by then, or reads the word afterwards and finds it
 //! closed. Where seccomp forbids the system call the word is [`OPEN_FENCED`] instead of
@@ -26,10 +26,9 @@ mod slot;
 pub use closing::{Arrival, BoundaryWait};
 pub use record::Record;
 
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use crate::sync::{constructor, futex, global, membarrier, thread};
 use closing::Closing;
-use rustix::thread::futex;
-use rustix::thread::{MembarrierCommand, membarrier};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence, fence};
 use std::time::{Duration, Instant};
 
 /// Nothing is gated: before `cuInit`, without a manager, in a forked child.
@@ -51,8 +50,26 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 #[error("the process's memory on the GPU is lost")]
 pub struct Failed;
 
-/// The process's gate.
-pub static GATE: Gate = Gate::new();
+global! {
+    /// The process's gate.
+    pub static GATE: Gate = Gate::new();
+}
+
+/// Who fences when the gate shuts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fence {
+    /// The closer, for all threads.
+    ByCloser,
+    /// Each thread for itself, at every submission.
+    ByThreads,
+}
+
+impl Fence {
+    /// The cheapest that there is in this process.
+    pub fn cheapest() -> Self {
+        if membarrier::register() { Self::ByCloser } else { Self::ByThreads }
+    }
+}
 
 /// A gate; there is one for each process.
 pub struct Gate {
@@ -103,19 +120,24 @@ pub fn submit<R>(call: impl FnOnce() -> R, refuse: impl FnOnce(Failed) -> R) -> 
 }
 
 impl Gate {
-    const fn new() -> Self {
-        Self {
-            word: Word(AtomicU32::new(INERT)),
-            open_word: AtomicU32::new(OPEN),
-            announced: AtomicBool::new(false),
-            closing: Closing::new(),
+    constructor! {
+        fn new() -> Self {
+            Self {
+                word: Word(AtomicU32::new(INERT)),
+                open_word: AtomicU32::new(OPEN),
+                announced: AtomicBool::new(false),
+                closing: Closing::new(),
+            }
         }
     }
 
     /// Starts gating. The process has a manager from now on.
-    pub fn start(&self, closed: bool) {
-        let registered = membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
-        self.open_word.store(if registered { OPEN } else { OPEN_FENCED }, Ordering::Relaxed);
+    pub fn start(&self, closed: bool, fence: Fence) {
+        let open_word = match fence {
+            Fence::ByCloser => OPEN,
+            Fence::ByThreads => OPEN_FENCED,
+        };
+        self.open_word.store(open_word, Ordering::Relaxed);
         if closed {
             self.closing.start_closed();
             self.word.0.store(CLOSED, Ordering::SeqCst);
@@ -143,7 +165,7 @@ impl Gate {
     fn admit_at_once(&self) -> Option<&'static Record> {
         let record = Record::of_thread()?;
         record.enter();
-        compiler_fence(Ordering::SeqCst);
+        membarrier::light();
         if self.word.0.load(Ordering::Acquire) == OPEN {
             return Some(record);
         }
@@ -177,8 +199,7 @@ impl Gate {
 
     fn wait_at_closed(&self) {
         self.announce();
-        // Interrupted, or the word has changed: the caller looks again either way.
-        let _ = futex::wait(&self.word.0, futex::Flags::PRIVATE, CLOSED, None);
+        futex::wait(&self.word.0, CLOSED);
     }
 
     /// Says once for each closing that somebody waits.
@@ -211,8 +232,7 @@ impl Gate {
         self.word.0.store(CLOSED, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         if self.open_word.load(Ordering::Relaxed) == OPEN {
-            // Cannot fail: the process is registered.
-            let _ = membarrier(MembarrierCommand::PrivateExpedited);
+            membarrier::heavy();
         }
         self.closing.set_closed();
         self.wait_until_empty(until)
@@ -243,8 +263,7 @@ impl Gate {
     fn let_go(&self, word: u32) {
         self.word.0.store(word, Ordering::SeqCst);
         self.closing.set_open();
-        let everybody = i32::MAX as u32;
-        let _ = futex::wake(&self.word.0, futex::Flags::PRIVATE, everybody);
+        futex::wake_all(&self.word.0);
     }
 
     /// The program is at its boundary number `count`. Waits here while the gate is closed, and
@@ -280,14 +299,11 @@ impl Pause {
         }
         self.rounds += 1;
         if self.rounds <= 32 {
-            std::thread::yield_now();
+            thread::yield_now();
         } else {
             let grown = Duration::from_micros(50 * u64::from(self.rounds - 32));
-            std::thread::sleep(grown.min(LONGEST_PAUSE));
+            thread::sleep(grown.min(LONGEST_PAUSE));
         }
         true
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,9 +1,12 @@
 //! The gate under threads. All promises share the process's one gate, so one test runs them in
 //! turn.
 
-use super::*;
+use crate::gate::{BoundaryWait, Failed, Fence, GATE, Record, submit};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::ptr;
 use std::sync::Barrier;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 static SHUT: AtomicBool = AtomicBool::new(false);
 
@@ -18,11 +21,11 @@ fn soon() -> Instant {
 #[test]
 fn the_gate_keeps_its_promises() {
     inert_it_lets_everything_through();
-    for open_word in [OPEN, OPEN_FENCED] {
-        GATE.start(false);
-        GATE.open_word.store(open_word, Ordering::Relaxed);
-        GATE.open();
+    an_ended_thread_leaves_its_record_and_its_count();
+    for fence in [Fence::cheapest(), Fence::ByThreads] {
+        GATE.start(false, fence);
         nobody_is_inside_a_shut_gate();
+        nobody_slips_in_while_it_shuts();
         a_nested_submission_does_not_wait_for_its_own_closer();
         a_boundary_that_was_waited_for_holds_its_thread_until_the_gate_opens();
         boundaries_before_the_target_and_deadlines_do_not_hold_anybody();
@@ -38,12 +41,27 @@ fn inert_it_lets_everything_through() {
     GATE.boundary(1);
 }
 
-/// Tells threads to stop, however the test ends.
+fn an_ended_thread_leaves_its_record_and_its_count() {
+    let submit = || {
+        let record = Record::of_thread_or_new();
+        record.enter();
+        assert!(record.is_inside());
+        record.leave();
+        ptr::from_ref(record) as usize
+    };
+    let before = Record::submissions();
+    let records: Vec<usize> = (0..8).map(|_| std::thread::spawn(submit).join().unwrap()).collect();
+    assert_eq!(Record::submissions(), before + 8);
+    assert!(records.iter().all(|record| *record == records[0]), "a thread made a new record");
+}
+
+/// Tells threads to stop, and lets those go on that wait, however the test ends.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
+        GATE.open();
     }
 }
 
@@ -74,6 +92,87 @@ fn nobody_is_inside_a_shut_gate() {
             }
         }
     });
+}
+
+/// The gate shuts and opens very often while a thread goes through it, which is caught inside when
+/// it slipped in. That takes the moment in which its nesting waits in the processor's store
+/// buffer while it reads the word: writes to distant memory, which the buffer keeps in order, make
+/// that moment long. Only where both run at once is there anything to find: closings before which
+/// the thread was seen to submit count, and on a busy machine no more than some seconds are spent.
+fn nobody_slips_in_while_it_shuts() {
+    let [stop, slipped_in] = [const { AtomicBool::new(false) }; 2];
+    let submitted = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            run_on_processor(0);
+            let mut distant = Distant::new();
+            while !stop.load(Ordering::Relaxed) {
+                distant.write();
+                let sees_it_shut = try_submit(|| (0..100).any(|_| SHUT.load(Ordering::SeqCst))).unwrap();
+                slipped_in.fetch_or(sees_it_shut, Ordering::Relaxed);
+                submitted.fetch_add(1, Ordering::Relaxed);
+                while !GATE.is_open() && !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            }
+        });
+        scope.spawn(|| {
+            run_on_processor(1);
+            let _stop = Stop(&stop);
+            let (end, mut met) = (Instant::now() + Duration::from_secs(5), 0);
+            for gap in (0..256).cycle() {
+                assert!(GATE.shut(soon()));
+                SHUT.store(true, Ordering::SeqCst);
+                spin(20);
+                SHUT.store(false, Ordering::SeqCst);
+                GATE.open();
+                let before = submitted.load(Ordering::Relaxed);
+                // Whatever the thread does then.
+                spin(gap);
+                met += u32::from(submitted.load(Ordering::Relaxed) != before);
+                if met >= 5_000 || slipped_in.load(Ordering::Relaxed) || Instant::now() > end {
+                    break;
+                }
+            }
+        });
+    });
+    assert!(!slipped_in.into_inner(), "a thread is inside a shut gate");
+}
+
+/// Keeps the calling thread on one of the processors that the process may use, if there are so many.
+fn run_on_processor(index: usize) {
+    let all = sched_getaffinity(None).unwrap();
+    let Some(processor) = (0..CpuSet::MAX_CPU).filter(|processor| all.is_set(*processor)).nth(index) else {
+        return;
+    };
+    let mut one = CpuSet::new();
+    one.set(processor);
+    sched_setaffinity(None, &one).unwrap();
+}
+
+fn spin(rounds: u32) {
+    (0..rounds).for_each(|_| std::hint::spin_loop());
+}
+
+/// Memory that no cache holds.
+struct Distant {
+    bytes: Vec<u8>,
+    next: usize,
+}
+
+impl Distant {
+    /// About as much as fits into a store buffer.
+    const AT_ONCE: usize = 4096;
+
+    fn new() -> Self {
+        Self { bytes: vec![1; 64 << 20], next: 0 }
+    }
+
+    fn write(&mut self) {
+        // Far from the last place, and not where the processor would look ahead.
+        self.next = (self.next * 5 + 7_777) % (self.bytes.len() / Self::AT_ONCE);
+        self.bytes[self.next * Self::AT_ONCE..][..Self::AT_ONCE].copy_from_slice(&[0; Self::AT_ONCE]);
+    }
 }
 
 fn a_nested_submission_does_not_wait_for_its_own_closer() {

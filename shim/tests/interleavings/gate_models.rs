@@ -1,0 +1,237 @@
+//! Threads that submit against one that shuts the gate.
+
+use crate::gate::{BoundaryWait, Failed, Fence, GATE, Record, submit};
+use crate::sync::thread::{spawn, yield_now};
+use crate::sync::{long_ago, model, never};
+use loom::cell::UnsafeCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+
+/// What work uses, and a closer takes away. `loom` itself knows who has it when; the rest is for
+/// the words.
+struct Memory {
+    mapped: UnsafeCell<bool>,
+    users: AtomicUsize,
+}
+
+// SAFETY: that no two threads use `mapped` at once is what the models show: `loom` watches.
+unsafe impl Sync for Memory {}
+// SAFETY: it is owned.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { mapped: UnsafeCell::new(true), users: AtomicUsize::new(0) })
+    }
+
+    /// Work that uses it.
+    fn work(&self) {
+        self.users.fetch_add(1, SeqCst);
+        yield_now();
+        // SAFETY: read only; see above.
+        self.mapped.with(|mapped| assert!(unsafe { *mapped }, "work was submitted while the gate was shut"));
+        self.users.fetch_sub(1, SeqCst);
+    }
+
+    /// Takes it away, and gives it back.
+    fn switch(&self) {
+        self.set_mapped(false);
+        yield_now();
+        self.set_mapped(true);
+    }
+
+    fn set_mapped(&self, now: bool) {
+        assert_eq!(self.users.load(SeqCst), 0, "a thread is inside the shut gate");
+        // SAFETY: nobody else uses it; see above.
+        self.mapped.with_mut(|mapped| unsafe { *mapped = now });
+    }
+}
+
+/// Shuts the gate, does something, and opens it.
+fn while_shut(doing: impl FnOnce()) {
+    assert!(GATE.shut(never()));
+    doing();
+    GATE.open();
+}
+
+fn works(memory: &Memory) -> Result<(), Failed> {
+    let work = || {
+        memory.work();
+        Ok(())
+    };
+    submit(work, Err)
+}
+
+/// Two threads submit while another one shuts the gate and opens it.
+fn nobody_is_inside(fence: Fence, is_first: bool) {
+    GATE.start(false, fence);
+    let memory = Memory::new();
+    let submitters = [(); 2].map(|()| {
+        let memory = memory.clone();
+        spawn(move || {
+            if !is_first {
+                Record::of_thread_or_new();
+            }
+            works(&memory)
+        })
+    });
+    while_shut(|| memory.switch());
+    submitters.into_iter().for_each(|submitter| submitter.join().unwrap().unwrap());
+}
+
+#[test]
+fn nobody_is_inside_a_gate_that_was_shut_by_membarrier() {
+    model(2, || nobody_is_inside(Fence::ByCloser, false));
+}
+
+#[test]
+fn nobody_is_inside_a_gate_whose_threads_fence() {
+    model(2, || nobody_is_inside(Fence::ByThreads, false));
+}
+
+#[test]
+fn nobody_submits_for_the_first_time_inside_a_shut_gate() {
+    model(2, || nobody_is_inside(Fence::ByCloser, true));
+}
+
+/// Two threads begin while the record of one that has ended lies there.
+#[test]
+fn nobody_is_inside_a_shut_gate_with_the_record_of_another() {
+    model(2, || {
+        spawn(|| _ = Record::of_thread_or_new()).join().unwrap();
+        nobody_is_inside(Fence::ByCloser, true);
+    });
+}
+
+/// All who wait are woken, whoever comes meanwhile.
+#[test]
+fn all_who_wait_at_the_closed_gate_are_let_in_when_it_opens() {
+    model(2, || {
+        GATE.start(true, Fence::ByCloser);
+        let memory = Memory::new();
+        let submitters = [(); 2].map(|()| {
+            let memory = memory.clone();
+            spawn(move || works(&memory))
+        });
+        memory.switch();
+        GATE.open();
+        assert!(submitters.into_iter().all(|submitter| submitter.join().unwrap() == Ok(())));
+    });
+}
+
+/// Whoever is woken may find the gate shut again.
+#[test]
+fn who_waits_at_the_closed_gate_is_let_in_at_some_opening() {
+    model(4, || {
+        GATE.start(true, Fence::ByCloser);
+        let memory = Memory::new();
+        let submitter = {
+            let memory = memory.clone();
+            spawn(move || works(&memory))
+        };
+        memory.switch();
+        GATE.open();
+        while_shut(|| memory.switch());
+        assert_eq!(submitter.join().unwrap(), Ok(()));
+    });
+}
+
+#[test]
+fn who_waits_at_a_gate_that_fails_is_told_so_and_nobody_is_let_in() {
+    model(2, || {
+        GATE.start(true, Fence::ByCloser);
+        let memory = Memory::new();
+        memory.set_mapped(false);
+        let submitters = [(); 2].map(|()| {
+            let memory = memory.clone();
+            spawn(move || works(&memory))
+        });
+        let at_boundary = spawn(|| GATE.boundary(1));
+        GATE.fail();
+        assert!(submitters.into_iter().all(|submitter| submitter.join().unwrap() == Err(Failed)));
+        at_boundary.join().unwrap();
+    });
+}
+
+/// A driver's function may call another one that is gated.
+#[test]
+fn who_is_inside_is_not_stopped_again() {
+    model(3, || {
+        GATE.start(false, Fence::ByCloser);
+        let memory = Memory::new();
+        let nested = {
+            let memory = memory.clone();
+            spawn(move || submit(|| works(&memory), Err))
+        };
+        while_shut(|| memory.switch());
+        assert_eq!(nested.join().unwrap(), Ok(()));
+    });
+}
+
+/// A program with boundaries, and a closer that waits for the second one until the program is
+/// over.
+#[test]
+fn who_was_waited_for_at_a_boundary_stays_there_until_the_gate_opens() {
+    model(4, || {
+        GATE.start(false, Fence::ByCloser);
+        let memory = Memory::new();
+        let closer = {
+            let memory = memory.clone();
+            spawn(move || {
+                let waited = GATE.wait_for_boundary(2, never());
+                if waited == BoundaryWait::Reached {
+                    memory.set_mapped(false);
+                    assert!(GATE.shut(never()));
+                    memory.set_mapped(true);
+                }
+                GATE.open();
+                waited
+            })
+        };
+        for count in 1..=2 {
+            works(&memory).unwrap();
+            GATE.boundary(count);
+        }
+        works(&memory).unwrap();
+        GATE.give_up_closing();
+        assert_ne!(closer.join().unwrap(), BoundaryWait::Deadline);
+    });
+}
+
+/// The deadline comes at any moment of the program's.
+#[test]
+fn nobody_passes_a_boundary_while_the_gate_is_shut() {
+    model(4, || {
+        GATE.start(false, Fence::ByCloser);
+        let is_shut = Arc::new(AtomicBool::new(false));
+        let program = {
+            let is_shut = is_shut.clone();
+            spawn(move || {
+                for count in 1..=2 {
+                    let was_shut = is_shut.load(SeqCst);
+                    GATE.boundary(count);
+                    assert!(
+                        !(was_shut && is_shut.load(SeqCst)),
+                        "a boundary was passed while the gate was shut"
+                    );
+                }
+            })
+        };
+        assert_ne!(GATE.wait_for_boundary(9, long_ago()), BoundaryWait::GivenUp);
+        while_shut(|| {
+            is_shut.store(true, SeqCst);
+            yield_now();
+            is_shut.store(false, SeqCst);
+        });
+        program.join().unwrap();
+    });
+}
+
+#[test]
+fn who_waits_for_a_boundary_is_told_when_the_session_is_over() {
+    model(4, || {
+        let closer = spawn(|| GATE.wait_for_boundary(0, never()));
+        GATE.give_up_closing();
+        assert_eq!(closer.join().unwrap(), BoundaryWait::GivenUp);
+    });
+}
