@@ -42,6 +42,7 @@ mod drain;
 mod driver;
 mod extents;
 mod gate;
+mod greeting;
 mod hooks;
 mod link;
 mod liveness;

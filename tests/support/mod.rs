@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 pub mod deaths;
+pub mod faults;
 pub mod patience;
 pub mod training;
 pub mod users;
@@ -84,6 +85,17 @@ impl Manager {
                 return status;
             }
             assert!(began.elapsed() < PATIENCE, "it did not come to this: {status:#?}");
+        }
+    }
+
+    /// Waits until `wanted` holds of the status, of a manager that does not always tell it.
+    pub fn comes_to(&self, wanted: impl Fn(&Status) -> bool) {
+        let began = Instant::now();
+        loop {
+            match self.try_status() {
+                Ok(status) if wanted(&status) => return,
+                other => assert!(began.elapsed() < PATIENCE, "it did not come to this: {other:#?}"),
+            }
         }
     }
 

@@ -89,7 +89,7 @@ fn serve(link: &mut Link, gpu: Rc<Gpu>, config: &MoverConfig) -> anyhow::Result<
             Ok((ToMover::End, _)) => return Ok(()),
             Ok((ToMover::Will(will), fds)) => {
                 let state = fds.into_iter().next().context("a will came without its state file")?;
-                orphanage = Some(Orphanage::of(config.gpu, will, state));
+                orphanage = Some(Orphanage::of(config.gpu, will, state, link));
             }
             Ok((order, fds)) => match mover.handle(order, fds) {
                 Ok(answers) => {

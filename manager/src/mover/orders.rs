@@ -64,7 +64,7 @@ impl Mover {
         // The manager has the slabs before it hears that bytes are saved in them.
         let mut answers = self.slab_news();
         answers.extend(answer);
-        match self.store.tidy().and_then(|anew| anew.then(|| self.store.share_journal()).transpose()) {
+        match self.store.tidy() {
             Ok(anew) => answers.extend(anew.map(index)),
             Err(error) => tracing::warn!(%error, "the save index cannot be written anew"),
         }

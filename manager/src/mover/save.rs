@@ -33,12 +33,15 @@ pub struct Store<T: Tier> {
     tier: T,
     index: Index,
     journal: Journal,
+    /// Tenants that are gone, of which that could not be noted. Their bytes stay until it is: what
+    /// the next mover takes for saved must not be overwritten.
+    gone: Vec<TenantId>,
 }
 
 impl<T: Tier> Store<T> {
     /// A store that holds nothing.
     pub fn new(tier: T) -> io::Result<Self> {
-        Ok(Self { tier, index: Index::default(), journal: Journal::new()? })
+        Ok(Self { tier, index: Index::default(), journal: Journal::new()?, gone: Vec::new() })
     }
 
     /// Takes over the index of a mover that died, without what was done by the orders in `again`.
@@ -54,13 +57,18 @@ impl<T: Tier> Store<T> {
         self.journal.share()
     }
 
-    /// Begins the journal anew if most of it does not count any more; `true`: it did.
-    pub fn tidy(&mut self) -> io::Result<bool> {
-        let stale = self.journal.is_stale(&self.index);
-        if stale {
-            self.journal = Journal::of(&self.index)?;
+    /// Forgets whom it could not forget before, and begins the journal anew if most of it does not
+    /// count any more: then the result is a descriptor of the new one. On an error the old one stays
+    /// the journal: what the manager holds and what is written to is one file.
+    pub fn tidy(&mut self) -> io::Result<Option<OwnedFd>> {
+        std::mem::take(&mut self.gone).into_iter().for_each(|tenant| self.forget(tenant));
+        if !self.journal.is_stale(&self.index) {
+            return Ok(None);
         }
-        Ok(stale)
+        let journal = Journal::of(&self.index)?;
+        let shared = journal.share()?;
+        self.journal = journal;
+        Ok(Some(shared))
     }
 
     /// The tier.
@@ -137,8 +145,8 @@ impl<T: Tier> Store<T> {
     /// Forgets all of a tenant's saved bytes.
     pub fn forget(&mut self, tenant: TenantId) {
         if let Err(error) = self.journal.gone(tenant) {
-            // The bytes stay for the next mover, if there is one, until that is replaced too.
             tracing::warn!(%error, %tenant, "it cannot be noted that saved bytes are forgotten");
+            return self.gone.push(tenant);
         }
         let extents = self.index.forget(tenant);
         self.free(extents);
