@@ -77,16 +77,43 @@ fn a_fault_in_a_job_hurts_it_alone() {
 }
 
 #[test]
-fn a_fault_in_a_mover_loses_no_byte() {
+fn who_cannot_be_prepared_does_not_run_beside_the_others() {
+    let manager = manager(None);
+    for (call, nth, error) in &OF_JOBS[..2] {
+        let faults = Faults::of_system("job", call, *nth, error);
+        let refused = Worker::start(&manager, "refused", 1, Some(&faults)).err().unwrap();
+        assert!(refused.contains("CUDA_ERROR_SYSTEM_NOT_READY"), "{call}: {refused}");
+    }
+}
+
+#[test]
+fn what_cannot_be_noted_misleads_no_other_mover() {
+    let faults = Faults::of_system("mover", "pwrite", 3, "ENOSPC");
+    let manager = manager(Some(&faults));
+    until_struck(&faults, || {
+        let come = |name: &str| Worker::start(&manager, name, 1, None).unwrap();
+        // Two of them are saved, and forgotten when they end.
+        let mut jobs = ["a", "b", "c"].map(come);
+        jobs.iter_mut().for_each(|job| job.check().unwrap());
+        drop(jobs);
+        let mut jobs = ["d", "e"].map(come);
+        kill_movers(&manager);
+        jobs.iter_mut().for_each(|job| job.check().unwrap());
+    });
+    manager.status_when(nothing_is_held);
+}
+
+#[test]
+fn a_fault_in_a_mover_is_noticed_by_nobody() {
     let mut total = 0;
     for (call, nth, error) in OF_MOVERS {
         let faults = Faults::of_system("mover", call, nth, error);
         let manager = manager(Some(&faults));
         until_struck(&faults, || {
             // Memory for saved bytes is got for those that come, and given back when they go.
-            let mut jobs = [None, None, None];
-            Worker::each_works(&manager, &mut jobs);
-            Worker::each_works(&manager, &mut jobs);
+            let come = |name: &str| Worker::start(&manager, name, 1, None).unwrap();
+            let mut jobs = ["a", "b", "c"].map(come);
+            jobs.iter_mut().for_each(|job| job.check().unwrap());
         });
         total += faults.count();
         manager.status_when(nothing_is_held);

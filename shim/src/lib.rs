@@ -54,6 +54,7 @@ mod proc_address;
 mod process;
 mod reunion;
 mod settings;
+mod spare;
 mod status;
 mod symbols;
 mod tenant;

@@ -18,6 +18,7 @@ use crate::liveness::Moment;
 use crate::log::{info, warning};
 use crate::reunion::Session;
 use crate::settings::{self, Settings};
+use crate::spare::Spares;
 use crate::status::Status;
 use crate::tenant::Tenant;
 use parking_lot::{Condvar, Mutex};
@@ -56,6 +57,8 @@ pub struct Process {
     pub tenants: Tenants,
     /// The streams that are capturing.
     pub captures: Captures,
+    /// For its live maps: one for each tenant.
+    pub spares: Spares,
     boundaries: AtomicU64,
     switches: AtomicU64,
 }
@@ -172,6 +175,7 @@ impl Process {
             contexts: Contexts::default(),
             tenants: Tenants::default(),
             captures: Captures::default(),
+            spares: Spares::default(),
             boundaries: AtomicU64::new(0),
             switches: AtomicU64::new(0),
         }
@@ -231,6 +235,7 @@ impl Process {
             Reply::Attached { tenant, layout } => {
                 let tenant: &'static Tenant = Box::leak(Box::new(Tenant::new(tenant, device, layout, row)));
                 tenant.publish_name(self);
+                self.spares.keep(row + 1);
                 info!("{} on {gpu}", tenant.id);
                 Ok(tenant)
             }

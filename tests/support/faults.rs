@@ -39,7 +39,7 @@ impl Faults {
 
 /// So many faults of each kind; more where that is asked for.
 pub fn wanted() -> usize {
-    std::env::var("FAULTS").map_or(4, |count| count.parse().unwrap())
+    std::env::var("FAULTS").map_or(3, |count| count.parse().unwrap())
 }
 
 /// Works until so many faults have struck. One round in which none did is one of too many calls of

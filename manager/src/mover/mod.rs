@@ -75,7 +75,7 @@ pub fn run(connection: Connection, config: MoverConfig) -> anyhow::Result<()> {
 }
 
 fn refuse(link: &mut Link, error: &dyn std::error::Error) -> anyhow::Result<()> {
-    tracing::warn!(%error, "the GPU is not usable");
+    tracing::warn!(%error, "this mover is of no use, and ends");
     let message = FromMover::Unusable { reason: error.to_string() };
     Ok(link.say(Answer { message, fds: Vec::new() })?)
 }

@@ -55,11 +55,12 @@ impl Mover {
     /// Carries one order out, and says what the manager is to be told, in this order.
     ///
     /// # Errors
-    /// What a mover before this one held cannot be taken over.
+    /// What a mover before this one held cannot be taken over; or what this one has done cannot be
+    /// noted, and another, which begins with a short index, has to do it again.
     pub fn handle(&mut self, order: ToMover, fds: Vec<OwnedFd>) -> Result<Vec<Answer>, OrderError> {
         let answer = match order {
             ToMover::Adopt { pieces, slabs, again } => return self.adopt(&pieces, &slabs, again, fds),
-            order => self.obey(order),
+            order => self.obey(order)?,
         };
         // The manager has the slabs before it hears that bytes are saved in them.
         let mut answers = self.slab_news();
@@ -126,7 +127,7 @@ impl Mover {
     }
 
     /// Carries out one order that may fail; `None` when it is not answered.
-    fn obey(&mut self, order: ToMover) -> Option<Answer> {
+    fn obey(&mut self, order: ToMover) -> Result<Option<Answer>, OrderError> {
         let began = Instant::now();
         let (step, outcome) = match order {
             ToMover::Make { step, pieces } => (step, self.make(&pieces)),
@@ -138,12 +139,15 @@ impl Mover {
             ToMover::Destroy { step, pieces } => (step, self.destroy(&pieces)),
             ToMover::Measure { step } => (step, self.measure()),
             ToMover::Forget { tenant } => {
-                self.store.forget(tenant);
-                return None;
+                self.store.forget(tenant)?;
+                return Ok(None);
             }
-            ToMover::Adopt { .. } | ToMover::Will(_) | ToMover::Heard | ToMover::End => return None,
+            ToMover::Adopt { .. } | ToMover::Will(_) | ToMover::Heard | ToMover::End => return Ok(None),
         };
-        Some(answer(step, outcome, began))
+        match outcome {
+            Err(error @ OrderError::Unnoted(_)) => Err(error),
+            outcome => Ok(Some(answer(step, outcome, began))),
+        }
     }
 
     fn make(&mut self, wanted: &[(PieceId, u64)]) -> Result<Outcome, OrderError> {

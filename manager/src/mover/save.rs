@@ -33,15 +33,12 @@ pub struct Store<T: Tier> {
     tier: T,
     index: Index,
     journal: Journal,
-    /// Tenants that are gone, of which that could not be noted. Their bytes stay until it is: what
-    /// the next mover takes for saved must not be overwritten.
-    gone: Vec<TenantId>,
 }
 
 impl<T: Tier> Store<T> {
     /// A store that holds nothing.
     pub fn new(tier: T) -> io::Result<Self> {
-        Ok(Self { tier, index: Index::default(), journal: Journal::new()?, gone: Vec::new() })
+        Ok(Self { tier, index: Index::default(), journal: Journal::new()? })
     }
 
     /// Takes over the index of a mover that died, without what was done by the orders in `again`.
@@ -57,11 +54,10 @@ impl<T: Tier> Store<T> {
         self.journal.share()
     }
 
-    /// Forgets whom it could not forget before, and begins the journal anew if most of it does not
-    /// count any more: then the result is a descriptor of the new one. On an error the old one stays
-    /// the journal: what the manager holds and what is written to is one file.
+    /// Begins the journal anew if most of it does not count any more: then the result is a descriptor
+    /// of the new one. On an error the old one stays the journal: what the manager holds and what is
+    /// written to is one file.
     pub fn tidy(&mut self) -> io::Result<Option<OwnedFd>> {
-        std::mem::take(&mut self.gone).into_iter().for_each(|tenant| self.forget(tenant));
         if !self.journal.is_stale(&self.index) {
             return Ok(None);
         }
@@ -137,20 +133,18 @@ impl<T: Tier> Store<T> {
         let parts = deal(&moves, &extents);
         gpu.copy_in(&self.transfers(pieces, &parts)?)?;
         death::point("restore:bytes");
-        self.journal.restored(step, tenant, &moves)?;
+        self.journal.restored(step, tenant, &moves).map_err(OrderError::Unnoted)?;
         self.remove(tenant, &moves);
         Ok(total(&moves))
     }
 
     /// Forgets all of a tenant's saved bytes.
-    pub fn forget(&mut self, tenant: TenantId) {
-        if let Err(error) = self.journal.gone(tenant) {
-            tracing::warn!(%error, %tenant, "it cannot be noted that saved bytes are forgotten");
-            return self.gone.push(tenant);
-        }
+    pub fn forget(&mut self, tenant: TenantId) -> Result<(), OrderError> {
+        self.journal.gone(tenant).map_err(OrderError::Unnoted)?;
         let extents = self.index.forget(tenant);
         self.free(extents);
         self.tier.trim();
+        Ok(())
     }
 
     fn check_not_saved(&self, tenant: TenantId, m: &Move) -> Result<(), OrderError> {
