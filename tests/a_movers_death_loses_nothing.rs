@@ -4,7 +4,7 @@
 mod support;
 
 use std::path::PathBuf;
-use support::deaths::{Killer, check, kill_movers, oversubscribed};
+use support::deaths::{Killer, check, children, kill_movers, oversubscribed};
 use support::training::{Training, alone, without_boundaries};
 use support::{Jobs, MIB, Manager, Probe, Status, nothing_is_used, open_files, train_digits};
 
