@@ -42,7 +42,9 @@ fn a_job_that_has_descriptors_again_goes_on() {
     // Its connection too is made anew.
     job.ask("feed").unwrap();
     job.ask("cut").unwrap();
-    job.ask(&format!("alloc more {MIB}")).unwrap();
+    // What it could not take may be measured as somebody else's until it is scrubbed.
+    let had = (0..1000).any(|_| job.ask(&format!("alloc more {MIB}")).is_ok());
+    assert!(had, "it has descriptors again, and no memory");
     job.check().unwrap();
     drop(job);
     manager.status_when(nothing_is_held);
