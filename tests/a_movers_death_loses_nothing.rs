@@ -4,7 +4,7 @@
 mod support;
 
 use std::path::{Path, PathBuf};
-use support::deaths::{Killer, MESSAGES, check, oversubscribed, points};
+use support::deaths::{Killer, MESSAGES, check, children, kill_movers, oversubscribed, points};
 use support::training::{Bystander, Training, alone, without_boundaries};
 use support::{Jobs, MIB, Manager, Probe, Status, files_but_pieces, nothing_is_used, train_digits};
 
@@ -26,26 +26,6 @@ const POINTS: [&str; 10] = [
 
 fn replacements(status: &Status) -> u64 {
     status.gpus[0].mover.replacements
-}
-
-/// The processes whose parent is `parent`.
-fn children(parent: u32) -> Vec<u32> {
-    let parent_of = |pid: u32| -> Option<u32> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
-    };
-    let pids = std::fs::read_dir("/proc")
-        .unwrap()
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    pids.filter(|pid| parent_of(*pid) == Some(parent)).collect()
-}
-
-fn kill_mover(manager: &Manager) {
-    for mover in children(manager.pid()) {
-        // SAFETY: a signal to a child of our own manager's, which cannot be anybody else's yet: the
-        // manager waits for it, and only then is its number free.
-        unsafe { libc::kill(mover as i32, libc::SIGKILL) };
-    }
 }
 
 /// Has `work` done until the mover has died there and another has everything.
@@ -80,7 +60,7 @@ fn a_mover_that_dies_at_any_point_is_replaced_and_no_byte_is_lost() {
     for _ in 0..3 {
         let before = replacements(&manager.status());
         killer.order("adopt");
-        kill_mover(manager);
+        kill_movers(manager);
         manager.status_when(|status| replacements(status) > before && killer.is_obeyed());
         check(&mut jobs);
     }
@@ -91,7 +71,7 @@ fn a_mover_that_dies_at_any_point_is_replaced_and_no_byte_is_lost() {
     // Memory of the dead movers' contexts is back: nothing lies outside of pieces.
     manager.status_when(|status| status.gpus[0].outsider_bytes == Some(0));
     let files = files_but_pieces(manager.pid());
-    kill_mover(manager);
+    kill_movers(manager);
     manager.status_when(|now| replacements(now) > replacements(&status));
     check(&mut jobs);
     // Slabs and the index are held once; of a connection that is just gone, some may still be closing.
@@ -108,7 +88,7 @@ fn a_mover_killed_at_random_moments_loses_no_byte() {
     for _ in 0..20 {
         let count = replacements(&manager.status());
         check(&mut jobs[..1]);
-        kill_mover(&manager);
+        kill_movers(&manager);
         check(&mut jobs);
         manager.status_when(|status| replacements(status) > count);
     }
@@ -136,7 +116,7 @@ fn a_training_whose_movers_are_killed_ends_as_alone() {
             break status;
         }
         (count, switched) = (replacements(&status) + 1, switches(&status));
-        kill_mover(&manager);
+        kill_movers(&manager);
     };
     assert!(replacements(&status) > 0);
     println!("{:?}", status.gpus[0].mover);

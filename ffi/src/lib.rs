@@ -1,8 +1,10 @@
 //! What both sides of Tidegate must agree on, bit for bit; no policy.
 //!
 //! - [`cuda`]: the one table of driver functions, and the loaded driver;
+//! - [`os`]: the system calls that can fail for lack of something;
 //! - [`wire`]: what shim, manager, mover and command say to each other.
 
 pub mod cuda;
+pub mod os;
 pub mod units;
 pub mod wire;

@@ -4,11 +4,12 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 use std::fs::read_to_string;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
+use tidegate_ffi::os;
 
 /// A process, whatever becomes of its number: as long as the machine runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -36,7 +37,7 @@ impl ProcessName {
 
     /// A handle of the process, if it lives.
     pub fn open(self) -> Option<OwnedFd> {
-        let process = pidfd_open(Pid::from_raw(self.pid)?, PidfdFlags::empty()).ok()?;
+        let process = os::process_handle(Pid::from_raw(self.pid)?).ok()?;
         // Asked after it was opened: what has the number now is what was opened.
         (Self::of(self.pid) == Some(self) && !is_dead(&process)).then_some(process)
     }

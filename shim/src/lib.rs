@@ -46,6 +46,7 @@ mod gate;
 #[cfg(test)]
 #[path = "gate/tests.rs"]
 mod gate_tests;
+mod greeting;
 mod hooks;
 mod link;
 mod liveness;
@@ -57,6 +58,7 @@ mod proc_address;
 mod process;
 mod reunion;
 mod settings;
+mod spare;
 mod status;
 mod symbols;
 mod sync;

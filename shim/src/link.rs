@@ -27,6 +27,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_ffi::units::{PieceId, Step, TenantId};
+use tidegate_ffi::wire::Parcel;
 use tidegate_ffi::wire::line::{Line, Numbered};
 use tidegate_ffi::wire::message::{FromShim, Layout, Placed, ToShim};
 
@@ -61,7 +62,7 @@ pub enum Reply {
     Leased {
         /// Where the pieces go.
         pieces: Vec<Placed>,
-        /// Their handles, in order.
+        /// Their handles, in order; fewer, where the process has no descriptors left.
         handles: Vec<OwnedFd>,
         /// More follow.
         more: bool,
@@ -190,8 +191,9 @@ impl Link {
 
     fn read_from(&self, connection: &Connection, orders: &Sender<Order>) -> End {
         loop {
-            let (letter, fds) = match connection.receive::<Numbered<ToShim>>() {
-                Ok(received) => received,
+            // Where descriptors are lost, whoever uses them misses them, and says so.
+            let Parcel { message: letter, fds, .. } = match connection.receive_parcel::<Numbered<ToShim>>() {
+                Ok(parcel) => parcel,
                 Err(error) => {
                     info!("the connection to the manager has ended: {error}");
                     return End::Parted;

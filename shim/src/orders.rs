@@ -15,7 +15,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use tidegate_ffi::units::{Step, TenantId};
-use tidegate_ffi::wire::live;
 use tidegate_ffi::wire::message::{Drained, FromShim, ToShim};
 
 /// How often a watched process looks whether it submits anything.
@@ -187,7 +186,7 @@ fn report(
     took: Duration,
 ) -> Result<(Drained, Vec<OwnedFd>), String> {
     let (tenants, now) = (process.tenants.all(), process.now());
-    let maps = tenants.iter().map(|tenant| live::write(&tenant.live_ranges(now)));
+    let maps = tenants.iter().map(|tenant| process.spares.write(&tenant.live_ranges(now)));
     let maps = maps.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
     for tenant in &tenants {
         let unmapped = with_context_of(process, tenant, Tenant::unmap_arriving);
@@ -205,7 +204,9 @@ fn report(
 }
 
 fn open(process: &Process) {
-    process.tenants.all().into_iter().for_each(Tenant::reopen);
+    let tenants = process.tenants.all();
+    process.spares.keep(tenants.len());
+    tenants.into_iter().for_each(Tenant::reopen);
     process.publish_gate(0);
     GATE.open();
 }

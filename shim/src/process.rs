@@ -12,33 +12,26 @@
 use crate::contexts::Contexts;
 use crate::driver;
 use crate::gate::{Fence, GATE};
-use crate::link::{Gone, Link, Order, Reply};
+use crate::greeting::{Kit, Met, NoManager, Welcome, meet};
+use crate::link::{Gone, Link, Reply};
 use crate::liveness::Moment;
 use crate::log::{info, warning};
-use crate::orders;
-use crate::outgoing::Letter;
-use crate::reunion::{HANDSHAKE, Session, Watch};
+use crate::reunion::Session;
 use crate::settings::{self, Settings};
+use crate::spare::Spares;
 use crate::status::Status;
 use crate::tenant::Tenant;
-use crate::threads;
 use parking_lot::{Condvar, Mutex};
-use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::collections::HashSet;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
-use std::sync::mpsc::channel;
-use std::time::Instant;
 use tidegate_ffi::cuda::sys::{CUdevice, CUdeviceptr};
-use tidegate_ffi::wire::line::{Line, Numbered};
-use tidegate_ffi::wire::message::{FromShim, JobClaim, Ticket, ToManager, ToShim};
+use tidegate_ffi::os::faults;
+use tidegate_ffi::wire::Mapped;
+use tidegate_ffi::wire::message::{FromShim, JobClaim};
 use tidegate_ffi::wire::page::{MAX_TENANTS, Page};
-use tidegate_ffi::wire::{Connection, Mapped, ReceiveError, SendError, socket_candidates};
 
 const NOT_STARTED: u8 = 0;
 const STARTING: u8 = 1;
@@ -64,6 +57,8 @@ pub struct Process {
     pub tenants: Tenants,
     /// The streams that are capturing.
     pub captures: Captures,
+    /// For its live maps: one for each tenant.
+    pub spares: Spares,
     boundaries: AtomicU64,
     switches: AtomicU64,
 }
@@ -110,6 +105,12 @@ pub fn start() -> Result<(), Status> {
                 PROCESS.store(ptr::from_ref(process).cast_mut(), Ordering::Release);
                 ACTIVE
             }
+            Err(error @ NoManager::Unprepared(_)) => {
+                // Not without Tidegate: a manager is there, and others share the GPU.
+                warning!("{error}; it cannot use CUDA now");
+                STATE.store(NOT_STARTED, Ordering::Release);
+                return Err(Status::NOT_READY);
+            }
             Err(reason) => {
                 warning!("{reason}; running without Tidegate");
                 INERT
@@ -125,25 +126,11 @@ fn outcome() -> Result<(), Status> {
     if insists { Err(Status::NOT_READY) } else { Ok(()) }
 }
 
-/// Why the process runs without Tidegate.
-#[derive(Debug, thiserror::Error)]
-enum NoManager {
-    #[error("no manager answers at {0} (start one with `tidegate manager`, or use `tidegate run`)")]
-    Nobody(String),
-    #[error("the manager refused this process: {0}")]
-    Refused(String),
-    #[error("the manager at {0} did not answer: {1}")]
-    Silent(String, String),
-    #[error("the manager at {0} has ended, and no other has taken its place")]
-    Dead(String),
-    #[error("this process could not be prepared: {0}")]
-    System(String),
-}
-
 fn begin() -> Result<&'static Process, NoManager> {
+    faults::begin("job");
     let settings = Settings::read();
-    let (page, page_file) = Page::create().map_err(|error| NoManager::System(error.to_string()))?;
-    let (connection, path, Welcome { closed, ticket, line }) = meet(&settings, page_file.as_fd())?;
+    let Met { connection, path, kit, welcome } = meet(&settings)?;
+    let (Kit { page, page_file, crew }, Welcome { closed, ticket, line }) = (kit, welcome);
     // The program may change its directory before the socket is looked for again.
     let socket = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
     let (connection, session) = (Arc::new(connection), Session { socket, ticket, page: page_file });
@@ -151,99 +138,9 @@ fn begin() -> Result<&'static Process, NoManager> {
     let process: &'static Process = Box::leak(Box::new(Process::new(link, page, settings)));
     GATE.start(closed, Fence::cheapest());
     process.publish_gate(if closed { 2 } else { 0 });
-    process.start_threads(connection).map_err(|error| {
-        GATE.disable();
-        process.link.hang_up(&Gone::because("this process could not be prepared"));
-        NoManager::System(error.to_string())
-    })?;
+    crew.serve(process, connection);
     info!("connected to the manager at {}", path.display());
     Ok(process)
-}
-
-/// Finds a manager and says hello to it. A program that was announced to one, or whose hello one may
-/// have heard, does not go without because that manager has died just now: it greets the next one.
-fn meet(settings: &Settings, page: BorrowedFd<'_>) -> Result<(Connection, PathBuf, Welcome), NoManager> {
-    let end = Instant::now() + HANDSHAKE;
-    let mut expected = matches!(settings.claim, JobClaim::Token(_));
-    loop {
-        // Before it is tried: what comes after that is seen.
-        let watch = socket_candidates().first().and_then(|path| Watch::of(path).ok());
-        let met = connect().and_then(|(connection, path)| {
-            let welcome = greet(&connection, settings, page);
-            welcome
-                .map_err(|error| error.at(path.display().to_string()))
-                .map(|welcome| (connection, path, welcome))
-        });
-        match &met {
-            Err(NoManager::Dead(_)) => expected = true,
-            Err(NoManager::Nobody(_)) if expected => {}
-            _ => return met,
-        }
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() || !watch.is_some_and(|watch| watch.sees_within(left)) {
-            return met;
-        }
-    }
-}
-
-fn connect() -> Result<(Connection, PathBuf), NoManager> {
-    let candidates = socket_candidates();
-    for path in &candidates {
-        if let Ok(connection) = Connection::connect(path) {
-            return Ok((connection, path.clone()));
-        }
-    }
-    let tried: Vec<String> = candidates.iter().map(|path| path.display().to_string()).collect();
-    Err(NoManager::Nobody(tried.join(" or ")))
-}
-
-/// How the first exchange failed.
-enum Unwelcome {
-    Refused(String),
-    Silent(String),
-    /// The connection has ended.
-    Dead,
-}
-
-impl Unwelcome {
-    fn at(self, path: String) -> NoManager {
-        match self {
-            Self::Refused(reason) => NoManager::Refused(reason),
-            Self::Silent(reason) => NoManager::Silent(path, reason),
-            Self::Dead => NoManager::Dead(path),
-        }
-    }
-}
-
-/// What the manager said to the hello.
-struct Welcome {
-    /// Whether the gate starts closed.
-    closed: bool,
-    ticket: Ticket,
-    line: Line<Letter>,
-}
-
-/// Says hello.
-fn greet(connection: &Connection, settings: &Settings, page: BorrowedFd<'_>) -> Result<Welcome, Unwelcome> {
-    let silent = |error: &dyn std::fmt::Display| Unwelcome::Silent(error.to_string());
-    set_socket_timeout(connection, Timeout::Recv, Some(HANDSHAKE)).map_err(|error| silent(&error))?;
-    let mut line = Line::new();
-    let hello = FromShim::Hello(settings.claim.clone());
-    let said = line.say(Letter::new(hello.clone(), Vec::new())).map_err(|error| silent(&error))?;
-    connection.send(&ToManager::Shim(said.map(|_| hello)), &[page]).map_err(|error| match error {
-        SendError::Socket(Errno::PIPE | Errno::CONNRESET) => Unwelcome::Dead,
-        other => silent(&other),
-    })?;
-    let (answer, _) = connection.receive::<Numbered<ToShim>>().map_err(|error| match error {
-        ReceiveError::Closed | ReceiveError::Truncated => Unwelcome::Dead,
-        other => silent(&other),
-    })?;
-    set_socket_timeout(connection, Timeout::Recv, None).map_err(|error| silent(&error))?;
-    match line.hear(answer).map_err(|error| silent(&error))? {
-        Some(ToShim::Welcome { closed, ticket, .. }) => Ok(Welcome { closed, ticket, line }),
-        Some(ToShim::Refused { reason }) => Err(Unwelcome::Refused(reason)),
-        other => Err(Unwelcome::Silent(format!("it said {other:?} where a welcome was expected"))),
-    }
 }
 
 /// Makes forked children inert. Registered at the first `cuInit`, once.
@@ -278,20 +175,10 @@ impl Process {
             contexts: Contexts::default(),
             tenants: Tenants::default(),
             captures: Captures::default(),
+            spares: Spares::default(),
             boundaries: AtomicU64::new(0),
             switches: AtomicU64::new(0),
         }
-    }
-
-    fn start_threads(&'static self, connection: Arc<Connection>) -> std::io::Result<()> {
-        let (sender, receiver) = channel::<Order>();
-        threads::spawn("tidegate-gate", move || orders::carry_out(self, &receiver))?;
-        threads::spawn("tidegate-link", move || {
-            if catch_unwind(AssertUnwindSafe(|| self.link.read(connection, &sender))).is_err() {
-                // A reader that failed is as good as a manager that has refused the process.
-                self.link.hang_up(&Gone::because("it cannot be heard any more"));
-            }
-        })
     }
 
     /// The counts by which allocations age.
@@ -348,6 +235,7 @@ impl Process {
             Reply::Attached { tenant, layout } => {
                 let tenant: &'static Tenant = Box::leak(Box::new(Tenant::new(tenant, device, layout, row)));
                 tenant.publish_name(self);
+                self.spares.keep(row + 1);
                 info!("{} on {gpu}", tenant.id);
                 Ok(tenant)
             }

@@ -18,6 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use tidegate_ffi::os;
 use tidegate_ffi::wire::message::{Resume, Reunion, Ticket, ToManager};
 use tidegate_ffi::wire::{ReceiveError, SendError};
 
@@ -26,8 +27,8 @@ pub use tidegate_ffi::wire::Connection;
 /// How long a manager may take to answer the first message.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
 /// So often a manager is looked for without any sign of one: for a directory that cannot be
-/// watched.
-const TICK: Duration = Duration::from_secs(1);
+/// watched, and for a manager that had no place for us, and has one now.
+pub const TICK: Duration = Duration::from_secs(1);
 
 /// What it takes to go on with the session elsewhere.
 pub struct Session {
@@ -75,13 +76,7 @@ impl Session {
             if ticked {
                 at_tick();
             }
-            ticked = match &watch {
-                Some(watch) => !watch.sees_within(TICK),
-                None => {
-                    std::thread::sleep(TICK);
-                    true
-                }
-            };
+            ticked = !appears_within(watch.as_ref(), TICK);
         }
     }
 
@@ -93,6 +88,18 @@ impl Session {
         let (reunion, _) = connection.receive()?;
         set_socket_timeout(&connection, Timeout::Recv, None).map_err(std::io::Error::from)?;
         Ok((connection, reunion))
+    }
+}
+
+/// Waits until a manager appears, no longer than `patience`; whether one did. What cannot be watched
+/// appears unseen.
+pub fn appears_within(watch: Option<&Watch>, patience: Duration) -> bool {
+    match watch {
+        Some(watch) => watch.sees_within(patience),
+        None => {
+            std::thread::sleep(patience);
+            false
+        }
     }
 }
 
@@ -108,7 +115,7 @@ impl Watch {
         let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Errno::INVAL);
         };
-        let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        let events = os::file_events(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         inotify::add_watch(&events, directory, WatchFlags::CREATE | WatchFlags::MOVED_TO)?;
         Ok(Self { events, name: name.into() })
     }

@@ -13,7 +13,7 @@ use crate::driver::{Context, Current, synchronize};
 use crate::gate::{Arrival, Failed, GATE};
 use crate::link::{Gone, Reply};
 use crate::liveness::{Allocation, Liveness, Moment};
-use crate::log::info;
+use crate::log::{Level, Once, info};
 use crate::mapping::Ranges;
 use crate::process::Process;
 use crate::status::Status;
@@ -84,6 +84,9 @@ pub enum Shortage {
     /// A driver call failed.
     #[error(transparent)]
     Driver(#[from] DriverError),
+    /// Pieces came, but not their handles.
+    #[error("no file descriptors are left in this process (ulimit -n)")]
+    Descriptors,
     /// The manager sent pieces that do not fit the question.
     #[error("the manager sent pieces for other slots than were asked for")]
     Misplaced,
@@ -242,8 +245,11 @@ impl Tenant {
         handles: Vec<OwnedFd>,
     ) -> Result<(), Shortage> {
         let fits = pieces.iter().all(|piece| piece.class == class && claim.covers(piece));
-        if !fits || pieces.is_empty() || pieces.len() != handles.len() {
+        if !fits || pieces.is_empty() || pieces.len() < handles.len() {
             return Err(Shortage::Misplaced);
+        }
+        if pieces.len() > handles.len() {
+            return Err(Shortage::Descriptors);
         }
         self.ranges()?.map(pieces, handles)?;
         self.books().arriving.entry(step).or_default().extend_from_slice(pieces);
@@ -385,8 +391,11 @@ impl Tenant {
     pub fn map(&self, process: &Process, pieces: Vec<Placed>, handles: Vec<OwnedFd>) -> Result<(), Shortage> {
         let fits =
             pieces.iter().all(|p| self.books().classes[p.class.index()].arena.contains(p.slot, p.units));
-        if !fits || pieces.len() != handles.len() {
+        if !fits || pieces.len() < handles.len() {
             return Err(Shortage::Misplaced);
+        }
+        if pieces.len() > handles.len() {
+            return Err(Shortage::Descriptors);
         }
         let (missing, handles): (Vec<Placed>, Vec<OwnedFd>) = {
             let books = self.books();
@@ -535,6 +544,10 @@ fn explain(bytes: u64, class: Class, shortage: &Shortage) {
     match shortage {
         Shortage::Gone(gone) => {
             gone.explain(format_args!("what is allocated goes on, new memory cannot be had"));
+        }
+        Shortage::Descriptors => {
+            static SAID: Once = Once::new();
+            SAID.say(Level::Warn, format_args!("no room for {bytes} bytes of {class} memory: {shortage}"));
         }
         shortage => info!("no room for {bytes} bytes of {class} memory: {shortage}"),
     }

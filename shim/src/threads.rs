@@ -5,6 +5,8 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::thread::Builder;
+use tidegate_ffi::os;
 
 /// Enough for driver calls, and only address space until it is used.
 const STACK_BYTES: usize = 512 << 10;
@@ -12,7 +14,7 @@ const STACK_BYTES: usize = 512 << 10;
 /// Starts a thread that nobody joins.
 pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let _blocked = Blocked::all_signals();
-    std::thread::Builder::new().name(name.into()).stack_size(STACK_BYTES).spawn(body).map(drop)
+    os::start_thread(Builder::new().name(name.into()).stack_size(STACK_BYTES), body).map(drop)
 }
 
 /// The calling thread takes no signals; a thread that it starts inherits that.

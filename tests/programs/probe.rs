@@ -13,17 +13,20 @@
 //! hold NAME                    where NAME               (the files behind its addresses)
 //! fork                         a child that does nothing until nobody can order anything; its process id
 //! cut                          ends the library's connection to the manager; how many there were
+//! starve                       from now on no file descriptor can be had
+//! feed                         they can be had again
 //! ```
 
 use cudarc::driver::result;
 use cudarc::driver::sys::{CUcontext, CUdevice};
 use rustix::io::{FdFlags, fcntl_getfd};
 use rustix::net::{Shutdown, SocketAddrUnix, getpeername, shutdown};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::HashMap;
 use std::error::Error;
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::io::{BufRead, Write};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -67,6 +70,8 @@ impl Probe {
             ["info"] => info(),
             ["fork"] => fork(),
             ["cut"] => cut(),
+            ["starve"] => limit_descriptors(lowest_free()?),
+            ["feed"] => limit_descriptors(None),
             _ => Err(format!("unknown order {line:?}").into()),
         }
     }
@@ -204,6 +209,19 @@ fn cut() -> Answer {
         }
     }
     Ok(ended.to_string())
+}
+
+/// The number that the next descriptor would have.
+fn lowest_free() -> Result<Option<u64>, Box<dyn Error>> {
+    let next = std::fs::File::open("/dev/null")?;
+    Ok(Some(next.as_raw_fd() as u64))
+}
+
+/// From now on descriptors have lower numbers than `limit`; `None`: as low as the system wants.
+fn limit_descriptors(limit: Option<u64>) -> Answer {
+    let old = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.or(old.maximum), ..old })?;
+    Ok(String::new())
 }
 
 /// The path that a socket is connected to.

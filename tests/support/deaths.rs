@@ -102,3 +102,24 @@ pub fn check(jobs: &mut [Probe]) {
         job.tell("free x");
     }
 }
+
+/// Kills the movers that the manager has started.
+pub fn kill_movers(manager: &Manager) {
+    for mover in children(manager.pid()) {
+        // SAFETY: a signal to a child of our own manager's, which cannot be anybody else's yet: the
+        // manager waits for it, and only then is its number free.
+        unsafe { libc::kill(mover as i32, libc::SIGKILL) };
+    }
+}
+
+/// The processes whose parent is `parent`.
+pub fn children(parent: u32) -> Vec<u32> {
+    let parent_of = |pid: u32| -> Option<u32> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+    };
+    let pids = std::fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| parent_of(*pid) == Some(parent)).collect()
+}

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 pub mod deaths;
+pub mod faults;
 pub mod patience;
 pub mod training;
 pub mod users;
@@ -34,9 +35,25 @@ impl Manager {
 
     /// The same, with paths in its environment.
     pub fn start_with(gpus: &str, options: &[&str], environment: &[(&str, &Path)]) -> Self {
-        let directory = tempfile::tempdir().unwrap();
         let mut command = command();
         command.envs(environment.iter().copied());
+        Self::launch(command, gpus, options)
+    }
+
+    /// The same, with so many file descriptors for the manager and for each of its movers.
+    pub fn start_limited(descriptors: u32, gpus: &str, options: &[&str]) -> Self {
+        let tidegate = command();
+        let mut command = Command::new("sh");
+        command
+            .arg("-c")
+            .arg(format!("ulimit -n {descriptors} && exec \"$0\" \"$@\""))
+            .arg(tidegate.get_program());
+        command.env_remove("CARGO");
+        Self::launch(command, gpus, options)
+    }
+
+    fn launch(mut command: Command, gpus: &str, options: &[&str]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
         command.arg("manager").arg("--socket").arg(directory.path().join("socket"));
         command.args(["--software-gpu", gpus]).args(options).stdout(Stdio::piped()).process_group(0);
         let mut process = command.spawn().unwrap();
@@ -82,6 +99,17 @@ impl Manager {
                 return status;
             }
             assert!(began.elapsed() < PATIENCE, "it did not come to this: {status:#?}");
+        }
+    }
+
+    /// Waits until `wanted` holds of the status, of a manager that does not always tell it.
+    pub fn comes_to(&self, wanted: impl Fn(&Status) -> bool) {
+        let began = Instant::now();
+        loop {
+            match self.try_status() {
+                Ok(status) if wanted(&status) => return,
+                other => assert!(began.elapsed() < PATIENCE, "it did not come to this: {other:#?}"),
+            }
         }
     }
 

@@ -1,14 +1,11 @@
 //! One end of a Unix stream socket that carries frames and file descriptors.
 
 use super::codec::{self, CodecError, Header, MAX_FDS};
+use crate::os;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
-};
+use rustix::net::{RecvAncillaryBuffer, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde::{Serialize, de::DeserializeOwned};
-use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -29,6 +26,17 @@ pub struct Limits {
     pub fds: usize,
     /// How long one message may take, from its first byte to its last.
     pub patience: Duration,
+}
+
+/// A message that has come, with what the process could take of its file descriptors.
+#[derive(Debug)]
+pub struct Parcel<M> {
+    /// The message.
+    pub message: M,
+    /// Its descriptors (close-on-exec), in order, without the last `lost` of them.
+    pub fds: Vec<OwnedFd>,
+    /// So many more were sent, for which this process had no numbers: they are closed.
+    pub lost: usize,
 }
 
 /// A message as it travels, made before it is its turn.
@@ -78,6 +86,14 @@ pub enum ReceiveError {
         /// In fact.
         brought: usize,
     },
+    /// This process has no numbers for the file descriptors that came.
+    #[error("no file descriptors are left (ulimit -n): of {announced} that came, {brought} could be taken")]
+    NoDescriptors {
+        /// By the header.
+        announced: usize,
+        /// That could be taken.
+        brought: usize,
+    },
     /// The other side closed the connection inside a frame.
     #[error("the connection ended inside a message")]
     Truncated,
@@ -92,12 +108,12 @@ pub enum ReceiveError {
 impl Connection {
     /// Connects to a listening socket.
     pub fn connect(path: &Path) -> std::io::Result<Self> {
-        UnixStream::connect(path).map(Self::from)
+        os::connect(path).map(Self::from)
     }
 
     /// Two ends of a new connection.
     pub fn pair() -> std::io::Result<(Self, Self)> {
-        UnixStream::pair().map(|(a, b)| (a.into(), b.into()))
+        os::pair().map(|(a, b)| (a.into(), b.into()))
     }
 
     /// Sends one message with its file descriptors; returns when the kernel has all of it.
@@ -130,7 +146,7 @@ impl Connection {
         loop {
             let flags =
                 SendFlags::NOSIGNAL | if clock.runs() { SendFlags::DONTWAIT } else { SendFlags::empty() };
-            match sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut control, flags) {
+            match os::send(self.socket.as_fd(), bytes, &mut control, flags) {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) if clock.runs() => {
                     if !clock.wait_for(&self.socket, PollFlags::OUT)? {
@@ -144,6 +160,11 @@ impl Connection {
 
     /// Waits for one message and its file descriptors (close-on-exec).
     pub fn receive<M: DeserializeOwned>(&self) -> Result<(M, Vec<OwnedFd>), ReceiveError> {
+        self.receive_parcel()?.whole()
+    }
+
+    /// The same, where a message counts even if this process has no numbers for its descriptors.
+    pub fn receive_parcel<M: DeserializeOwned>(&self) -> Result<Parcel<M>, ReceiveError> {
         self.receive_frame(MAX_FDS, Clock::new(None))
     }
 
@@ -153,15 +174,16 @@ impl Connection {
         &self,
         limits: Limits,
     ) -> Result<(M, Vec<OwnedFd>), ReceiveError> {
-        self.receive_frame(limits.fds, Clock::new(Some(limits.patience)))
+        self.receive_frame(limits.fds, Clock::new(Some(limits.patience)))?.whole()
     }
 
     fn receive_frame<M: DeserializeOwned>(
         &self,
         most_fds: usize,
         clock: Clock,
-    ) -> Result<(M, Vec<OwnedFd>), ReceiveError> {
-        let mut incoming = Incoming { socket: &self.socket, fds: Vec::new(), most_fds, clock };
+    ) -> Result<Parcel<M>, ReceiveError> {
+        let mut incoming =
+            Incoming { socket: &self.socket, fds: Vec::new(), has_lost: false, most_fds, clock };
         let mut header = [0; Header::BYTES];
         incoming.fill(&mut header, true)?;
         let header = Header::decode(header)?;
@@ -170,11 +192,13 @@ impl Connection {
         }
         let mut body = vec![0; header.length as usize];
         incoming.fill(&mut body, false)?;
-        let fds = incoming.fds;
-        if fds.len() != header.fds as usize {
-            return Err(ReceiveError::WrongFds { announced: header.fds as usize, brought: fds.len() });
+        let (announced, brought) = (usize::from(header.fds), incoming.fds.len());
+        match announced.checked_sub(brought) {
+            Some(lost) if lost == 0 || incoming.has_lost => {
+                Ok(Parcel { message: codec::decode(&body)?, fds: incoming.fds, lost })
+            }
+            _ => Err(ReceiveError::WrongFds { announced, brought }),
         }
-        Ok((codec::decode(&body)?, fds))
     }
 
     /// Ends the connection in both directions; a thread that is reading returns.
@@ -184,10 +208,23 @@ impl Connection {
     }
 }
 
+impl<M> Parcel<M> {
+    /// The message with all of its descriptors.
+    fn whole(self) -> Result<(M, Vec<OwnedFd>), ReceiveError> {
+        let brought = self.fds.len();
+        match self.lost {
+            0 => Ok((self.message, self.fds)),
+            lost => Err(ReceiveError::NoDescriptors { announced: brought + lost, brought }),
+        }
+    }
+}
+
 /// A frame on its way in.
 struct Incoming<'a> {
     socket: &'a OwnedFd,
     fds: Vec<OwnedFd>,
+    /// Descriptors came that could not be taken.
+    has_lost: bool,
     most_fds: usize,
     clock: Clock,
 }
@@ -218,20 +255,14 @@ impl Incoming<'_> {
         let room =
             rustix::cmsg_space!(ScmRights(1)) + (self.most_fds.clamp(1, MAX_FDS) - 1) * size_of::<i32>();
         let mut control = RecvAncillaryBuffer::new(&mut space[..room.next_multiple_of(8)]);
-        let flags = RecvFlags::CMSG_CLOEXEC;
-        let received = rustix::io::retry_on_intr(|| {
-            recvmsg(self.socket, &mut [IoSliceMut::new(buffer)], &mut control, flags)
-        });
+        let socket = self.socket.as_fd();
+        let received = rustix::io::retry_on_intr(|| os::receive(socket, buffer, &mut control, &mut self.fds));
         // A peer that died with data of ours unread resets the connection: to us it is closed.
         let received = match received {
             Err(Errno::CONNRESET) => return Err(ReceiveError::Closed),
             other => other?,
         };
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(rights) = message {
-                self.fds.extend(rights);
-            }
-        }
+        self.has_lost |= received.lost_descriptors;
         if self.fds.len() > self.most_fds {
             return Err(CodecError::TooManyFds(self.fds.len()).into());
         }

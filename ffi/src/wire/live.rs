@@ -4,6 +4,7 @@
 //! the rows, then checks the copy. Rows are sorted by class and start, and do not overlap.
 
 use super::shared_memory::{self, SharedMemoryError};
+use crate::os;
 use crate::units::Class;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -63,7 +64,7 @@ pub fn write(ranges: &[LiveRange]) -> Result<OwnedFd, LiveMapError> {
     let rows: Vec<Row> = ranges.iter().map(Row::from).collect();
     let bytes = rows.as_bytes();
     let file = File::from(shared_memory::create("tidegate-live", bytes.len() as u64)?);
-    file.write_all_at(bytes, 0)?;
+    os::write_at(&file, bytes, 0)?;
     Ok(file.into())
 }
 

@@ -15,7 +15,7 @@ pub mod page;
 mod shared_memory;
 
 pub use codec::{CodecError, Header, MAX_FDS, MAX_MESSAGE_BYTES, VERSION};
-pub use connection::{Connection, Frame, Limits, ReceiveError, SendError};
+pub use connection::{Connection, Frame, Limits, Parcel, ReceiveError, SendError};
 pub use shared_memory::{Mapped, SharedMemoryError, is_sealed};
 
 use std::path::PathBuf;

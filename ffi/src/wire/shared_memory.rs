@@ -1,8 +1,9 @@
 //! Sealed memory files: made once, fixed in size, mapped on both sides.
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use crate::os;
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::munmap;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -31,9 +32,9 @@ const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(Sea
 
 /// A new memory file of `bytes` bytes whose size is sealed.
 pub(super) fn create(name: &str, bytes: u64) -> Result<OwnedFd, SharedMemoryError> {
-    let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    ftruncate(&file, bytes)?;
-    fcntl_add_seals(&file, SIZE_SEALS)?;
+    let file = os::memory_file(name)?;
+    os::set_size(&file, bytes)?;
+    os::seal(&file, SIZE_SEALS)?;
     Ok(file)
 }
 
@@ -82,11 +83,7 @@ impl<T: FromBytes + KnownLayout + Sync> Mapped<T> {
     }
 
     fn map(file: BorrowedFd<'_>) -> Result<Self, SharedMemoryError> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
-        let address =
-            unsafe { mmap(std::ptr::null_mut(), size_of::<T>(), protection, MapFlags::SHARED, file, 0) }?;
-        let address = NonNull::new(address.cast()).ok_or(Errno::NOMEM)?;
+        let address = os::map_shared(file, size_of::<T>())?.cast();
         Ok(Self { address, owned: PhantomData })
     }
 }

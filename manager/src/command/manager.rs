@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::str::FromStr;
 use std::time::Duration;
+use tidegate_ffi::os::faults;
 use tidegate_ffi::units::GpuUuid;
 use tidegate_ffi::wire::message::Will;
 use tidegate_ffi::wire::system_socket;
@@ -181,6 +182,7 @@ fn system_config(options: &Options) -> Option<PathBuf> {
 }
 
 fn serve(arguments: Options, log: Option<File>) -> anyhow::Result<ExitCode> {
+    faults::begin("manager");
     let unit = arguments.unit.as_u64();
     if !unit.is_power_of_two() || unit < 4096 {
         bail!("--unit {unit}: a power of two of at least 4KiB is wanted, as in 2MiB");

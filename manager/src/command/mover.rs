@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use tidegate_ffi::os::faults;
 use tidegate_ffi::units::GpuUuid;
 use tidegate_ffi::wire::Connection;
 
@@ -25,6 +26,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn execute(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    faults::begin("mover");
     let socket = std::io::stdin().as_fd().try_clone_to_owned().context("standard input is no socket")?;
     let driver = CString::new(arguments.driver.into_os_string().into_vec())?;
     let config = MoverConfig { gpu: arguments.gpu, dram_bytes: arguments.dram_bytes, driver };

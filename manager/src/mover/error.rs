@@ -78,6 +78,10 @@ pub enum OrderError {
     /// The save index cannot be written or read.
     #[error("the save index: {0}")]
     Index(#[from] std::io::Error),
+    /// Bytes that are saved no more cannot be noted as such: to give their place away now would
+    /// mislead the next mover.
+    #[error("what is not saved any more cannot be noted in the save index: {0}")]
+    Unnoted(std::io::Error),
     /// A driver call failed.
     #[error(transparent)]
     Driver(#[from] DriverError),

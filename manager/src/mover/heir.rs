@@ -18,7 +18,9 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::Builder;
 use std::time::Duration;
+use tidegate_ffi::os;
 
 /// So many attempts.
 const ATTEMPTS: u32 = 5;
@@ -38,8 +40,8 @@ impl Heir {
         let over = Arc::new(AtomicBool::new(false));
         let despair = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let heir = Self { over: over.clone(), despair: despair.clone() };
-        let (words, state) = (words.to_vec(), state.try_clone()?);
-        std::thread::Builder::new().name("heir".into()).spawn(move || {
+        let (words, state) = (words.to_vec(), os::duplicate(state)?);
+        os::start_thread(Builder::new().name("heir".into()), move || {
             std::thread::sleep(pause);
             if let Err(error) = start_in_turn(&words, &state, &over) {
                 tracing::error!("no manager can be started: {error:#}");
@@ -92,7 +94,7 @@ fn start_in_turn(words: &[Vec<u8>], state: &OwnedFd, over: &AtomicBool) -> anyho
 fn start(words: &[Vec<u8>]) -> anyhow::Result<Child> {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("tidegate").args(words.iter().map(|word| OsStr::from_bytes(word))).env_remove(NODE_VARIABLE);
-    let mut manager = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let mut manager = os::start_process(command.stdin(Stdio::null()).stdout(Stdio::piped()))?;
     let output = manager.stdout.take().context("the manager has no standard output")?;
     let mut line = String::new();
     BufReader::new(output).read_line(&mut line)?;

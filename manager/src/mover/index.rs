@@ -56,6 +56,11 @@ impl Index {
         self.ranges.iter().flat_map(entries)
     }
 
+    /// Whether any of a tenant's bytes are saved.
+    pub fn knows(&self, tenant: TenantId) -> bool {
+        Class::ALL.into_iter().any(|class| self.ranges.contains_key(&(tenant, class)))
+    }
+
     /// Forgets all of a tenant's bytes; returns where they lay.
     pub fn forget(&mut self, tenant: TenantId) -> Vec<Extent> {
         let ranges = Class::ALL.into_iter().filter_map(|class| self.ranges.remove(&(tenant, class)));

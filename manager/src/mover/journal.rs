@@ -19,11 +19,12 @@ use super::index::Index;
 use super::plan::Part;
 use super::tier::{Extent, SlabId};
 use crate::death;
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::fs::SealFlags;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
+use tidegate_ffi::os;
 use tidegate_ffi::units::{Class, Step, TenantId};
 use tidegate_ffi::wire::message::Move;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -80,8 +81,8 @@ pub struct Journal {
 impl Journal {
     /// An empty log.
     pub fn new() -> io::Result<Self> {
-        let file = memfd_create("tidegate-index", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::SEAL)?;
+        let file = os::memory_file("tidegate-index")?;
+        os::seal(&file, SealFlags::SHRINK | SealFlags::SEAL)?;
         Ok(Self { file: file.into(), end: 0, entries: 0 })
     }
 
@@ -98,7 +99,7 @@ impl Journal {
 
     /// A descriptor of the log, for the manager.
     pub fn share(&self) -> io::Result<OwnedFd> {
-        Ok(self.file.try_clone()?.into())
+        os::duplicate(&self.file)
     }
 
     /// Whether most of the log does not count any more.
@@ -137,7 +138,7 @@ impl Journal {
             self.file.write_all_at(&entry[..entry.len() - size_of::<Row>() / 2], self.end)?;
             death::die();
         }
-        self.file.write_all_at(&entry, self.end)?;
+        os::write_at(&self.file, &entry, self.end)?;
         self.end += entry.len() as u64;
         self.entries += 1;
         Ok(())

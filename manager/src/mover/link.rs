@@ -7,8 +7,10 @@
 
 use super::orders::Answer;
 use crate::death;
+use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use tidegate_ffi::os;
 use tidegate_ffi::wire::line::{Line, LineError, Numbered};
 use tidegate_ffi::wire::message::{FromMover, ToMover};
 use tidegate_ffi::wire::{CodecError, Connection, ReceiveError, SendError};
@@ -28,11 +30,14 @@ pub enum LinkError {
     #[error("the manager is gone")]
     Ended,
     /// A message is none.
-    #[error("the manager's orders cannot be read: {0}")]
-    Unreadable(ReceiveError),
+    #[error("the manager's orders cannot be read")]
+    Unreadable(#[source] ReceiveError),
     /// The conversation is broken.
     #[error(transparent)]
     Broken(#[from] LineError),
+    /// The manager is there, and does not hear this mover: it starts another.
+    #[error("the manager cannot be told something")]
+    Unheard(#[source] SendError),
     /// A message cannot travel.
     #[error("an order cannot be answered: {0}")]
     Unsayable(#[from] CodecError),
@@ -41,7 +46,7 @@ pub enum LinkError {
 impl From<ReceiveError> for LinkError {
     fn from(error: ReceiveError) -> Self {
         match error {
-            ReceiveError::Closed | ReceiveError::Truncated | ReceiveError::Socket(_) => Self::Ended,
+            ReceiveError::Closed | ReceiveError::Truncated => Self::Ended,
             other => Self::Unreadable(other),
         }
     }
@@ -78,6 +83,12 @@ impl Link {
         }
     }
 
+    /// The manager's process, if it lives, by the kernel's word.
+    pub fn manager(&self) -> Option<OwnedFd> {
+        let peer = rustix::net::sockopt::socket_peercred(&self.connection).ok()?;
+        os::process_handle(peer.pid).ok()
+    }
+
     /// The number of the last message heard.
     pub fn heard(&self) -> u64 {
         self.line.heard()
@@ -101,11 +112,13 @@ impl Link {
     }
 }
 
-fn send(connection: &Connection, letter: &Numbered<FromMover>, fds: &[OwnedFd]) -> Result<(), CodecError> {
+fn send(connection: &Connection, letter: &Numbered<FromMover>, fds: &[OwnedFd]) -> Result<(), LinkError> {
     let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
     match connection.send(letter, &fds) {
-        Err(SendError::Codec(error)) => Err(error),
+        Ok(()) => Ok(()),
+        Err(SendError::Codec(error)) => Err(error.into()),
         // That the manager is gone is noticed where it is heard.
-        _ => Ok(()),
+        Err(SendError::Socket(Errno::PIPE | Errno::CONNRESET)) => Ok(()),
+        Err(error) => Err(LinkError::Unheard(error)),
     }
 }

@@ -76,7 +76,7 @@ pub fn run(connection: Connection, config: MoverConfig) -> anyhow::Result<()> {
 }
 
 fn refuse(link: &mut Link, error: &dyn std::error::Error) -> anyhow::Result<()> {
-    tracing::warn!(%error, "the GPU is not usable");
+    tracing::warn!(%error, "this mover is of no use, and ends");
     let message = FromMover::Unusable { reason: error.to_string() };
     Ok(link.say(Answer { message, fds: Vec::new() })?)
 }
@@ -90,7 +90,7 @@ fn serve(link: &mut Link, gpu: Rc<Gpu>, config: &MoverConfig) -> anyhow::Result<
             Ok((ToMover::End, _)) => return Ok(()),
             Ok((ToMover::Will(will), fds)) => {
                 let state = fds.into_iter().next().context("a will came without its state file")?;
-                orphanage = Some(Orphanage::of(config.gpu, will, state));
+                orphanage = Some(Orphanage::of(config.gpu, will, state, link));
             }
             Ok((order, fds)) => match mover.handle(order, fds) {
                 Ok(answers) => {

@@ -46,6 +46,9 @@ pub enum Useless {
     /// What a mover before this one held.
     #[error("what another mover held cannot be taken over: {0}")]
     CannotTakeOver(OrderError),
+    /// What it has done cannot be noted: another, which begins with a short index, does it again.
+    #[error(transparent)]
+    Unnoted(OrderError),
     /// The driver has failed an order for the first time.
     #[error("{0}: the next mover is given the order again")]
     Broken(DriverError),
@@ -80,7 +83,7 @@ impl Mover {
         // The manager has the slabs before it hears that bytes are saved in them.
         let mut answers = self.slab_news();
         answers.extend(answer);
-        match self.store.tidy().and_then(|anew| anew.then(|| self.store.share_journal()).transpose()) {
+        match self.store.tidy() {
             Ok(anew) => answers.extend(anew.map(index)),
             Err(error) => tracing::warn!(%error, "the save index cannot be written anew"),
         }
@@ -159,13 +162,14 @@ impl Mover {
             ToMover::Destroy { step, pieces } => (step, self.destroy(&pieces)),
             ToMover::Measure { step } => (step, self.measure()),
             ToMover::Forget { tenant } => {
-                self.store.forget(tenant);
+                self.store.forget(tenant).map_err(Useless::Unnoted)?;
                 return Ok(None);
             }
             ToMover::Adopt { .. } | ToMover::Will(_) | ToMover::Heard | ToMover::End => return Ok(None),
         };
         let is_again = self.again.remove(&step);
         match outcome {
+            Err(error @ OrderError::Unnoted(_)) => Err(Useless::Unnoted(error)),
             Err(ref error @ OrderError::Driver(cause)) if !is_again && !error.is_out_of_memory() => {
                 Err(Useless::Broken(cause))
             }

@@ -14,6 +14,7 @@
 use super::heir::Heir;
 use super::link::{Link, LinkError};
 use super::orders::{Answer, Mover};
+use crate::process::dies_within;
 use anyhow::{Context, bail};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::inotify;
@@ -23,10 +24,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use tidegate_ffi::cuda::DriverError;
+use tidegate_ffi::os;
 use tidegate_ffi::units::GpuUuid;
 use tidegate_ffi::wire::Connection;
 use tidegate_ffi::wire::message::{Orphan, Reunion, ToManager, Will};
 
+/// A connection ends a moment before the process at its other end does. One that lives on kills
+/// the mover, and starts another.
+const DYING: Duration = Duration::from_secs(10);
 /// So many managers in a row that were of no use are enough.
 const USELESS_MANAGERS: u32 = 20;
 /// A manager that lived for so long was of use, though it ordered nothing.
@@ -42,6 +48,8 @@ pub struct Orphanage {
     socket: PathBuf,
     start: Option<Vec<Vec<u8>>>,
     state: OwnedFd,
+    /// The present one.
+    manager: Option<OwnedFd>,
     /// Managers in a row that died at once, and had ordered nothing.
     useless: u32,
     found: Instant,
@@ -50,10 +58,11 @@ pub struct Orphanage {
 }
 
 impl Orphanage {
-    /// By the manager's will, with its state file.
-    pub fn of(gpu: GpuUuid, will: Will, state: OwnedFd) -> Self {
+    /// By the will of the manager that `link` speaks to, with its state file.
+    pub fn of(gpu: GpuUuid, will: Will, state: OwnedFd, link: &Link) -> Self {
         let socket = PathBuf::from(OsStr::from_bytes(&will.socket));
-        Self { gpu, socket, start: will.start, state, useless: 0, found: Instant::now(), heard: 0 }
+        let (start, manager, found) = (will.start, link.manager(), Instant::now());
+        Self { gpu, socket, start, state, manager, useless: 0, found, heard: 0 }
     }
 
     /// Finds the next manager, hands it what `mover` has, and goes on with it.
@@ -66,14 +75,31 @@ impl Orphanage {
         if self.useless > USELESS_MANAGERS {
             bail!("{USELESS_MANAGERS} managers in a row died at once");
         }
+        if self.manager.as_ref().is_some_and(|manager| !dies_within(manager, DYING)) {
+            bail!("the manager has parted from this mover");
+        }
         tracing::warn!(gpu = %self.gpu, "the manager is gone; waiting for the next one");
         let began = Instant::now();
+        let mut pause = PAUSE;
+        while let Err(error) = self.find_next(link, mover) {
+            // With it, all that it keeps would be gone.
+            if !is_lack(&error) || pause > LONGEST_PAUSE {
+                return Err(error);
+            }
+            tracing::warn!(gpu = %self.gpu, "trying again to find the next manager: {error:#}");
+            std::thread::sleep(pause);
+            pause *= 2;
+        }
+        (self.found, self.heard, self.manager) = (Instant::now(), link.heard(), link.manager());
+        let micros = began.elapsed().as_micros() as u64;
+        tracing::info!(gpu = %self.gpu, micros, "another manager has taken over");
+        Ok(())
+    }
+
+    fn find_next(&self, link: &mut Link, mover: &Mover) -> anyhow::Result<()> {
         let pause = self.pause();
         let heir = self.start.as_ref().map(|words| Heir::start(words, &self.state, pause)).transpose()?;
         while !self.meet(link, mover, heir.as_ref())? {}
-        (self.found, self.heard) = (Instant::now(), link.heard());
-        let micros = began.elapsed().as_micros() as u64;
-        tracing::info!(gpu = %self.gpu, micros, "another manager has taken over");
         Ok(())
     }
 
@@ -106,6 +132,13 @@ impl Orphanage {
     }
 }
 
+/// Whether the system, or the driver, has too little of something: be it for a moment.
+fn is_lack(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .any(|cause| cause.is::<std::io::Error>() || cause.is::<Errno>() || cause.is::<DriverError>())
+}
+
 fn hand_over(connection: &Connection, part: &Answer) -> bool {
     let fds: Vec<_> = part.fds.iter().map(AsFd::as_fd).collect();
     connection.send(&part.message, &fds).is_ok()
@@ -116,7 +149,7 @@ fn next_manager(socket: &Path, heir: Option<&Heir>) -> anyhow::Result<Connection
     let directory = socket.parent().context("the socket's path has no directory")?;
     loop {
         // The watch comes before the attempt: no appearance is missed.
-        let news = inotify::init(inotify::CreateFlags::CLOEXEC)?;
+        let news = os::file_events(inotify::CreateFlags::CLOEXEC)?;
         let appears = inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO;
         inotify::add_watch(&news, directory, appears)
             .with_context(|| format!("watching {}", directory.display()))?;

@@ -54,13 +54,17 @@ impl<T: Tier> Store<T> {
         self.journal.share()
     }
 
-    /// Begins the journal anew if most of it does not count any more; `true`: it did.
-    pub fn tidy(&mut self) -> io::Result<bool> {
-        let stale = self.journal.is_stale(&self.index);
-        if stale {
-            self.journal = Journal::of(&self.index)?;
+    /// Begins the journal anew if most of it does not count any more: then the result is a descriptor
+    /// of the new one. On an error the old one stays the journal: what the manager holds and what is
+    /// written to is one file.
+    pub fn tidy(&mut self) -> io::Result<Option<OwnedFd>> {
+        if !self.journal.is_stale(&self.index) {
+            return Ok(None);
         }
-        Ok(stale)
+        let journal = Journal::of(&self.index)?;
+        let shared = journal.share()?;
+        self.journal = journal;
+        Ok(Some(shared))
     }
 
     /// The tier.
@@ -129,20 +133,21 @@ impl<T: Tier> Store<T> {
         let parts = deal(&moves, &extents);
         gpu.copy_in(&self.transfers(pieces, &parts)?)?;
         death::point("restore:bytes");
-        self.journal.restored(step, tenant, &moves)?;
+        self.journal.restored(step, tenant, &moves).map_err(OrderError::Unnoted)?;
         self.remove(tenant, &moves);
         Ok(total(&moves))
     }
 
     /// Forgets all of a tenant's saved bytes.
-    pub fn forget(&mut self, tenant: TenantId) {
-        if let Err(error) = self.journal.gone(tenant) {
-            // The bytes stay for the next mover, if there is one, until that is replaced too.
-            tracing::warn!(%error, %tenant, "it cannot be noted that saved bytes are forgotten");
+    pub fn forget(&mut self, tenant: TenantId) -> Result<(), OrderError> {
+        // Where it is told again, by a manager whose last mover died of it, there is less to note.
+        if self.index.knows(tenant) {
+            self.journal.gone(tenant).map_err(OrderError::Unnoted)?;
         }
         let extents = self.index.forget(tenant);
         self.free(extents);
         self.tier.trim();
+        Ok(())
     }
 
     fn check_not_saved(&self, tenant: TenantId, m: &Move) -> Result<(), OrderError> {

@@ -8,23 +8,29 @@
 use super::Input;
 use super::conversation::Conversation;
 use super::crowd::Crowd;
+use super::descriptors::Shares;
 use super::legacy::ClientState;
 use super::outbox::Outbox;
 use crate::process::{ProcessName, wait_for_death};
 use anyhow::Context;
 use crossbeam_channel::{Sender, bounded};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::io::Errno;
+use rustix::process::{Signal, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::Builder;
 use std::time::Duration;
+use tidegate_ffi::os;
 use tidegate_ffi::units::{JobId, SessionId};
 use tidegate_ffi::wire::message::{ToManager, ToShim};
 use tidegate_ffi::wire::page::{MAX_TENANTS, Page};
-use tidegate_ffi::wire::{CodecError, Connection, Limits, Mapped, ReceiveError, is_sealed};
+use tidegate_ffi::wire::{
+    CodecError, Connection, Limits, Mapped, ReceiveError, SharedMemoryError, is_sealed,
+};
 use tracing::{info, warn};
 
 /// A connection of a client. Processes have the same number as sessions.
@@ -48,7 +54,7 @@ pub(crate) struct Client {
     pub(crate) conversation: Conversation,
     /// Its connection, by the number that it was accepted with.
     pub(crate) connection: ClientId,
-    /// What its process is called; `None`: it was dead before it could be asked.
+    /// What its process is called; `None` in tests.
     pub(crate) name: Option<ProcessName>,
     /// Its process, whatever becomes of its number.
     pub(crate) process: Arc<OwnedFd>,
@@ -112,18 +118,16 @@ impl Client {
         }
     }
 
-    fn disconnect(&self) {
+    /// Ends the connection at once: the process comes back over another one.
+    pub(crate) fn disconnect(&self) {
         if let Some(outbox) = &self.outbox {
             outbox.lose();
         }
     }
 
     /// Maps the control page that came with its hello.
-    pub(crate) fn open_page(&mut self, file: &OwnedFd) -> Result<(), String> {
-        if self.page.is_some() {
-            return Err("it said hello twice".into());
-        }
-        self.page = Some(Page::open(file.as_fd()).map_err(|error| error.to_string())?);
+    pub(crate) fn open_page(&mut self, file: &OwnedFd) -> Result<(), NoPage> {
+        self.page = Some(Page::open(file.as_fd())?);
         Ok(())
     }
 
@@ -156,8 +160,30 @@ impl Client {
     }
 }
 
+/// Why a control page is not there.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoPage {
+    /// It is none.
+    #[error("its control page is none: {0}")]
+    Wrong(SharedMemoryError),
+    /// The manager cannot have it now: no fault of the process's, which may come again.
+    #[error("its control page cannot be mapped: {0}")]
+    NotNow(Errno),
+}
+
+impl From<SharedMemoryError> for NoPage {
+    fn from(error: SharedMemoryError) -> Self {
+        match error {
+            SharedMemoryError::System(errno) => Self::NotNow(errno),
+            wrong => Self::Wrong(wrong),
+        }
+    }
+}
+
 /// How long a client may take to say the first thing, to finish a message, or to read one.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Who cannot be accepted is tried again so much later, or when another client is gone.
+const BREATH: Duration = Duration::from_millis(20);
 /// The most file descriptors that a message of a client brings: one live map for each tenant.
 const MOST_FDS: usize = MAX_TENANTS;
 
@@ -178,12 +204,14 @@ pub(super) fn accept(
     listener: UnixListener,
     early: Vec<UnixStream>,
     first: u64,
+    shares: Shares,
     inputs: Sender<Input>,
 ) -> anyhow::Result<()> {
     let next = AtomicU64::new(first);
-    let crowd = Arc::new(Crowd::default());
-    std::thread::Builder::new().name("accept".into()).spawn(move || {
-        for stream in early.into_iter().map(Ok).chain(listener.incoming()) {
+    let crowd = Arc::new(Crowd::of(shares));
+    os::start_thread(Builder::new().name("accept".into()), move || {
+        let come = std::iter::repeat_with(|| os::accept(&listener));
+        for stream in early.into_iter().map(Ok).chain(come) {
             let id = ClientId(next.fetch_add(1, Ordering::Relaxed));
             let refused = stream.is_err();
             let welcomed =
@@ -192,8 +220,8 @@ pub(super) fn accept(
                 info!(error = format!("{error:#}"), "a client could not be welcomed");
             }
             if refused {
-                // Out of file descriptors, say. That one is free again is no event to wait for.
-                std::thread::sleep(Duration::from_millis(20));
+                // Out of file descriptors, say: a client that goes has some.
+                crowd.wait_for_a_departure(BREATH);
             }
         }
     })?;
@@ -202,7 +230,7 @@ pub(super) fn accept(
 
 /// Tells when a process that has no connection is dead.
 pub(super) fn watch(id: ClientId, process: Arc<OwnedFd>, inputs: Sender<Input>) -> std::io::Result<()> {
-    std::thread::Builder::new().name("watcher".into()).spawn(move || {
+    os::start_thread(Builder::new().name("watcher".into()), move || {
         wait_for_death(&process);
         // The core has ended already if nobody listens.
         let _ = inputs.send(Input::Gone(id));
@@ -219,7 +247,7 @@ fn welcome(
     let peer = rustix::net::sockopt::socket_peercred(&stream).context("asking who connected")?;
     let (uid, pid) = (peer.uid.as_raw(), peer.pid.as_raw_nonzero().get());
     let place = crowd.admit(uid, pid).context("it has too many connections")?;
-    let pidfd = pidfd_open(peer.pid, PidfdFlags::empty()).context("the client is gone already")?;
+    let pidfd = os::process_handle(peer.pid).context("opening its process")?;
     let pidfd = Arc::new(pidfd);
     let connection = Arc::new(Connection::from(stream));
     let outbox = Outbox::for_client(connection.clone(), PATIENCE)?;
@@ -227,7 +255,7 @@ fn welcome(
     let client = Client {
         conversation,
         connection: id,
-        name: ProcessName::of(pid),
+        name: Some(ProcessName::of(pid).context("asking its process's name")?),
         process: pidfd.clone(),
         role: Role::Unknown,
         outbox: Some(outbox),
@@ -235,7 +263,7 @@ fn welcome(
         expelled: false,
     };
     let inputs = inputs.clone();
-    std::thread::Builder::new().name("reader".into()).spawn(move || {
+    os::start_thread(Builder::new().name("reader".into()), move || {
         // The core has ended already if nobody listens.
         let _ = inputs.send(Input::Connected(id, Box::new(client)));
         read_all(id, &connection, &pidfd, &inputs);
@@ -297,7 +325,7 @@ fn wait_for_word(connection: &Connection, pidfd: &OwnedFd, patience: Option<Dura
         let mut fds = [PollFd::new(connection, PollFlags::IN), PollFd::new(pidfd, PollFlags::IN)];
         match poll(&mut fds, patience.as_ref()) {
             Ok(_) if !fds[0].revents().is_empty() => return true,
-            Err(rustix::io::Errno::INTR) => {}
+            Err(Errno::INTR) => {}
             _ => return false,
         }
     }
@@ -305,5 +333,5 @@ fn wait_for_word(connection: &Connection, pidfd: &OwnedFd, patience: Option<Dura
 
 fn wait_for_end(connection: &Connection, pidfd: &OwnedFd) {
     let mut fds = [PollFd::new(connection, PollFlags::empty()), PollFd::new(pidfd, PollFlags::IN)];
-    while let Ok(0) | Err(rustix::io::Errno::INTR) = poll(&mut fds, None) {}
+    while let Ok(0) | Err(Errno::INTR) = poll(&mut fds, None) {}
 }

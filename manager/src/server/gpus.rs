@@ -19,20 +19,20 @@ use crate::process::{ProcessName, wait_for_death};
 use crate::scheduler::Time;
 use anyhow::{Context, bail};
 use crossbeam_channel::{Receiver, Sender};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, Signal, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
+use tidegate_ffi::os;
 use tidegate_ffi::units::{GpuUuid, PieceId, Step};
 use tidegate_ffi::wire::line::{Line, LineError, Numbered};
 use tidegate_ffi::wire::message::{FromMover, ToMover, Will};
-use tidegate_ffi::wire::{Connection, MAX_FDS};
+use tidegate_ffi::wire::{Connection, MAX_FDS, Parcel};
 use tracing::{error, info, warn};
 
 /// So many movers in a row that were of no use are enough: the GPU is given up.
@@ -443,14 +443,14 @@ impl MoverState {
 impl Process {
     /// Starts a mover's process and the thread that reads from it.
     fn start(plan: &GpuPlan, inputs: Sender<Input>) -> anyhow::Result<Self> {
-        let (here, there) = UnixStream::pair()?;
-        let process = (plan.mover)()
-            .stdin(Stdio::from(OwnedFd::from(there)))
-            .spawn()
+        let (here, there) = os::pair()?;
+        let mut command = (plan.mover)();
+        let process = os::start_process(command.stdin(Stdio::from(OwnedFd::from(there))))
             .with_context(|| format!("starting the mover of {}", plan.uuid))?;
+        let process = OwnChild(process);
         // Nobody has waited for it: the number is its own, even if it is dead.
-        let name = ProcessName::of(process.id() as i32).context("the mover has no name")?;
-        let handle = pidfd_open(Pid::from_child(&process), PidfdFlags::empty())?;
+        let name = ProcessName::of(process.0.id() as i32).context("the mover has no name")?;
+        let handle = os::process_handle(Pid::from_child(&process.0))?;
         Self::read(plan.uuid, name, handle, here.into(), Some(process), inputs)
     }
 
@@ -470,16 +470,15 @@ impl Process {
         name: ProcessName,
         handle: OwnedFd,
         connection: Connection,
-        child: Option<Child>,
+        child: Option<OwnChild>,
         inputs: Sender<Input>,
     ) -> anyhow::Result<Self> {
         let (connection, handle) = (Arc::new(connection), Arc::new(handle));
         let outbox = Outbox::start(connection.clone())?;
         let ending = Arc::new(AtomicBool::new(false));
         let (told, process) = (ending.clone(), handle.clone());
-        let reader = std::thread::Builder::new()
-            .name("mover-reader".into())
-            .spawn(move || read_all(gpu, &connection, &process, child, &told, &inputs))?;
+        let read = move || read_all(gpu, &connection, &process, child, &told, &inputs);
+        let reader = os::start_thread(Builder::new().name("mover-reader".into()), read)?;
         Ok(Self { name, handle, outbox, ending, reader: Some(reader), started: Instant::now() })
     }
 
@@ -494,19 +493,34 @@ impl Process {
     }
 }
 
+/// A process of our own. It does not outlive its being looked after, and is no zombie then.
+struct OwnChild(Child);
+
+impl Drop for OwnChild {
+    fn drop(&mut self) {
+        // Nothing, where it has been waited for.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Reads until the mover is dead. A mover that only ends its connection is killed: the memory of
 /// its context is back before the next one makes its own.
 fn read_all(
     gpu: GpuUuid,
     connection: &Connection,
     process: &OwnedFd,
-    child: Option<Child>,
+    child: Option<OwnChild>,
     ending: &AtomicBool,
     inputs: &Sender<Input>,
 ) {
     let why = loop {
-        match connection.receive::<Numbered<FromMover>>() {
-            Ok((message, fds)) => {
+        match connection.receive_parcel::<Numbered<FromMover>>() {
+            // What is made can be made again; what else it holds must be held here too.
+            Ok(Parcel { message, lost: 1.., .. }) if !matches!(message.message, FromMover::Made { .. }) => {
+                break "the manager has no file descriptors left for what it holds".into();
+            }
+            Ok(Parcel { message, fds, .. }) => {
                 if inputs.send(Input::MoverSaid(gpu, message, fds)).is_err() {
                     break "the manager ends".into();
                 }
@@ -520,7 +534,7 @@ fn read_all(
     }
     wait_for_death(process);
     // How the process of another manager ended is not said.
-    let status = child.and_then(|mut child| child.wait().ok());
+    let status = child.and_then(|mut child| child.0.wait().ok());
     let why = status.map_or(why.clone(), |status: ExitStatus| format!("{why}; {status}"));
     // The core has ended already if nobody listens.
     let _ = inputs.send(Input::MoverGone(gpu, why));

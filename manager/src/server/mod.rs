@@ -16,6 +16,7 @@ mod client;
 mod clock;
 mod conversation;
 mod crowd;
+mod descriptors;
 mod eviction;
 #[cfg(test)]
 mod fuzz;
@@ -37,9 +38,10 @@ pub use setup::{Setup, has_died, run, stop_signals};
 
 use crate::death;
 use crate::scheduler::{Effect, Event, Job, Pages, Scheduler, Session, Time};
-use client::{Client, ClientId, Role, Standing};
+use client::{Client, ClientId, NoPage, Role, Standing};
 use clock::Clock;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use descriptors::Shares;
 use eviction::Eviction;
 use gpus::{HeldPiece, MoverLink};
 use legacy::{Record, State, StateFile, WillFile};
@@ -70,6 +72,9 @@ const JOBS_PER_USER: usize = 256;
 const TOO_MANY_JOBS: &str = "this user has too many jobs: wait until one has ended";
 /// The most processes of one job.
 const PROCESSES_PER_JOB: usize = 256;
+
+/// The step of orders that the scheduler does not know of.
+const UNASKED: Step = Step(u64::MAX);
 
 /// So many inputs at most are taken in before the state is written down.
 const INPUTS_AT_ONCE: usize = 64;
@@ -116,6 +121,9 @@ struct Server {
     unwritten: bool,
     /// More has ended than is written down.
     history_grew: bool,
+    /// The will could not be left.
+    intestate: bool,
+    shares: Shares,
     scheduler: Scheduler,
     movers: BTreeMap<GpuUuid, MoverLink>,
     clients: HashMap<ClientId, Client>,
@@ -171,6 +179,8 @@ impl Server {
             file: Some(file),
             unwritten: false,
             history_grew: false,
+            intestate: false,
+            shares: Shares::take(),
             scheduler,
             movers,
             clients: HashMap::new(),
@@ -202,6 +212,9 @@ impl Server {
         }
         while !self.stopping && !self.idle_too_long() {
             self.replace_movers();
+            if self.intestate {
+                self.leave_will();
+            }
             match self.next_input(inputs) {
                 Ok(input) if death::is_possible() => self.take_in_fatally(input),
                 Ok(input) => self.take_in_with(input, inputs),
@@ -270,14 +283,19 @@ impl Server {
         let history = if self.history_grew { file.write(Record::History, &self.ended) } else { Ok(0) };
         let written = history.and_then(|_| file.write(Record::State, &State::of(self)));
         match written {
-            Ok(_) => self.unwritten = false,
+            Ok(_) => {
+                if std::mem::take(&mut self.unwritten) {
+                    info!("another manager could take over again");
+                }
+            }
             Err(error) if !self.unwritten => {
                 self.unwritten = true;
                 error!(%error, "if the manager dies now, no other can take over");
             }
             Err(_) => {}
         }
-        self.history_grew &= self.unwritten;
+        // The whole file is void then.
+        self.history_grew = self.unwritten;
         self.file = Some(file);
     }
 
@@ -416,12 +434,16 @@ impl Server {
         if client.role != Role::Unknown {
             return self.expel(id, "it said hello in the middle of a conversation");
         }
-        let page = match fds.as_slice() {
-            [page] => client.open_page(page),
-            _ => Err("it said hello without a control page".into()),
+        let [page] = fds.as_slice() else {
+            return self.refuse(id, "it said hello without a control page".into());
         };
-        if let Err(reason) = page {
-            return self.refuse(id, reason);
+        match client.open_page(page) {
+            Ok(()) => {}
+            Err(error @ NoPage::NotNow(_)) => {
+                warn!(client = id.0, %error, "a process is to come again");
+                return client.disconnect();
+            }
+            Err(wrong) => return self.refuse(id, wrong.to_string()),
         }
         let uid = client.conversation.uid;
         let job = match claim {
@@ -605,8 +627,8 @@ impl Server {
         let event = match message {
             FromMover::Made { step } => {
                 let pieces = self.making.remove(&step).unwrap_or_default();
-                if pieces.len() != fds.len() {
-                    warn!(%gpu, "a mover made another number of pieces than asked");
+                if fds.len() < pieces.len() || self.pieces.len() + fds.len() > self.shares.pieces {
+                    return self.made_in_vain(gpu, step, &pieces);
                 }
                 for ((piece, bytes), fd) in pieces.into_iter().zip(fds) {
                     self.pieces.insert(piece, HeldPiece { gpu, bytes, fd: Arc::new(fd) });
@@ -641,6 +663,17 @@ impl Server {
         self.tell_scheduler(event);
     }
 
+    /// Pieces are made that the manager cannot hold: it has no descriptors for them. What it does not
+    /// hold would be lost with the mover, so nobody gets it.
+    fn made_in_vain(&mut self, gpu: GpuUuid, step: Step, pieces: &[(PieceId, u64)]) {
+        let reason = "the manager has no file descriptors left (ulimit -n)";
+        warn!(%gpu, pieces = pieces.len(), "{reason}: new pieces are destroyed");
+        // Before it is said that they are not there: no order can come between.
+        let pieces = pieces.iter().map(|(piece, _)| *piece).collect();
+        self.send_to_mover(gpu, &ToMover::Destroy { step: UNASKED, pieces });
+        self.tell_scheduler(Event::MoverFailed { gpu, step, reason: reason.into(), out_of_memory: true });
+    }
+
     fn mover_gone(&mut self, gpu: GpuUuid, why: &str) {
         let now = self.now();
         if self.movers.get_mut(&gpu).is_some_and(|mover| mover.gone(now, why)) {
@@ -666,13 +699,17 @@ impl Server {
     }
 
     /// Tells the next manager whom to wait for.
-    fn leave_will(&self) {
+    fn leave_will(&mut self) {
         let Some(socket) = &self.socket else { return };
         let named = |(gpu, mover): (&GpuUuid, &MoverLink)| Some((*gpu, mover.state().process()?));
         let movers = self.movers.iter().filter_map(named).collect();
-        if let Err(error) = WillFile::new(movers, self.software_gpu.clone()).write(socket) {
+        let left = WillFile::new(movers, self.software_gpu.clone()).write(socket);
+        if let Err(error) = &left
+            && !self.intestate
+        {
             error!("if the manager dies now, no other can take over: {error:#}");
         }
+        self.intestate = left.is_err();
     }
 
     /// There will be no mover for this GPU any more; the others go on.

@@ -11,7 +11,9 @@ use serde::Serialize;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
+use tidegate_ffi::os;
 use tidegate_ffi::wire::{CodecError, Connection, Frame, SendError};
 use tracing::{debug, warn};
 
@@ -60,7 +62,7 @@ impl Outbox {
         let (queue, letters) = bounded::<Option<Letter>>(QUEUE);
         let queued = Arc::new(AtomicUsize::new(0));
         let (writer, waiting) = (connection.clone(), queued.clone());
-        std::thread::Builder::new().name("writer".into()).spawn(move || {
+        os::start_thread(Builder::new().name("writer".into()), move || {
             for letter in letters.iter().map_while(|letter| letter) {
                 let sent = letter.send(&writer, patience);
                 waiting.fetch_sub(letter.bytes(), Ordering::Relaxed);

@@ -7,15 +7,16 @@
 //! Invariant: a piece is handed out again only to the tenant whose it still is: what was on its way
 //! when the connection ended may be somebody else's by now (a lease that a closing made void).
 
-use super::client::{Client, ClientId, Role};
+use super::client::{Client, ClientId, NoPage, Role};
+use super::conversation::NotTakenUp;
 use super::{Server, placed_in};
 use crate::ledger::Owner;
-use std::os::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
 use tidegate_ffi::units::{PieceId, SessionId};
 use tidegate_ffi::wire::line::Numbered;
 use tidegate_ffi::wire::message::{Resume, Reunion, ToShim};
-use tidegate_ffi::wire::page::Page;
-use tracing::info;
+use tracing::{info, warn};
 
 impl Server {
     /// Whom a connection speaks for: itself, or the session that was taken up over it.
@@ -35,7 +36,11 @@ impl Server {
         let Some(mut newcomer) = self.clients.remove(&id) else { return };
         match self.reunite(&mut newcomer, resume, fds) {
             Ok(again) => self.say_again(ClientId(resume.ticket.session.0), again),
-            Err(reason) => {
+            Err(NotNow::Later(error)) => {
+                warn!(client = id.0, session = %resume.ticket.session, %error, "a process is to come again");
+                newcomer.disconnect();
+            }
+            Err(NotNow::Never(reason)) => {
                 info!(client = id.0, session = %resume.ticket.session, reason, "a process cannot go on");
                 newcomer.send(&Reunion::Refused { reason }, Vec::new());
                 newcomer.expel();
@@ -50,11 +55,11 @@ impl Server {
         newcomer: &mut Client,
         resume: &Resume,
         fds: &[OwnedFd],
-    ) -> Result<Vec<Numbered<ToShim>>, String> {
+    ) -> Result<Vec<Numbered<ToShim>>, NotNow> {
         let client = self.clients.get_mut(&ClientId(resume.ticket.session.0));
         let client = client.ok_or("this manager does not know the process's session")?;
         let (uid, pid) = (newcomer.conversation.uid, newcomer.conversation.pid);
-        let again = client.conversation.take_up(resume, uid, pid).map_err(|error| error.to_string())?;
+        let again = client.conversation.take_up(resume, uid, pid)?;
         if client.expelled {
             return Err(last_word(&again).unwrap_or("the manager has ended the process's session").into());
         }
@@ -62,7 +67,7 @@ impl Server {
             return Err("the process's session has a connection already".into());
         }
         let [page] = fds else { return Err("it came without a control page".into()) };
-        client.page = Some(Page::open(page.as_fd()).map_err(|error| error.to_string())?);
+        client.open_page(page)?;
         client.outbox = newcomer.outbox.take();
         client.connection = newcomer.connection;
         info!(session = %resume.ticket.session, "a process goes on over another connection");
@@ -96,6 +101,35 @@ impl Server {
     }
 }
 
+/// Why a process cannot go on now.
+enum NotNow {
+    /// The manager lacks something for it.
+    Later(Errno),
+    /// And why not.
+    Never(String),
+}
+
+impl From<NoPage> for NotNow {
+    fn from(error: NoPage) -> Self {
+        match error {
+            NoPage::NotNow(errno) => Self::Later(errno),
+            wrong => Self::Never(wrong.to_string()),
+        }
+    }
+}
+
+impl From<&str> for NotNow {
+    fn from(reason: &str) -> Self {
+        Self::Never(reason.into())
+    }
+}
+
+impl From<NotTakenUp> for NotNow {
+    fn from(error: NotTakenUp) -> Self {
+        Self::Never(error.to_string())
+    }
+}
+
 /// Why a session was ended, where that has not been heard.
 fn last_word(unheard: &[Numbered<ToShim>]) -> Option<&str> {
     unheard.iter().rev().find_map(|letter| match &letter.message {
@@ -114,6 +148,7 @@ mod tests {
     use tidegate_ffi::wire::message::{
         FromMover, FromShim, JobClaim, JobSpec, LeaseRequest, Ticket, ToManager,
     };
+    use tidegate_ffi::wire::page::Page;
 
     const LEASE: Step = Step(2);
 

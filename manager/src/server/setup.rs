@@ -10,7 +10,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::Read;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::thread::Builder;
 use std::time::Duration;
+use tidegate_ffi::os;
 use tidegate_ffi::wire::message::Will;
 
 /// How a server is set up.
@@ -46,7 +48,7 @@ pub struct Setup {
 /// Runs a manager until it is asked to stop or, if so set up, has nothing to do any more.
 pub fn run(mut setup: Setup) -> anyhow::Result<()> {
     let (sender, inputs) = unbounded();
-    stop_on_signals(setup.stop.try_clone()?, sender.clone())?;
+    stop_on_signals(os::duplicate(&setup.stop)?.into(), sender.clone())?;
     let mut held_back = VecDeque::new();
     let is_heir = setup.heritage.is_some();
     let mut server = match setup.heritage.take() {
@@ -56,7 +58,7 @@ pub fn run(mut setup: Setup) -> anyhow::Result<()> {
     let _dies = DiesOfPanic;
     server.leave_will();
     server.settle();
-    client::accept(setup.listener, setup.early, server.last_client + 1, sender)?;
+    client::accept(setup.listener, setup.early, server.last_client + 1, server.shares, sender)?;
     if is_heir {
         held_back = server.await_return(&inputs);
         server.part_from_the_absent();
@@ -85,7 +87,7 @@ pub fn has_died(socket: &Path, patience: Duration) -> bool {
 
 /// From now on SIGINT and SIGTERM end nothing by themselves: there is something to read here.
 pub fn stop_signals() -> std::io::Result<UnixStream> {
-    let (asked, signals) = UnixStream::pair()?;
+    let (asked, signals) = os::pair()?;
     for signal in [SIGINT, SIGTERM] {
         signal_hook::low_level::pipe::register(signal, signals.try_clone()?)?;
     }
@@ -94,7 +96,7 @@ pub fn stop_signals() -> std::io::Result<UnixStream> {
 
 /// Ends the server in order when it is asked to.
 fn stop_on_signals(mut stop: UnixStream, inputs: Sender<Input>) -> anyhow::Result<()> {
-    std::thread::Builder::new().name("signals".into()).spawn(move || {
+    os::start_thread(Builder::new().name("signals".into()), move || {
         if stop.read_exact(&mut [0]).is_ok() {
             // The core has ended already if nobody listens.
             let _ = inputs.send(Input::Stop);

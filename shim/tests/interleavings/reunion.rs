@@ -4,11 +4,11 @@
 use crate::sync::{Condvar, Mutex};
 use rustix::io::Errno;
 use std::collections::VecDeque;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use tidegate_ffi::wire::line::Numbered;
 use tidegate_ffi::wire::message::{FromShim, ToManager, ToShim};
-use tidegate_ffi::wire::{ReceiveError, SendError};
+use tidegate_ffi::wire::{Parcel, ReceiveError, SendError};
 
 /// Either end of a connection.
 #[derive(Clone)]
@@ -39,9 +39,10 @@ impl Connection {
         Ok(())
     }
 
-    pub fn receive<M: From<Numbered<ToShim>>>(&self) -> Result<(M, Vec<OwnedFd>), ReceiveError> {
+    pub fn receive_parcel<M: From<Numbered<ToShim>>>(&self) -> Result<Parcel<M>, ReceiveError> {
         let letter = self.wait_for(|under_way| under_way.to_shim.pop_front());
-        letter.map(|letter| (letter.into(), Vec::new())).ok_or(ReceiveError::Closed)
+        let parcel = |letter: Numbered<ToShim>| Parcel { message: letter.into(), fds: Vec::new(), lost: 0 };
+        letter.map(parcel).ok_or(ReceiveError::Closed)
     }
 
     pub fn shut_down(&self) {

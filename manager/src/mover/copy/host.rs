@@ -2,14 +2,15 @@
 
 use super::gpu::log_release;
 use super::{Gpu, OutOfBounds, check_bounds};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{Advice, madvise, munmap};
 use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::rc::Rc;
 use tidegate_ffi::cuda::DriverError;
+use tidegate_ffi::os;
 
 /// Host memory that copies may read and write. The fields are dropped in this order: memory is
 /// unlocked before it is unmapped.
@@ -42,7 +43,7 @@ impl HostMemory {
 
     /// A descriptor by which another process has the memory too.
     pub fn share(&self) -> std::io::Result<OwnedFd> {
-        self.mapping.file.try_clone()
+        os::duplicate(&self.mapping.file)
     }
 
     /// Page-locks it, so that copies run at the link's speed and asynchronously.
@@ -102,9 +103,9 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 
 impl Mapping {
     fn make(bytes: usize) -> Result<Self, Errno> {
-        let file = memfd_create("tidegate-saved", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        ftruncate(&file, bytes as u64)?;
-        fcntl_add_seals(&file, SEALS)?;
+        let file = os::memory_file("tidegate-saved")?;
+        os::set_size(&file, bytes as u64)?;
+        os::seal(&file, SEALS)?;
         Self::map(file, bytes)
     }
 
@@ -117,10 +118,7 @@ impl Mapping {
     }
 
     fn map(file: OwnedFd, bytes: usize) -> Result<Self, Errno> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
-        let address = unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, &file, 0) }?;
-        Ok(Self { address: NonNull::new(address.cast()).ok_or(Errno::NOMEM)?, bytes, file })
+        Ok(Self { address: os::map_shared(&file, bytes)?.cast(), bytes, file })
     }
 
     /// Makes all pages present, huge ones where the system has them: a page that is missing later
@@ -128,8 +126,8 @@ impl Mapping {
     fn touch(&self) -> Result<(), Errno> {
         // SAFETY: the whole mapping is ours; the advice changes no bytes.
         let _huge = unsafe { madvise(self.address.as_ptr().cast(), self.bytes, Advice::LinuxHugepage) };
-        // SAFETY: as above.
-        match unsafe { madvise(self.address.as_ptr().cast(), self.bytes, Advice::LinuxPopulateWrite) } {
+        // SAFETY: the whole mapping is ours.
+        match unsafe { os::populate(self.address.cast(), self.bytes) } {
             // Kernels before 5.14 cannot; page-locking or the first copy touches the pages then.
             Err(Errno::INVAL) => Ok(()),
             outcome => outcome,

@@ -14,12 +14,13 @@
 
 #![forbid(unsafe_code)]
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{SealFlags, fstat};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
+use tidegate_ffi::os;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The first bytes of every slot.
@@ -88,11 +89,9 @@ pub(crate) struct StateFile {
 impl StateFile {
     /// A file in which nothing is written yet.
     pub(crate) fn create() -> Result<Self, FileError> {
-        let file = memfd_create("tidegate-state", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-            .map_err(io::Error::from)?;
-        ftruncate(&file, SIZE).map_err(io::Error::from)?;
-        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
-            .map_err(io::Error::from)?;
+        let file = os::memory_file("tidegate-state").map_err(io::Error::from)?;
+        os::set_size(&file, SIZE).map_err(io::Error::from)?;
+        os::seal(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).map_err(io::Error::from)?;
         Ok(Self { file: file.into(), numbers: [0; Record::ALL.len()], text: Vec::new() })
     }
 
@@ -108,7 +107,7 @@ impl StateFile {
 
     /// A descriptor of the file, for a mover.
     pub(crate) fn share(&self) -> Result<OwnedFd, FileError> {
-        Ok(self.file.try_clone()?.into())
+        Ok(os::duplicate(&self.file)?)
     }
 
     /// Writes a record's next text; returns its length. When that fails, the file is void.
@@ -131,17 +130,22 @@ impl StateFile {
         let number = self.numbers[record as usize] + 1;
         let (head, body) = self.text.split_at_mut(size_of::<Header>());
         head.copy_from_slice(header(number, body).as_bytes());
-        self.file.write_all_at(&self.text, record.slot(number))?;
+        os::write_at(&self.file, &self.text, record.slot(number))?;
         self.numbers[record as usize] = number;
         Ok(self.text.len())
     }
 
+    /// Each slot by itself, whatever becomes of the others.
     fn make_void(&self) -> Result<(), FileError> {
         let slots = Record::ALL.into_iter().flat_map(|record| [0, 1].map(|number| record.slot(number)));
-        for slot in slots {
-            self.file.write_all_at(&[0; size_of::<Header>()], slot)?;
-        }
-        Ok(())
+        let made = slots.map(|slot| self.make_slot_void(slot)).fold(Ok(()), Result::and);
+        Ok(made?)
+    }
+
+    /// What is there needs no new memory: where that cannot be written, it is tried again.
+    fn make_slot_void(&self, slot: u64) -> io::Result<()> {
+        let write = || os::write_at(&self.file, &[0; size_of::<Header>()], slot);
+        write().or_else(|_| write())
     }
 
     /// A record's last whole text.
@@ -275,7 +279,7 @@ mod tests {
         let (file, _) = example();
         assert!(file.file.set_len(1).is_err() && file.file.set_len(SIZE + 1).is_err());
         assert!(tidegate_ffi::wire::is_sealed(std::os::fd::AsFd::as_fd(&file.file)));
-        let other = memfd_create("other", MemfdFlags::CLOEXEC).unwrap();
+        let other = os::memory_file("other").unwrap();
         assert!(matches!(StateFile::open(other), Err(FileError::None)));
     }
 }

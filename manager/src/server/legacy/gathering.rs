@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+use super::super::descriptors::Shares;
 use super::super::gpus::{HeldPiece, Orphaned};
 use super::super::status::EndedJob;
 use super::{Record, State, StateFile, WillFile};
@@ -27,15 +28,14 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tidegate_ffi::os;
 use tidegate_ffi::units::{GpuUuid, PieceId};
 use tidegate_ffi::wire::message::{FromMover, Orphan, Reunion, ToManager};
-use tidegate_ffi::wire::{Connection, Limits, MAX_FDS};
+use tidegate_ffi::wire::{Connection, Limits, MAX_FDS, ReceiveError, SendError};
 use tracing::{info, warn};
 
 /// How long one message of a mover may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// So many clients may connect before the manager serves.
-const EARLY: usize = 1024;
 
 /// All that a manager left behind.
 pub struct Heritage {
@@ -87,11 +87,11 @@ pub fn gather(
     let Some(will) = WillFile::load(socket) else {
         return Ok(Gathered { heritage: None, early: Vec::new(), abandoned: None });
     };
-    let node = will.node.clone();
+    let (node, places) = (will.node.clone(), Shares::take().clients);
     info!(movers = will.movers.len(), "a manager has died: waiting for its movers");
     let awaited = will.movers.into_iter().filter_map(|(gpu, name)| Some((gpu, (name, name.open()?))));
     let mut gathering =
-        Gathering { awaited: awaited.collect(), heritage: None, early: Vec::new(), node: will.node };
+        Gathering { awaited: awaited.collect(), heritage: None, early: Vec::new(), places, node: will.node };
     if !gathering.wait(listener, stop, Instant::now() + patience)? {
         gathering.end_all();
         WillFile::remove(socket);
@@ -106,6 +106,8 @@ struct Gathering {
     awaited: BTreeMap<GpuUuid, (ProcessName, OwnedFd)>,
     heritage: Option<Heritage>,
     early: Vec<UnixStream>,
+    /// So many clients may wait.
+    places: usize,
     node: Option<PathBuf>,
 }
 
@@ -150,7 +152,7 @@ impl Gathering {
         match dead {
             _ if !fds[0].revents().is_empty() => Ok(Happening::Stop),
             Some((gpu, _)) => Ok(Happening::Died(*gpu)),
-            None => Ok(Happening::Came(listener.accept()?.0)),
+            None => Ok(Happening::Came(os::accept(listener)?)),
         }
     }
 
@@ -175,17 +177,21 @@ impl Gathering {
 
     fn take(&mut self, stream: UnixStream) {
         let Some(gpu) = self.mover_behind(&stream) else {
-            if self.early.len() < EARLY {
+            if self.early.len() < self.places {
                 self.early.push(stream);
             }
             return;
         };
         let connection = Connection::from(stream);
-        if let Err(error) =
-            self.reunite(gpu, &connection).and_then(|orphan| self.enter(gpu, connection, orphan))
-        {
-            warn!(%gpu, "its mover is of no use: {error:#}");
-            self.kill(gpu);
+        let entered = self.reunite(gpu, &connection).and_then(|orphan| self.enter(gpu, connection, orphan));
+        match entered {
+            Ok(()) => {}
+            // The mover has everything still, and comes again.
+            Err(error) if is_lack(&error) => warn!(%gpu, "its mover could not be heard: {error:#}"),
+            Err(error) => {
+                warn!(%gpu, "its mover is of no use: {error:#}");
+                self.kill(gpu);
+            }
         }
     }
 
@@ -260,6 +266,14 @@ impl Gathering {
         heritage.movers.insert(gpu, orphan);
         Ok(())
     }
+}
+
+/// Whether the manager, not the mover, is the one that lacks something: be it for a moment.
+fn is_lack(error: &anyhow::Error) -> bool {
+    let of_receiving =
+        |error: &ReceiveError| matches!(error, ReceiveError::NoDescriptors { .. } | ReceiveError::Socket(_));
+    error.downcast_ref().is_some_and(of_receiving)
+        || error.downcast_ref().is_some_and(|error| matches!(error, SendError::Socket(_)))
 }
 
 fn refuse<T>(connection: &Connection, reason: String) -> anyhow::Result<T> {
@@ -401,7 +415,7 @@ mod tests {
     fn refusal(place: &Place, mover: JoinHandle<Reunion>) -> String {
         let own = ProcessName::own().unwrap();
         let awaited = BTreeMap::from([(GPU, (own, own.open().unwrap()))]);
-        let mut gathering = Gathering { awaited, heritage: None, early: Vec::new(), node: None };
+        let mut gathering = Gathering { awaited, heritage: None, early: Vec::new(), places: 8, node: None };
         let connection = Connection::from(place.listener.accept().unwrap().0);
         gathering.reunite(GPU, &connection).err().expect("it is refused");
         match mover.join().unwrap() {
@@ -434,7 +448,7 @@ mod tests {
         let place = Place::new(&[], Vec::new());
         let own = ProcessName::own().unwrap();
         let awaited = BTreeMap::from([(GPU, (own, own.open().unwrap()))]);
-        let mut gathering = Gathering { awaited, heritage: None, early: Vec::new(), node: None };
+        let mut gathering = Gathering { awaited, heritage: None, early: Vec::new(), places: 8, node: None };
         std::io::Write::write_all(&mut &place.stop.1, &[1]).unwrap();
         assert!(!gathering.wait(&place.listener, &place.stop.0, Instant::now() + LONG).unwrap());
     }
@@ -446,7 +460,7 @@ mod tests {
             std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let name = ProcessName::of(mover.id() as i32).unwrap();
         let awaited = BTreeMap::from([(GPU, (name, name.open().unwrap()))]);
-        let mut gathering = Gathering { awaited, heritage: None, early: Vec::new(), node: None };
+        let mut gathering = Gathering { awaited, heritage: None, early: Vec::new(), places: 8, node: None };
         let _client = UnixStream::connect(place.socket()).unwrap();
         gathering.take(place.listener.accept().unwrap().0);
         assert_eq!(gathering.early.len(), 1);

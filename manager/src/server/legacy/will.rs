@@ -8,9 +8,9 @@
 use crate::process::{ProcessName, dies_within};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tidegate_ffi::os;
 use tidegate_ffi::units::GpuUuid;
 use tracing::warn;
 
@@ -42,9 +42,9 @@ impl WillFile {
         let path = Self::path(socket);
         let directory = path.parent().context("the socket's path has no directory")?;
         // Such files are made for this user alone.
-        let mut file = tempfile::NamedTempFile::new_in(directory)
+        let mut file = os::open(|| tempfile::NamedTempFile::new_in(directory))
             .with_context(|| format!("making a file in {}", directory.display()))?;
-        file.write_all(&serde_json::to_vec(self)?)?;
+        os::write(&mut file, &serde_json::to_vec(self)?)?;
         file.persist(&path).with_context(|| format!("writing {}", path.display()))?;
         Ok(())
     }

@@ -1,0 +1,130 @@
+//! I10: who has no file descriptors or no memory left gets an error in words, or waits; nobody else
+//! notices, and what there is again is used again. Here the system itself says no.
+
+mod support;
+
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use std::path::PathBuf;
+use support::deaths::{children, kill_movers};
+use support::faults::{Worker, nothing_is_held};
+use support::{MIB, Manager, files_but_pieces, open_files};
+use tidegate_ffi::wire::Connection;
+use tidegate_ffi::wire::message::{FromCommand, ToManager, When};
+
+const TURNS: [&str; 6] = ["--unit", "256KiB", "--offset", "0", "--slice", "5ms"];
+
+#[test]
+fn a_job_without_descriptors_is_told_so_and_keeps_nobody_waiting() {
+    // What it was handed and could not take counts as used until it ends: so it is ended.
+    let manager = Manager::start("1x5MiB", &[&TURNS[..], &["--evict", "kill"]].concat());
+    let mut honest = Worker::start(&manager, "honest", 1, None).unwrap();
+    let mut victim = Worker::start(&manager, "victim", 2, None).unwrap();
+    victim.ask("starve").unwrap();
+    // It can be stopped, but its memory has no way back to it.
+    let mut turns = (0..100).map(|_| {
+        honest.check().unwrap();
+        victim.check()
+    });
+    let error = turns.find_map(Result::err).expect("it cannot be given its memory back");
+    assert!(error.contains("CUDA_ERROR_SYSTEM_NOT_READY") || error == "the program ended", "{error}");
+    (0..3).for_each(|_| honest.check().unwrap());
+    drop((honest, victim));
+    manager.status_when(nothing_is_held);
+}
+
+#[test]
+fn a_job_that_has_descriptors_again_goes_on() {
+    let manager = Manager::start("1x5MiB", &TURNS);
+    let mut job = Worker::start(&manager, "job", 1, None).unwrap();
+    job.ask("starve").unwrap();
+    let error = job.ask(&format!("alloc more {MIB}")).unwrap_err();
+    assert!(error.contains("CUDA_ERROR_OUT_OF_MEMORY"), "{error}");
+    // Its connection too is made anew.
+    job.ask("feed").unwrap();
+    job.ask("cut").unwrap();
+    // What it could not take may be measured as somebody else's until it is scrubbed.
+    let had = (0..1000).any(|_| job.ask(&format!("alloc more {MIB}")).is_ok());
+    assert!(had, "it has descriptors again, and no memory");
+    job.check().unwrap();
+    drop(job);
+    manager.status_when(nothing_is_held);
+}
+
+#[test]
+fn greedy_clients_take_no_descriptor_that_others_need() {
+    let manager = Manager::start_limited(128, "1x5MiB", &TURNS);
+    let mut jobs = [None, None];
+    Worker::each_works(&manager, &mut jobs);
+    let files = files_but_pieces(manager.pid());
+    // More than there are descriptors; and who waits to be told that nothing is left to do may stay.
+    let greedy: Vec<Connection> = (0..200).map(|_| Connection::connect(&manager.socket()).unwrap()).collect();
+    let question = ToManager::Command(FromCommand::Status { when: When::Idle });
+    let stay = greedy.iter().filter(|client| client.send(&question, &[]).is_ok()).count();
+    eprintln!("{stay} of {} could ask something", greedy.len());
+    for _ in 0..3 {
+        jobs.iter_mut().for_each(|job| job.as_mut().unwrap().check().unwrap());
+    }
+    let mut late = Worker::start(&manager, "late", 7, None).unwrap();
+    late.check().unwrap();
+    // A mover can be replaced too.
+    kill_movers(&manager);
+    jobs.iter_mut().for_each(|job| job.as_mut().unwrap().check().unwrap());
+    drop((greedy, late));
+    manager.status_when(|status| status.jobs.len() == 2 && files_but_pieces(manager.pid()) <= files + 4);
+    drop(jobs);
+    manager.status_when(nothing_is_held);
+}
+
+#[test]
+fn pieces_without_descriptors_are_no_pieces() {
+    // So many pieces that the manager cannot hold a third of them.
+    let manager = Manager::start_limited(128, "1x6MiB", &["--unit", "64KiB", "--offset", "0"]);
+    let mut job = manager.probe(&[]);
+    job.tell("device 0");
+    job.tell(&format!("alloc small {MIB}"));
+    job.tell("fill small 1");
+    for _ in 0..3 {
+        let error = job.try_tell(&format!("alloc large {}", 4 * MIB)).unwrap_err();
+        assert!(error.contains("CUDA_ERROR_OUT_OF_MEMORY"), "{error}");
+        job.tell("check small 1");
+    }
+    job.tell("free small");
+    job.tell(&format!("alloc small {MIB}"));
+    job.end();
+    manager.status_when(nothing_is_held);
+}
+
+#[test]
+fn a_mover_without_memory_leaves_jobs_where_they_are_until_it_has_some() {
+    let manager = Manager::start("1x5MiB", &TURNS);
+    let mut open = Worker::start(&manager, "open", 1, None).unwrap();
+    // A job that fits beside it: for the second on a GPU the mover gets ready to save.
+    let mut small = manager.probe(&[]);
+    small.tell("device 0");
+    let mover = children(manager.pid())[0];
+    let is_slab = |name: &PathBuf| name.to_string_lossy().contains("tidegate-saved");
+    manager.status_when(|_| open_files(mover).iter().any(is_slab));
+    small.end();
+    let address_space = |limit| {
+        let pid = Pid::from_raw(mover as i32).unwrap();
+        prlimit(Some(pid), Resource::As, Rlimit { current: limit, maximum: None }).unwrap();
+    };
+    // What it has already, and a little: not enough to save anything.
+    address_space(Some(virtual_bytes(mover) + MIB));
+    let mut waiting = manager.probe(&[]);
+    let orders = ["device 0".into(), format!("alloc t {}", 3 * MIB), "fill t 2".into(), "check t 2".into()];
+    orders.iter().for_each(|order| waiting.order(order));
+    (0..20).for_each(|_| open.check().unwrap());
+    address_space(None);
+    orders.iter().for_each(|order| drop(waiting.answer().unwrap_or_else(|error| panic!("{order}: {error}"))));
+    open.check().unwrap();
+    drop((open, waiting));
+    manager.status_when(nothing_is_held);
+}
+
+/// How much address space a process has.
+fn virtual_bytes(pid: u32) -> u64 {
+    let sizes = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
+    let pages: u64 = sizes.split(' ').next().unwrap().parse().unwrap();
+    pages * rustix::param::page_size() as u64
+}
