@@ -535,6 +535,7 @@ mod tests {
         assert_eq!(number_in("root:x:0:\ntidegates:x:5:\ntidegate:x:17:ann,bob\n", "tidegate"), Some(17));
         assert_eq!(number_in("root:x:0:\n", "tidegate"), None);
         assert_eq!(group(Some("65534")).unwrap(), Some(65534));
-        assert!(group(Some("no such group")).unwrap_err().to_string().contains("no such group"));
+        let refused = format!("{:#}", group(Some("no such group")).unwrap_err());
+        assert!(refused.starts_with("--group: no \"no such group\" in /etc/group"), "{refused}");
     }
 }

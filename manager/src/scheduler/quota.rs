@@ -4,7 +4,7 @@
 use super::lease::Served;
 use super::{Scheduler, Tenant};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tidegate_ffi::units::{Class, GpuUuid, JobId, TenantId};
 use tidegate_ffi::wire::message::LeaseRequest;
 
@@ -70,9 +70,11 @@ impl Scheduler {
 
     /// No user has more than their quota.
     pub(super) fn check_quotas(&self) -> Result<(), String> {
-        for (gpu, uid) in self.gpus.keys().flat_map(|gpu| self.jobs.values().map(move |job| (gpu, job.uid))) {
+        let users: BTreeSet<u32> = self.jobs.values().map(|job| job.uid).collect();
+        let limited = users.into_iter().filter_map(|uid| Some((uid, self.config.user_quotas.of(uid)?)));
+        for ((uid, quota), gpu) in limited.flat_map(|user| self.gpus.keys().map(move |gpu| (user, gpu))) {
             let bytes = u64::from(self.units_of_user(*gpu, uid)) * self.config.unit_bytes;
-            if let Some(quota) = self.config.user_quotas.of(uid).filter(|quota| bytes > *quota) {
+            if bytes > quota {
                 return Err(format!("user {uid} has {bytes} bytes of {gpu}, of {quota} (I6)"));
             }
         }
