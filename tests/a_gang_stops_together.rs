@@ -5,6 +5,7 @@ mod support;
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use support::deaths::{kill, status_after};
 use support::{Jobs, MIB, Manager, Probe, Status};
 
 /// Who holds the GPU is written down at each opening and closing: jobs that do not fit together
@@ -71,8 +72,9 @@ fn iterate([first, second]: &mut [Probe; 2]) {
     second.answer().expect("the second rank passes its boundary at last");
 }
 
-#[test]
-fn two_processes_of_one_job_stop_at_one_boundary() {
+/// Two processes of one job beside another job, with which they do not fit. `between` their iterations
+/// something else may happen.
+fn stop_at_one_boundary(between: impl Fn(&Manager)) {
     let times = ["--slice", "5ms", "--boundary-deadline", "1h"];
     let sizes = ["--unit", "64KiB", "--offset", "64KiB"];
     let manager = Manager::start("1x6MiB", &[times, sizes].concat());
@@ -101,7 +103,10 @@ fn two_processes_of_one_job_stop_at_one_boundary() {
                 goes_on = work("check t 3");
             }
         });
-        manager.work_until_switched(&["gang"], 12, || iterate(&mut ranks));
+        manager.work_until_switched(&["gang"], 12, || {
+            iterate(&mut ranks);
+            between(&manager);
+        });
         ended.store(true, Ordering::Relaxed);
         // It may need one more turn, which a gang gives at its boundary only.
         while !competes.is_finished() {
@@ -114,4 +119,19 @@ fn two_processes_of_one_job_stop_at_one_boundary() {
     assert_eq!(gang.figures.at_boundary, gang.figures.switches, "it stopped elsewhere than at its boundary");
     assert!(!overlap(&status, "gang", "other"), "one rank ran beside who does not fit: {status:#?}");
     ranks.into_iter().for_each(Probe::end);
+}
+
+#[test]
+fn two_processes_of_one_job_stop_at_one_boundary() {
+    stop_at_one_boundary(|_| {});
+}
+
+/// I7: the next manager knows where they were to stop, and that they are one.
+#[test]
+fn they_do_though_their_managers_are_killed() {
+    stop_at_one_boundary(|manager| {
+        let dead = manager.pid();
+        kill(dead);
+        status_after(manager, dead);
+    });
 }

@@ -6,7 +6,9 @@ mod support;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use support::deaths::{Killer, MESSAGES, check, movers, oversubscribed, oversubscribed_on, points, will};
+use support::deaths::{
+    Killer, MESSAGES, check, kill, movers, oversubscribed, oversubscribed_on, points, status_after, will,
+};
 use support::patience::{Lines, PATIENCE};
 use support::training::{Bystander, Training, alone, without_boundaries};
 use support::{Jobs, MIB, Manager, Probe, Status, command, nothing_is_used, probe, train_digits};
@@ -15,25 +17,6 @@ const OPTIONS: [&str; 7] = ["--unit", "64KiB", "--offset", "64KiB", "--slice", "
 
 /// What the manager takes in of a process that comes.
 const ARRIVALS: [&str; 2] = ["hello", "attach"];
-
-fn kill(pid: u32) {
-    // SAFETY: a signal to a process of our own manager's, which cannot be anybody else's yet: nobody
-    // has waited for it.
-    unsafe { libc::kill(pid as i32, libc::SIGKILL) };
-}
-
-/// The status of the manager that came after `dead`.
-fn status_after(manager: &Manager, dead: u32) -> Status {
-    let began = Instant::now();
-    loop {
-        if manager.pid() != dead
-            && let Ok(status) = manager.try_status()
-        {
-            return status;
-        }
-        assert!(began.elapsed() < PATIENCE, "no other manager has taken over");
-    }
-}
 
 /// Has `work` done until the manager has died there and another has taken over.
 fn die_at(killer: &Killer, point: &str, mut work: impl FnMut()) {

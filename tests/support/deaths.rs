@@ -1,7 +1,7 @@
 //! Deaths of the manager and of movers, and the jobs that must not notice.
 
 use super::patience::PATIENCE;
-use super::{MIB, Manager, Probe};
+use super::{MIB, Manager, Probe, Status};
 use std::path::PathBuf;
 use std::time::Instant;
 use tidegate_manager::death;
@@ -70,6 +70,26 @@ pub fn movers(manager: &Manager) -> Vec<u32> {
     let will = will(manager);
     let movers = will["movers"].as_array().unwrap().iter();
     movers.map(|mover| mover[1]["pid"].as_u64().unwrap() as u32).collect()
+}
+
+/// Kills a process of a manager's.
+pub fn kill(pid: u32) {
+    // SAFETY: a signal to a process of our own manager's, which cannot be anybody else's yet: nobody
+    // has waited for it.
+    unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+}
+
+/// The status of the manager that came after `dead`.
+pub fn status_after(manager: &Manager, dead: u32) -> Status {
+    let began = Instant::now();
+    loop {
+        if manager.pid() != dead
+            && let Ok(status) = manager.try_status()
+        {
+            return status;
+        }
+        assert!(began.elapsed() < PATIENCE, "no other manager has taken over");
+    }
 }
 
 /// Two jobs of which only one has room at a time.
