@@ -139,6 +139,24 @@ fn a_mover_whose_driver_fails_is_replaced_and_nobody_notices() {
     }
 }
 
+#[test]
+fn a_mover_that_hangs_is_replaced_and_no_byte_is_lost() {
+    let manager = Manager::start("1x5MiB", &[&OPTIONS[..], &["--answer-limit", "200ms"]].concat());
+    let mut jobs = oversubscribed(&manager);
+    check(&mut jobs);
+    for round in 1..4 {
+        for mover in children(manager.pid()) {
+            // SAFETY: a signal to a child of our own manager's, which the manager has not waited for.
+            unsafe { libc::kill(mover as i32, libc::SIGSTOP) };
+        }
+        // One of the two must give way, which takes a mover.
+        check(&mut jobs);
+        manager.status_when(|status| replacements(status) >= round);
+    }
+    jobs.into_iter().for_each(Probe::end);
+    manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
+}
+
 /// What comes after `option` on a process's command line.
 fn option_of(pid: u32, option: &str) -> String {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap();

@@ -470,6 +470,17 @@ impl ToMover {
             | ToMover::End => None,
         }
     }
+
+    /// The bytes that the order moves or makes, as far as it says.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            ToMover::Make { pieces, .. } => pieces.iter().map(|(_, bytes)| bytes).sum(),
+            ToMover::Save { moves, .. } | ToMover::Restore { moves, .. } => {
+                moves.iter().map(|m| m.bytes).sum()
+            }
+            _ => 0,
+        }
+    }
 }
 
 /// How a mover finds the next manager when its own has died. Paths and words are bytes.

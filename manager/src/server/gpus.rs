@@ -41,6 +41,8 @@ const USELESS_MOVERS: u32 = 5;
 const LONG_LIFE: Duration = Duration::from_secs(10);
 /// The pause before the third mover in a row; twice as long before each that follows.
 const PAUSE: Duration = Duration::from_millis(50);
+/// No mover moves fewer bytes in a second; else it hangs.
+const SLOWEST: u64 = 64 << 20;
 /// Names of orders in one message.
 const STEPS: usize = 65536;
 
@@ -70,6 +72,8 @@ pub(crate) struct MoverLink {
     testament: Option<Testament>,
     ready: bool,
     process: Option<Process>,
+    /// When it was given its oldest order, or answered the one before.
+    silent_since: Instant,
     slabs: BTreeMap<u32, Arc<OwnedFd>>,
     index: Option<Arc<OwnedFd>>,
 }
@@ -145,6 +149,7 @@ impl MoverLink {
             testament: None,
             ready: false,
             process: None,
+            silent_since: Instant::now(),
             slabs: BTreeMap::new(),
             index: None,
         };
@@ -161,7 +166,9 @@ impl MoverLink {
         orphan: Option<Orphaned>,
     ) -> anyhow::Result<Self> {
         let (testament, slabs, index) = (Some(testament), BTreeMap::new(), None);
-        let mut mover = Self { plan, inputs, state, testament, ready: true, process: None, slabs, index };
+        let (process, silent_since) = (None, Instant::now());
+        let mut mover =
+            Self { plan, inputs, state, testament, ready: true, process, silent_since, slabs, index };
         match orphan {
             Some(orphan) => mover.resume(orphan)?,
             None => mover.state.replacements.lost = true,
@@ -225,6 +232,9 @@ impl MoverLink {
     /// Gives an order; the next mover gets it if this one dies before it has answered.
     pub(crate) fn order(&mut self, order: &ToMover) {
         let is_lost = self.is_lost();
+        if self.oldest_order().is_none() {
+            self.silent_since = Instant::now();
+        }
         if !is_lost || order.step().is_some() {
             self.state.orders.push_back(order.clone());
         }
@@ -267,6 +277,30 @@ impl MoverLink {
         };
         self.state.orders.drain(..=place);
         self.state.replacements.useless = 0;
+        self.silent_since = Instant::now();
+    }
+
+    /// The order that it carries out, or will.
+    fn oldest_order(&self) -> Option<&ToMover> {
+        self.state.orders.iter().find(|order| order.step().is_some())
+    }
+
+    /// When it will have taken `patience` longer than its oldest order can take, if it has one.
+    pub(super) fn overdue(&self, patience: Duration) -> Option<Instant> {
+        let order = self.oldest_order().filter(|_| self.process.is_some())?;
+        let work = Duration::from_millis(order.bytes() * 1000 / SLOWEST);
+        Some(self.silent_since + patience + work)
+    }
+
+    /// Ends a mover that hangs: another takes its place, with a context of its own.
+    pub(super) fn kill_if_overdue(&mut self, patience: Duration) {
+        let now = Instant::now();
+        let is_overdue = self.overdue(patience).is_some_and(|due| due <= now);
+        if let Some(process) = self.process.as_ref().filter(|_| is_overdue) {
+            warn!(pid = process.name.pid, order = ?self.oldest_order(), "a mover hangs: it is killed");
+            process.kill();
+            self.silent_since = now;
+        }
     }
 
     /// Takes note of what concerns the mover alone.
@@ -348,6 +382,7 @@ impl MoverLink {
     fn start_next(&mut self, pieces: &[(PieceId, HeldPiece)]) -> anyhow::Result<()> {
         let process = Process::start(&self.plan, self.inputs.clone())?;
         (self.state.process, self.state.line) = (Some(process.name), Line::new());
+        self.silent_since = Instant::now();
         self.process = Some(process);
         for (message, fds) in self.legacy(pieces) {
             self.say(message, fds);

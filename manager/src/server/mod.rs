@@ -219,6 +219,8 @@ impl Server {
                 Ok(input) if death::is_possible() => self.take_in_fatally(input),
                 Ok(input) => self.take_in_with(input, inputs),
                 Err(RecvTimeoutError::Timeout) => {
+                    let patience = self.scheduler.config().answer_limit;
+                    self.movers.values_mut().for_each(|mover| mover.kill_if_overdue(patience));
                     self.tell_scheduler(Event::Tick);
                     self.settle();
                 }
@@ -236,7 +238,10 @@ impl Server {
         let idle = idle.map(|limit| limit.saturating_sub(self.idle_since.elapsed()));
         let mover = self.movers.values().filter_map(MoverLink::due).min();
         let mover = mover.map(|due| due.saturating_sub(self.now()));
-        match wakeup.into_iter().chain(idle).chain(mover).min() {
+        let patience = self.scheduler.config().answer_limit;
+        let hanging = self.movers.values().filter_map(|mover| mover.overdue(patience)).min();
+        let hanging = hanging.map(|due| due.saturating_duration_since(Instant::now()));
+        match wakeup.into_iter().chain(idle).chain(mover).chain(hanging).min() {
             Some(wait) => inputs.recv_timeout(wait),
             None => inputs.recv().map_err(|_| RecvTimeoutError::Disconnected),
         }
