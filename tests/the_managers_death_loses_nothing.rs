@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use support::deaths::{
     Killer, MESSAGES, check, kill, movers, oversubscribed, oversubscribed_on, points, status_after, will,
 };
-use support::patience::{Lines, PATIENCE};
+use support::patience::Lines;
 use support::training::{Bystander, Training, alone, without_boundaries};
 use support::{Jobs, MIB, Manager, Probe, Status, command, nothing_is_used, probe, train_digits};
 
