@@ -504,8 +504,7 @@ impl Scheduler {
                 Phase::Open => !selection.contains(&tenant.job) && self.may_close(tenant.job),
                 Phase::Waiting => false,
             };
-            let silent = self.jobs.get(&tenant.job).is_some_and(|job| job.silent);
-            leaves && !silent && tenant.holds_any() && tenant.job != asker
+            leaves && !self.is_silent(tenant.job) && tenant.holds_any() && tenant.job != asker
         })
     }
 
@@ -529,7 +528,7 @@ impl Scheduler {
     pub(super) fn units_are_coming(&self, gpu: GpuUuid) -> bool {
         let of_tenant = |id: &TenantId| {
             let tenant = self.tenants.get(id).filter(|tenant| tenant.gpu == gpu);
-            tenant.is_some_and(|tenant| self.jobs.get(&tenant.job).is_some_and(|job| !job.silent))
+            tenant.is_some_and(|tenant| !self.is_silent(tenant.job))
         };
         self.pending.values().any(|pending| match pending {
             Pending::Unmap(tenant) | Pending::Save(tenant, _) | Pending::Unsave(tenant) => of_tenant(tenant),

@@ -84,6 +84,11 @@ impl Scheduler {
         self.due = due;
     }
 
+    /// Has a process of the job not answered in time.
+    pub(super) fn is_silent(&self, job: JobId) -> bool {
+        self.jobs.get(&job).is_some_and(|job| job.silent)
+    }
+
     fn is_open(&self, due: &Due) -> bool {
         let Some(session) = self.sessions.get(&due.session) else { return false };
         match due.question {

@@ -180,7 +180,8 @@ impl MoverLink {
         (self.slabs, self.index) = (orphan.slabs, Some(orphan.index));
         let again = self.state.line.resume(orphan.heard)?;
         let inputs = self.inputs.clone();
-        let process = Process::go_on(self.plan.uuid, orphan.name, orphan.process, orphan.connection, inputs)?;
+        let Orphaned { name, process, connection, .. } = orphan;
+        let process = Process::read(self.plan.uuid, name, process, connection, None, inputs)?;
         for letter in again {
             let fds = self.descriptors(&letter.message);
             process.outbox.send(&letter, fds);
@@ -489,17 +490,7 @@ impl Process {
         Self::read(plan.uuid, name, handle, here.into(), Some(process), inputs)
     }
 
-    /// Goes on with a process that another manager has started.
-    fn go_on(
-        gpu: GpuUuid,
-        name: ProcessName,
-        handle: OwnedFd,
-        connection: Connection,
-        inputs: Sender<Input>,
-    ) -> anyhow::Result<Self> {
-        Self::read(gpu, name, handle, connection, None, inputs)
-    }
-
+    /// Reads from a process: a child of this manager, or another's.
     fn read(
         gpu: GpuUuid,
         name: ProcessName,
