@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use support::patience::output;
 use support::training::{Training, alone};
-use support::{Jobs, Manager, open_files, train_digits};
+use support::{Jobs, Manager, files_but_pieces, train_digits};
 use tidegate_ffi::units::{Class, GpuUuid, PieceId, SessionId, SlotIndex, Step, TenantId, Units};
 use tidegate_ffi::wire::line::Numbered;
 use tidegate_ffi::wire::message::{
@@ -129,11 +129,12 @@ fn arguments(seed: &str) -> [&str; 8] {
     ["--hidden", "128", "--batch", "120", "--steps", "120", "--seed", seed]
 }
 
-/// Resident KiB and open file descriptors of the manager.
+/// Resident KiB and open file descriptors of the manager, without pieces: in how many of these the free
+/// memory lies is the ledger's affair.
 fn size(manager: &Manager) -> (u64, usize) {
     let status = std::fs::read_to_string(format!("/proc/{}/status", manager.pid())).unwrap();
     let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    (rss.trim().trim_end_matches(" kB").parse().unwrap(), open_files(manager.pid()).len())
+    (rss.trim().trim_end_matches(" kB").parse().unwrap(), files_but_pieces(manager.pid()))
 }
 
 fn trainings_beside_attackers(until: Duration) {

@@ -46,7 +46,7 @@ fn a_job_that_dies_at_any_point_gives_everything_back() {
             let comes_and_goes = ["alloc x 200000", "fill x 3", "check x 3", "free x"];
             let _ = comes_and_goes.iter().map(|order| victim.try_tell(order)).find(Result::is_err);
         }
-        // Its child lives, with all that it had open.
+        // Its child lives a little longer, with all that it had open.
         let death = Instant::now();
         manager.status_when(|status| {
             let gpu = &status.gpus[0];

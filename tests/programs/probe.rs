@@ -11,7 +11,7 @@
 //! poke NAME OFFSET BYTE        peek NAME OFFSET
 //! boundary                     info                     (free and total memory)
 //! hold NAME                    where NAME               (the files behind its addresses)
-//! fork                         a child that does nothing until nobody can order anything; its process id
+//! fork                         a child that does nothing and outlives its parent a little; its process id
 //! cut                          ends the library's connection to the manager; how many there were
 //! starve                       from now on no file descriptor can be had
 //! feed                         they can be had again
@@ -19,9 +19,11 @@
 
 use cudarc::driver::result;
 use cudarc::driver::sys::{CUcontext, CUdevice};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_getfd};
 use rustix::net::{Shutdown, SocketAddrUnix, getpeername, shutdown};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{getpid, getppid};
 use std::collections::HashMap;
 use std::error::Error;
 use std::ffi::{CStr, OsStr, c_int, c_void};
@@ -175,17 +177,23 @@ fn info() -> Answer {
     Ok(format!("{free} {total}"))
 }
 
-/// Makes a child as data loaders do: it has all memory and descriptors of its parent, and no CUDA.
+/// Makes a child as data loaders do: it has all memory and descriptors of its parent, and no CUDA. It
+/// outlives its parent by a moment, in which nobody can have what it holds.
 fn fork() -> Answer {
-    // SAFETY: the child makes three system calls and touches nothing of its parent's.
+    let parent = getpid();
+    // SAFETY: the child makes system calls only, and touches nothing of its parent's.
     match unsafe { libc::fork() } {
         -1 => Err(std::io::Error::last_os_error().into()),
         0 => {
             // SAFETY: the child's own answers, of which there are none.
             unsafe { libc::close(1) };
-            let mut orders = libc::pollfd { fd: 0, events: 0, revents: 0 };
-            // SAFETY: one entry, which lives on this stack. It returns when the orders' other end is closed.
-            unsafe { libc::poll(&raw mut orders, 1, -1) };
+            // At once, where nobody can order anything any more.
+            let wait = |millis: i64| {
+                let orders = PollFd::from_borrowed_fd(rustix::stdio::stdin(), PollFlags::empty());
+                poll(&mut [orders], Some(&Timespec { tv_sec: 0, tv_nsec: millis * 1_000_000 }))
+            };
+            while wait(20) == Ok(0) && getppid() == Some(parent) {}
+            let _ = wait(100);
             // SAFETY: ends the child and nothing else.
             unsafe { libc::_exit(0) }
         }
