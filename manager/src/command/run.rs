@@ -15,7 +15,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::str::FromStr;
 use tidegate_ffi::wire::message::{FromCommand, JobSpec, Need, ToCommand};
-use tidegate_ffi::wire::{Connection, JOB_VARIABLE, SOCKET_VARIABLE};
+use tidegate_ffi::wire::{Connection, JOB_VARIABLE, ReceiveError, SOCKET_VARIABLE, SendError};
+
+/// So many managers in a row may die before one has answered.
+const MANAGERS: u32 = 5;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
@@ -64,7 +67,6 @@ impl FromStr for NeedArgument {
 
 pub(super) fn execute(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let shim = artifacts::shim()?;
-    let (connection, socket) = find_or_start_manager(arguments.socket.as_deref())?;
     let (program, rest) = arguments.command.split_first().context("no program to run")?;
     let name = arguments.name.clone().unwrap_or_else(|| default_name(program, rest));
     let spec = JobSpec {
@@ -75,8 +77,8 @@ pub(super) fn execute(arguments: Arguments) -> anyhow::Result<ExitCode> {
         memory: arguments.memory.map(|size| size.as_u64()),
         need: arguments.need.map(|need| need.0),
     };
-    let ToCommand::Registered { token, software_gpu, .. } = ask(&connection, FromCommand::Register(spec))?
-    else {
+    let (connection, socket, answer) = announce(arguments.socket.as_deref(), &spec)?;
+    let ToCommand::Registered { token, software_gpu, .. } = answer else {
         bail!("the manager answered something else than a registration");
     };
     start_watcher(connection)?;
@@ -92,6 +94,28 @@ pub(super) fn execute(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
     eprintln!("tidegate: cannot run {}: {error}", program.display());
     Ok(ExitCode::from(code))
+}
+
+/// Announces the job to a manager; to the next one, if that dies before it has answered.
+fn announce(socket: Option<&Path>, spec: &JobSpec) -> anyhow::Result<(Connection, PathBuf, ToCommand)> {
+    let mut left = MANAGERS;
+    loop {
+        let (connection, socket) = find_or_start_manager(socket)?;
+        left -= 1;
+        match ask(&connection, FromCommand::Register(spec.clone())) {
+            Err(error) if left > 0 && has_ended(&error) => {}
+            answer => return Ok((connection, socket, answer?)),
+        }
+    }
+}
+
+/// Whether a connection ended before the answer came.
+fn has_ended(error: &anyhow::Error) -> bool {
+    let of_receiving = |error: &ReceiveError| {
+        matches!(error, ReceiveError::Closed | ReceiveError::Truncated | ReceiveError::Socket(_))
+    };
+    error.downcast_ref().is_some_and(of_receiving)
+        || error.downcast_ref().is_some_and(|error| matches!(error, SendError::Socket(_)))
 }
 
 /// The command line: two trainings by one interpreter need different memory.
@@ -126,6 +150,9 @@ fn start_watcher(connection: Connection) -> anyhow::Result<()> {
 mod tests {
     use super::*;
     use clap::Parser;
+    use std::os::unix::net::UnixListener;
+    use tidegate_ffi::units::JobId;
+    use tidegate_ffi::wire::message::ToManager;
 
     #[derive(Debug, Parser)]
     struct Cli {
@@ -136,6 +163,27 @@ mod tests {
     fn parse(line: &str) -> Result<Arguments, String> {
         let words = std::iter::once("run").chain(line.split_whitespace());
         Cli::try_parse_from(words).map(|cli| cli.arguments).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_manager_that_dies_before_it_answers_is_not_the_last() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("socket");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let managers = std::thread::spawn(move || {
+            for answers in [false, false, true] {
+                let connection = Connection::from(listener.accept().unwrap().0);
+                let (asked, _) = connection.receive::<ToManager>().unwrap();
+                assert!(matches!(asked, ToManager::Command(FromCommand::Register(_))), "{asked:?}");
+                if answers {
+                    let answer = ToCommand::Registered { job: JobId(7), token: 9, software_gpu: None };
+                    connection.send(&answer, &[]).unwrap();
+                }
+            }
+        });
+        let (.., answer) = announce(Some(&socket), &JobSpec::default()).unwrap();
+        assert!(matches!(answer, ToCommand::Registered { token: 9, .. }), "{answer:?}");
+        managers.join().unwrap();
     }
 
     #[test]
