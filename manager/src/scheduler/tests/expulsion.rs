@@ -42,6 +42,26 @@ fn what_the_mover_has_not_released_is_not_free_though_its_keeper_is_dead() {
 }
 
 #[test]
+fn what_is_being_made_for_who_is_expelled_is_let_go_of_when_it_has_come() {
+    let mut desk = Desk::new(|_| {});
+    let a = job_with(&mut desk, "a", 10, 60);
+    desk.uid = 2;
+    let b = job_with(&mut desk, "b", 10, 60);
+    desk.until(|desk| desk.phase(a) == Phase::Waiting && desk.phase(b) == Phase::Open);
+    desk.hold = |effect| matches!(effect, Effect::Mover(_, ToMover::Make { .. }));
+    desk.until(|desk| desk.phase(a) == Phase::Restoring);
+    desk.hold = |effect| matches!(effect, Effect::Mover(_, ToMover::Destroy { .. }));
+    let making: Vec<PieceId> = desk.pieces(a, T).iter().map(|placed| placed.piece).collect();
+    tell_that_it_broke(&mut desk, a);
+    desk.log.clear();
+    desk.finish_held();
+    let let_go = |piece: &PieceId| {
+        desk.log.iter().any(|effect| matches!(effect, Effect::Destroyed(pieces) if pieces.contains(piece)))
+    };
+    assert!(!making.is_empty() && making.iter().all(let_go));
+}
+
+#[test]
 fn who_does_not_unmap_in_time_is_expelled_and_others_go_on() {
     let mut desk = Desk::new(|config| config.answer_limit = ms(500));
     let a = job_with(&mut desk, "a", 5, 30);
