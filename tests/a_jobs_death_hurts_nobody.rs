@@ -29,7 +29,7 @@ fn start(manager: &Manager, name: &str) -> Probe {
 fn a_job_that_dies_at_any_point_gives_everything_back() {
     let killer = Killer::start("1x6MiB", &OPTIONS);
     let manager = &killer.manager;
-    let bystander = Bystander::start(manager);
+    let bystander = Bystander::start(manager, killer.environment());
     let mut honest = [start(manager, "honest")];
     check(&mut honest);
     let mut times = Vec::new();

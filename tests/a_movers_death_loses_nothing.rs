@@ -46,7 +46,7 @@ fn a_mover_that_dies_at_any_point_is_replaced_and_no_byte_is_lost() {
     let manager = &killer.manager;
     let mut jobs = oversubscribed(manager);
     check(&mut jobs);
-    let bystander = Bystander::start(manager);
+    let bystander = Bystander::start(manager, killer.environment());
     for _ in 0..3 {
         for point in POINTS {
             die_at(&killer, point, || check(&mut jobs));

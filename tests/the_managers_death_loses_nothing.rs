@@ -31,7 +31,7 @@ fn a_manager_that_dies_at_any_point_is_succeeded_and_no_byte_is_lost() {
     let killer = Killer::start("1x6MiB", &OPTIONS);
     let manager = &killer.manager;
     let mut jobs = oversubscribed(manager);
-    let bystander = Bystander::start(manager);
+    let bystander = Bystander::start(manager, killer.environment());
     check(&mut jobs);
     for point in points(&MESSAGES) {
         die_at(&killer, &point, || check(&mut jobs));
@@ -40,7 +40,7 @@ fn a_manager_that_dies_at_any_point_is_succeeded_and_no_byte_is_lost() {
         die_at(&killer, &point, || {
             let mut late = manager.run(&["--name", "late"], &probe());
             // It does not run without a manager because one has died just now.
-            late.env("TIDEGATE_REQUIRED", "1");
+            late.env("TIDEGATE_REQUIRED", "1").envs([killer.environment()]);
             let mut late = Probe::start(late);
             late.tell("device 0");
             late.tell("alloc t 100000");

@@ -35,6 +35,11 @@ impl Killer {
         Self { manager, orders, _directory: directory }
     }
 
+    /// For a `tidegate run`, which may start the next manager.
+    pub fn environment(&self) -> (&'static str, PathBuf) {
+        (death::VARIABLE, self.orders.clone())
+    }
+
     /// Tells somebody to die at a point: whoever comes there first.
     pub fn order(&self, point: &str) {
         let written = self.orders.with_extension("new");

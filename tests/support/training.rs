@@ -2,6 +2,7 @@
 
 use super::patience::Lines;
 use super::{Manager, train_digits};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,7 +52,7 @@ pub struct Bystander {
 
 impl Bystander {
     /// The trainings are a job called `bystander`.
-    pub fn start(manager: &Manager) -> Self {
+    pub fn start(manager: &Manager, environment: (&'static str, PathBuf)) -> Self {
         let arguments = without_boundaries("1");
         let over = Arc::new(AtomicBool::new(false));
         let (told, socket) = (over.clone(), manager.socket());
@@ -59,7 +60,8 @@ impl Bystander {
             let solo = alone(&arguments);
             let mut count = 0;
             while count == 0 || !told.load(Ordering::Relaxed) {
-                let command = super::run_at(&socket, &["--name", "bystander"], &train_digits());
+                let mut command = super::run_at(&socket, &["--name", "bystander"], &train_digits());
+                command.env(environment.0, &environment.1);
                 assert_eq!(Training::start(command, &arguments).result(), solo, "training {count}");
                 count += 1;
             }
