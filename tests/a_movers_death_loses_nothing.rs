@@ -3,8 +3,9 @@
 
 mod support;
 
+use rustix::process::Signal;
 use std::path::{Path, PathBuf};
-use support::deaths::{Killer, MESSAGES, check, children, kill_movers, oversubscribed, points};
+use support::deaths::{Killer, MESSAGES, check, children, kill, kill_movers, oversubscribed, points, signal};
 use support::training::{Bystander, Training, alone, without_boundaries};
 use support::{Jobs, MIB, Manager, Probe, Status, files_but_pieces, nothing_is_used, train_digits};
 
@@ -145,10 +146,7 @@ fn a_mover_that_hangs_is_replaced_and_no_byte_is_lost() {
     let mut jobs = oversubscribed(&manager);
     check(&mut jobs);
     for round in 1..4 {
-        for mover in children(manager.pid()) {
-            // SAFETY: a signal to a child of our own manager's, which the manager has not waited for.
-            unsafe { libc::kill(mover as i32, libc::SIGSTOP) };
-        }
+        children(manager.pid()).into_iter().for_each(|mover| signal(mover, Signal::STOP));
         // One of the two must give way, which takes a mover.
         check(&mut jobs);
         manager.status_when(|status| replacements(status) >= round);
@@ -182,8 +180,7 @@ fn a_gpu_whose_movers_cannot_live_is_given_up_and_the_others_go_on() {
     let driver = PathBuf::from(option_of(mover, "--driver"));
     let aside = driver.with_extension("aside");
     std::fs::rename(&driver, &aside).unwrap();
-    // SAFETY: a signal to a child of our own manager's, which the manager has not waited for.
-    unsafe { libc::kill(mover as i32, libc::SIGKILL) };
+    kill(mover);
     manager.status_when(|status| status.gpus.iter().any(|gpu| gpu.uuid == lost && gpu.mover.lost));
     std::fs::rename(&aside, &driver).unwrap();
     // Who runs keeps what it has; new memory there is none.

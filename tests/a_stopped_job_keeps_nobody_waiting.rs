@@ -3,12 +3,9 @@
 
 mod support;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
+use support::deaths::signal;
 use support::{MIB, Manager, Probe};
-
-fn signal(job: &Probe, signal: Signal) {
-    kill_process(Pid::from_raw(job.process.id() as i32).unwrap(), signal).unwrap();
-}
 
 fn job_with(manager: &Manager, name: &str, seed: u64) -> Probe {
     let mut job = manager.probe(&["--name", name]);
@@ -27,7 +24,7 @@ fn a_stopped_job_keeps_nobody_waiting() {
     let [a, b, c] = &mut jobs;
     // It runs: it has just read its memory. Two of the three fit at once.
     a.tell("check t 1");
-    signal(a, Signal::STOP);
+    signal(a.process.id(), Signal::STOP);
     manager.work_until_switched(&["b", "c"], manager.switches(&["b", "c"]) + 20, || {
         b.tell("check t 2");
         c.tell("check t 3");
@@ -39,7 +36,7 @@ fn a_stopped_job_keeps_nobody_waiting() {
             .iter()
             .all(|job| job.figures.name != "a" || job.state != "waiting" || job.temporary_bytes == 0)
     );
-    signal(a, Signal::CONT);
+    signal(a.process.id(), Signal::CONT);
     a.tell("check t 1");
     assert!(!manager.job("a").unsliceable, "it answers again");
     for (job, seed) in [(b, 2), (c, 3)] {
@@ -56,7 +53,7 @@ fn a_job_that_is_stopped_while_it_waits_disturbs_nobody() {
     manager.status_when(|status| {
         status.jobs.iter().any(|job| job.figures.name == "a" && job.state == "waiting")
     });
-    signal(a, Signal::STOP);
+    signal(a.process.id(), Signal::STOP);
     // It had its turn at most once more, if it was given before it was stopped.
     b.tell("check t 2");
     let before = manager.switches(&["b"]);
@@ -64,6 +61,6 @@ fn a_job_that_is_stopped_while_it_waits_disturbs_nobody() {
         b.tell("check t 2");
     }
     assert_eq!(manager.switches(&["b"]), before);
-    signal(a, Signal::CONT);
+    signal(a.process.id(), Signal::CONT);
     a.tell("check t 1");
 }

@@ -7,8 +7,7 @@
 mod support;
 
 use support::deaths::kill_movers;
-use support::faults::{Faults, Worker, hurt_a_job, manager, nothing_is_held, until_struck};
-use support::files_but_pieces;
+use support::faults::{Faults, Worker, hurt_jobs, manager, nothing_is_held, until_struck};
 
 /// What a job's process asks of the system: the call, every how many-th fails, and how.
 const OF_JOBS: [(&str, u32, &str); 11] = [
@@ -58,23 +57,7 @@ const OF_MANAGERS: [(&str, u32, &str); 12] = [
 
 #[test]
 fn a_fault_in_a_job_hurts_it_alone() {
-    let faults = OF_JOBS.map(|(call, nth, error)| Faults::of_system("job", call, nth, error));
-    let manager = manager(None);
-    let mut honest = Worker::start(&manager, "honest", 1, None).unwrap();
-    // A switch, for which the mover makes what it keeps.
-    drop(Worker::start(&manager, "another", 2, None));
-    honest.check().unwrap();
-    manager.status_when(|status| status.jobs.len() == 1);
-    let files = files_but_pieces(manager.pid());
-    for faults in &faults {
-        hurt_a_job(&manager, &mut honest, faults);
-    }
-    eprintln!("{} faults in jobs", faults.iter().map(Faults::count).sum::<usize>());
-    manager.status_when(|status| status.jobs.len() == 1 && status.gpus[0].retired_bytes == 0);
-    // Of a job that is just gone, some may still be closing; and one is the status's own connection.
-    manager.status_when(|_| files_but_pieces(manager.pid()) <= files + 4);
-    drop(honest);
-    manager.status_when(nothing_is_held);
+    hurt_jobs(&OF_JOBS.map(|(call, nth, error)| Faults::of_system("job", call, nth, error)));
 }
 
 #[test]

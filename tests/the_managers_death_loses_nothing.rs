@@ -3,11 +3,13 @@
 
 mod support;
 
+use rustix::process::Signal;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use support::deaths::{
-    Killer, MESSAGES, check, kill, movers, oversubscribed, oversubscribed_on, points, status_after, will,
+    Killer, MESSAGES, check, kill, movers, oversubscribed, oversubscribed_on, points, signal, status_after,
+    will,
 };
 use support::patience::Lines;
 use support::training::{Bystander, Training, alone, without_boundaries};
@@ -113,10 +115,7 @@ fn trainings_whose_managers_are_killed_end_as_alone() {
 
 /// Stops movers, so that they find no time to start another manager, and kills everybody.
 fn kill_with_movers(manager: u32, movers: &[u32]) {
-    for mover in movers {
-        // SAFETY: a signal to a process of our own manager's, which nobody has waited for.
-        unsafe { libc::kill(*mover as i32, libc::SIGSTOP) };
-    }
+    movers.iter().for_each(|mover| signal(*mover, Signal::STOP));
     kill(manager);
     movers.iter().copied().for_each(kill);
 }
@@ -152,8 +151,7 @@ fn where_the_mover_dies_too_who_runs_goes_on_and_who_waits_is_told() {
     // The new one has GPUs of its own, and knows of nobody.
     let status = manager.status();
     assert!(status.jobs.is_empty() && nothing_is_used(&status), "{status:#?}");
-    // SAFETY: a signal to our own child, which has not been waited for.
-    unsafe { libc::kill(next.id() as i32, libc::SIGTERM) };
+    signal(next.id(), Signal::TERM);
     assert!(said.ended() && next.wait().unwrap().success());
     assert!(!left.exists(), "what the first one left is removed with the second one's");
 }
@@ -227,8 +225,7 @@ fn where_systemd_starts_the_next_manager_the_movers_wait_for_it() {
     job.tell("fill more 5");
     job.tell("check t 4");
     job.end();
-    // SAFETY: a signal to our own child, which has not been waited for.
-    unsafe { libc::kill(second.id() as i32, libc::SIGTERM) };
+    signal(second.id(), Signal::TERM);
     assert!(said.ended() && second.wait().unwrap().success());
     assert!(!socket.with_extension("will").exists(), "there is nothing to inherit");
 }

@@ -2,6 +2,7 @@
 
 use super::patience::PATIENCE;
 use super::{MIB, Manager, Probe, Status};
+use rustix::process::{Pid, Signal, kill_process};
 use std::path::PathBuf;
 use std::time::Instant;
 use tidegate_manager::death;
@@ -77,11 +78,15 @@ pub fn movers(manager: &Manager) -> Vec<u32> {
     movers.map(|mover| mover[1]["pid"].as_u64().unwrap() as u32).collect()
 }
 
-/// Kills a process of a manager's.
+/// Kills a process of a manager's, which may be dead already: its number is its own until somebody has
+/// waited for it.
 pub fn kill(pid: u32) {
-    // SAFETY: a signal to a process of our own manager's, which cannot be anybody else's yet: nobody
-    // has waited for it.
-    unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+    let _ = kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL);
+}
+
+/// A signal to a process of a manager's, or to one of the test's own.
+pub fn signal(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
 }
 
 /// The status of the manager that came after `dead`.
@@ -130,11 +135,7 @@ pub fn check(jobs: &mut [Probe]) {
 
 /// Kills the movers that the manager has started.
 pub fn kill_movers(manager: &Manager) {
-    for mover in children(manager.pid()) {
-        // SAFETY: a signal to a child of our own manager's, which cannot be anybody else's yet: the
-        // manager waits for it, and only then is its number free.
-        unsafe { libc::kill(mover as i32, libc::SIGKILL) };
-    }
+    children(manager.pid()).into_iter().for_each(kill);
 }
 
 /// The processes whose parent is `parent`.

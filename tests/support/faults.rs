@@ -1,6 +1,6 @@
 //! Faults at chosen calls, and the jobs that meet them.
 
-use super::{MIB, Manager, Probe, Status, probe};
+use super::{MIB, Manager, Probe, Status, files_but_pieces, probe};
 use std::path::{Path, PathBuf};
 use tidegate_ffi::os::faults;
 
@@ -8,6 +8,8 @@ use tidegate_ffi::os::faults;
 pub struct Faults {
     rule: String,
     variables: [&'static str; 2],
+    /// So many are enough; more where that is asked for.
+    wanted: usize,
     log: tempfile::NamedTempFile,
 }
 
@@ -15,16 +17,17 @@ impl Faults {
     /// Of the driver's functions.
     pub fn of_driver(function: &str, nth: u32) -> Self {
         let variables = ["TIDEGATE_SOFTGPU_FAULTS", "TIDEGATE_SOFTGPU_FAULTS_LOG"];
-        Self::new(format!("{function}@%{nth}=UNKNOWN"), variables)
+        Self::new(format!("{function}@%{nth}=UNKNOWN"), variables, 6)
     }
 
     /// Of the system's calls, as `tidegate_ffi::os` names them, in processes of one kind.
     pub fn of_system(kind: &str, call: &str, nth: u32, error: &str) -> Self {
-        Self::new(format!("{kind}:{call}@%{nth}={error}"), [faults::VARIABLE, faults::LOG_VARIABLE])
+        Self::new(format!("{kind}:{call}@%{nth}={error}"), [faults::VARIABLE, faults::LOG_VARIABLE], 3)
     }
 
-    fn new(rule: String, variables: [&'static str; 2]) -> Self {
-        Self { rule, variables, log: tempfile::NamedTempFile::new().unwrap() }
+    fn new(rule: String, variables: [&'static str; 2], wanted: usize) -> Self {
+        let wanted = std::env::var("FAULTS").map_or(wanted, |count| count.parse().unwrap());
+        Self { rule, variables, wanted, log: tempfile::NamedTempFile::new().unwrap() }
     }
 
     pub fn environment(&self) -> [(&'static str, PathBuf); 2] {
@@ -37,16 +40,11 @@ impl Faults {
     }
 }
 
-/// So many faults of each kind; more where that is asked for.
-pub fn wanted() -> usize {
-    std::env::var("FAULTS").map_or(3, |count| count.parse().unwrap())
-}
-
-/// Works until so many faults have struck. One round in which none did is one of too many calls of
+/// Works until enough faults have struck. One round in which none did is one of too many calls of
 /// the others; a hundred mean that the function is not called.
 pub fn until_struck(faults: &Faults, mut work: impl FnMut()) {
     let (mut idle, mut struck) = (0, 0);
-    while struck < wanted() {
+    while struck < faults.wanted {
         work();
         let now = faults.count();
         idle = if now > struck { 0 } else { idle + 1 };
@@ -111,8 +109,27 @@ impl Worker {
     }
 }
 
+/// Jobs with faults of each kind, one after another, beside an honest one: that notices nothing, and
+/// nothing of them is left.
+pub fn hurt_jobs(kinds: &[Faults]) {
+    let manager = manager(None);
+    let mut honest = Worker::start(&manager, "honest", 1, None).unwrap();
+    // A switch, for which the mover makes what it keeps.
+    drop(Worker::start(&manager, "another", 2, None));
+    honest.check().unwrap();
+    manager.status_when(|status| status.jobs.len() == 1);
+    let files = files_but_pieces(manager.pid());
+    kinds.iter().for_each(|faults| hurt_a_job(&manager, &mut honest, faults));
+    eprintln!("{} faults in jobs", kinds.iter().map(Faults::count).sum::<usize>());
+    manager.status_when(|status| status.jobs.len() == 1 && status.gpus[0].retired_bytes == 0);
+    // Of a job that is just gone, some may still be closing; and one is the status's own connection.
+    manager.status_when(|_| files_but_pieces(manager.pid()) <= files + 4);
+    drop(honest);
+    manager.status_when(nothing_is_held);
+}
+
 /// A job with faults beside an honest one. Who was hurt ends, and another takes its place.
-pub fn hurt_a_job(manager: &Manager, honest: &mut Worker, faults: &Faults) {
+fn hurt_a_job(manager: &Manager, honest: &mut Worker, faults: &Faults) {
     let mut victim: Option<Worker> = None;
     until_struck(faults, || {
         let worker = victim.take().map_or_else(|| Worker::start(manager, "victim", 2, Some(faults)), Ok);
