@@ -84,6 +84,7 @@ fn made(
 pub fn destroy(process: &'static Process, real: Real<'_>, context: CUcontext) -> Answer {
     let context = Context(context);
     process.contexts.forget(context);
+    wait_for_ordered(process, context);
     real()?;
     free_all_of(process, context);
     Ok(())
@@ -92,6 +93,7 @@ pub fn destroy(process: &'static Process, real: Real<'_>, context: CUcontext) ->
 /// `cuDevicePrimaryCtxRelease_v2`: the last release ends the context.
 pub fn release_primary(process: &'static Process, real: Real<'_>, device: CUdevice) -> Answer {
     let ended = process.contexts.release_primary(device);
+    ended.into_iter().for_each(|context| wait_for_ordered(process, context));
     real()?;
     if let Some(context) = ended {
         free_all_of(process, context);
@@ -101,11 +103,18 @@ pub fn release_primary(process: &'static Process, real: Real<'_>, device: CUdevi
 
 /// `cuDevicePrimaryCtxReset_v2`: the context is emptied, but those who retain it keep it.
 pub fn reset_primary(process: &'static Process, real: Real<'_>, device: CUdevice) -> Answer {
+    let primary = process.contexts.primary(device);
+    primary.into_iter().for_each(|context| wait_for_ordered(process, context));
     real()?;
-    if let Some(context) = process.contexts.primary(device) {
+    if let Some(context) = primary {
         free_all_of(process, context);
     }
     Ok(())
+}
+
+/// What was freed in stream order is free before the context's events end with it.
+fn wait_for_ordered(process: &Process, context: Context) {
+    process.tenants.all().iter().for_each(|tenant| tenant.wait_for_ordered_of(context));
 }
 
 fn free_all_of(process: &Process, context: Context) {

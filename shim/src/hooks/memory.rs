@@ -51,14 +51,18 @@ fn allocate_bytes(process: &'static Process, bytes: usize) -> Result<CUdeviceptr
     tenant.allocate(process, capi::birth_class(), bytes as u64, owner)
 }
 
-fn owner() -> Result<Context, Status> {
+/// The context that memory is allocated in: the current one.
+pub fn owner() -> Result<Context, Status> {
     current_context().ok_or(Status(CUresult::CUDA_ERROR_INVALID_CONTEXT))
 }
 
 /// `cuMemFree_v2`. Memory that is not ours (the driver's own) is the driver's to free.
 pub fn free(process: &'static Process, real: Real<'_>, address: CUdeviceptr) -> Answer {
-    match process.tenants.with_address(address) {
-        Some(tenant) => tenant.free(process, address),
-        None => real(),
+    let Some(tenant) = process.tenants.with_address(address) else { return real() };
+    if process.graphs.owns(address) {
+        return Ok(());
     }
+    tenant.free(process, address)?;
+    process.pools.freed(address);
+    Ok(())
 }

@@ -10,7 +10,6 @@ use tidegate_ffi::cuda::sys::*;
 /// What a job is told that its GPU cannot do, because Tidegate refuses it: programs then take
 /// their other way.
 const NOT_OFFERED: &[CUdevice_attribute] = &[
-    CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED,
     CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
     CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY,
     CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,
@@ -90,7 +89,8 @@ pub fn pointer_attribute(
     attribute: CUpointer_attribute,
     address: CUdeviceptr,
 ) -> Answer {
-    match find(process, address).and_then(|(tenant, found)| ours(tenant, found, attribute, address)) {
+    match find(process, address).and_then(|(tenant, found)| ours(process, tenant, found, attribute, address))
+    {
         Some(value) => {
             value.write(data);
             Ok(())
@@ -115,7 +115,7 @@ pub fn pointer_attributes(
     // SAFETY: and as many places for the answers.
     let data = unsafe { slice(data, count as usize) }?;
     for (&attribute, &place) in attributes.iter().zip(data) {
-        if let Some(value) = ours(tenant, found, attribute, address) {
+        if let Some(value) = ours(process, tenant, found, attribute, address) {
             // SAFETY: the place has room for an answer of the attribute's type.
             value.write(unsafe { super::abi::Argument::from_c(place) }?);
         }
@@ -146,6 +146,7 @@ impl Value {
 /// What we answer for our memory. The driver would speak of a piece, or of the whole range; and
 /// it knows nothing of memory that is away.
 fn ours(
+    process: &Process,
     tenant: &Tenant,
     found: Found,
     attribute: CUpointer_attribute,
@@ -159,6 +160,9 @@ fn ours(
         CU_POINTER_ATTRIBUTE_DEVICE_POINTER => Value::Pointer(address),
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE => Value::Number(CUmemorytype::CU_MEMORYTYPE_DEVICE as u32),
         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => Value::Number(tenant.device as u32),
+        CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => {
+            Value::Pointer(process.pools.of(found.start).map_or(0, |pool| pool.0 as u64))
+        }
         _ => return None,
     })
 }
