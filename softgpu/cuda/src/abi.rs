@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 
 use cudarc::driver::sys::{self, CUresult};
 
-use crate::{fault, node};
+use crate::{fault, node, stream};
 
 /// What a driver function answers: success or the code that C callers get.
 pub type Answer<T = ()> = Result<T, CUresult>;
@@ -327,6 +327,11 @@ impl Entry {
         }
     }
 
+    /// [`Entry::enter`] for a function whose default stream is the calling thread's own.
+    pub fn enter_per_thread(&'static self, call: impl FnOnce() -> Answer) -> CUresult {
+        self.enter(|| stream::with_own_default(call))
+    }
+
     /// Refuses a function that the software GPU lacks, naming it once on stderr.
     pub fn refuse(&self, said: &std::sync::Once) -> CUresult {
         said.call_once(|| node::say(&format!("{} is not supported", self.name)));
@@ -342,46 +347,55 @@ fn answer_panic(panic: Box<dyn Any + Send>) -> CUresult {
 
 /// Exports the driver functions of a table. A row is `kind fn name(arguments) => function;` with kind
 /// `now` (in cuda.h 13.0, checked against it), `early` (also callable before `cuInit`), `old` (in
-/// older headers only) or `old_early`.
+/// older headers only), `old_early` or `new` (in newer headers only). A second name, `… | twin =>`, is
+/// the `_ptsz` or `_ptds` form: the same function, for which the default stream is the thread's own.
 macro_rules! driver {
-    ($($kind:ident fn $name:ident($($arg:ident: $type:ty),* $(,)?) => $target:path;)*) => {
-        $($crate::abi::export!($kind $name ($($arg: $type),*) $target);)*
+    ($($kind:ident fn $name:ident $args:tt $(| $twin:ident)? => $target:path;)*) => {
+        $(
+            $crate::abi::export!($kind $name $args $target);
+            $($crate::abi::export!(twin $twin $args $target);)?
+        )*
 
         /// The address of an exported function, by its exact name.
         fn implemented(name: &str) -> Option<*const std::ffi::c_void> {
             match name {
-                $(stringify!($name) => Some($name as *const std::ffi::c_void),)*
+                $(
+                    stringify!($name) => Some($name as *const std::ffi::c_void),
+                    $(stringify!($twin) => Some($twin as *const std::ffi::c_void),)?
+                )*
                 _ => None,
             }
         }
     };
 }
 
-/// One row of [`driver!`].
+/// One exported function of [`driver!`].
 macro_rules! export {
-    (now $name:ident ($($arg:ident: $type:ty),*) $target:path) => {
+    (now $name:ident $args:tt $target:path) => {
+        $crate::abi::export!(check $name $args);
+        $crate::abi::export!(@ enter, false, $name $args $target);
+    };
+    (early $name:ident $args:tt $target:path) => {
+        $crate::abi::export!(check $name $args);
+        $crate::abi::export!(@ enter, true, $name $args $target);
+    };
+    (old_early $name:ident $args:tt $target:path) => {
+        $crate::abi::export!(@ enter, true, $name $args $target);
+    };
+    (twin $name:ident $args:tt $target:path) => {
+        $crate::abi::export!(@ enter_per_thread, false, $name $args $target);
+    };
+    (check $name:ident ($($arg:ident: $type:ty),* $(,)?)) => {
         const _: unsafe fn($(<$type as $crate::abi::Border>::Declared),*)
             -> cudarc::driver::sys::CUresult = cudarc::driver::sys::$name;
-        $crate::abi::export!(@ false $name ($($arg: $type),*) $target);
     };
-    (early $name:ident ($($arg:ident: $type:ty),*) $target:path) => {
-        const _: unsafe fn($(<$type as $crate::abi::Border>::Declared),*)
-            -> cudarc::driver::sys::CUresult = cudarc::driver::sys::$name;
-        $crate::abi::export!(@ true $name ($($arg: $type),*) $target);
-    };
-    (old $name:ident ($($arg:ident: $type:ty),*) $target:path) => {
-        $crate::abi::export!(@ false $name ($($arg: $type),*) $target);
-    };
-    (old_early $name:ident ($($arg:ident: $type:ty),*) $target:path) => {
-        $crate::abi::export!(@ true $name ($($arg: $type),*) $target);
-    };
-    (@ $early:literal $name:ident ($($arg:ident: $type:ty),*) $target:path) => {
+    (@ $enter:ident, $early:literal, $name:ident ($($arg:ident: $type:ty),* $(,)?) $target:path) => {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(
             $($arg: <$type as $crate::abi::Border>::C),*
         ) -> cudarc::driver::sys::CUresult {
             static ENTRY: $crate::abi::Entry = $crate::abi::Entry::new(stringify!($name), $early);
-            ENTRY.enter(|| {
+            ENTRY.$enter(|| {
                 $(
                     // SAFETY: an argument of this driver function; its value is dropped below.
                     let $arg = unsafe { <$type as $crate::abi::Border>::from_c($arg) }?;
@@ -389,6 +403,9 @@ macro_rules! export {
                 $target($($arg),*)
             })
         }
+    };
+    ($unchecked:ident $name:ident $args:tt $target:path) => {
+        $crate::abi::export!(@ enter, false, $name $args $target);
     };
 }
 

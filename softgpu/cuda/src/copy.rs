@@ -158,7 +158,7 @@ fn anywhere(at: usize) -> (usize, Side) {
 
 /// The default stream's turn, and the caller waits.
 fn now(to: (usize, Side), from: (usize, Side), bytes: usize) -> Answer {
-    Transfer::line(to, from, bytes).start_and_wait(&context::current()?.legacy())
+    Transfer::line(to, from, bytes).start_and_wait(&stream::default()?)
 }
 
 fn later(to: (usize, Side), from: (usize, Side), bytes: usize, stream: CUstream) -> Answer {
@@ -345,7 +345,7 @@ impl Raw3d {
 
 /// `cuMemcpy2D_v2` and `cuMemcpy2DUnaligned_v2`
 pub fn plane(copy: In<Raw2d>) -> Answer {
-    copy.get().transfer()?.start_and_wait(&context::current()?.legacy())
+    copy.get().transfer()?.start_and_wait(&stream::default()?)
 }
 
 /// `cuMemcpy2DAsync_v2`
@@ -355,7 +355,7 @@ pub fn plane_async(copy: In<Raw2d>, stream: CUstream) -> Answer {
 
 /// `cuMemcpy3D_v2`
 pub fn volume(copy: In<Raw3d>) -> Answer {
-    copy.get().transfer()?.start_and_wait(&context::current()?.legacy())
+    copy.get().transfer()?.start_and_wait(&stream::default()?)
 }
 
 /// `cuMemcpy3DAsync_v2`

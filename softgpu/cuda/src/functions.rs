@@ -38,15 +38,21 @@ driver! {
     // Contexts.
     now fn cuDevicePrimaryCtxRetain(out: Out<CUcontext>, device: i32) => context::primary_retain;
     now fn cuDevicePrimaryCtxRelease_v2(device: i32) => context::primary_release;
+    old fn cuDevicePrimaryCtxRelease(device: i32) => context::primary_release;
     now fn cuDevicePrimaryCtxReset_v2(device: i32) => context::primary_reset;
+    old fn cuDevicePrimaryCtxReset(device: i32) => context::primary_reset;
     now fn cuDevicePrimaryCtxGetState(device: i32, flags: Out<u32>, active: Out<i32>) => context::primary_state;
     now fn cuDevicePrimaryCtxSetFlags_v2(device: i32, flags: u32) => context::primary_set_flags;
+    old fn cuDevicePrimaryCtxSetFlags(device: i32, flags: u32) => context::primary_set_flags;
     old fn cuCtxCreate_v2(out: Out<CUcontext>, flags: u32, device: i32) => context::create;
     old fn cuCtxCreate_v3(out: Out<CUcontext>, affinity: Ignored<*mut CUexecAffinityParam>, count: i32, flags: u32, device: i32) => context::create_v3;
     now fn cuCtxCreate_v4(out: Out<CUcontext>, parameters: Maybe<CUctxCreateParams>, flags: u32, device: i32) => context::create_v4;
     now fn cuCtxDestroy_v2(context: CUcontext) => context::destroy;
+    old fn cuCtxDestroy(context: CUcontext) => context::destroy;
     now fn cuCtxPushCurrent_v2(context: CUcontext) => context::push_current;
+    old fn cuCtxPushCurrent(context: CUcontext) => context::push_current;
     now fn cuCtxPopCurrent_v2(out: Maybe<CUcontext>) => context::pop_current;
+    old fn cuCtxPopCurrent(out: Maybe<CUcontext>) => context::pop_current;
     now fn cuCtxSetCurrent(context: CUcontext) => context::set_current;
     now fn cuCtxGetCurrent(out: Out<CUcontext>) => context::get_current;
     now fn cuCtxGetDevice(out: Out<i32>) => context::get_device;
@@ -102,10 +108,11 @@ driver! {
     now fn cuFuncLoad(function: CUfunction) => module::load_function;
 
     // Launches and occupancy.
-    now fn cuLaunchKernel(function: CUfunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: CUstream, each: Parameters, buffer: Parameters) => launch::launch;
-    now fn cuLaunchKernelEx(config: In<CUlaunchConfig>, function: CUfunction, each: Parameters, buffer: Parameters) => launch::launch_with;
-    now fn cuLaunchCooperativeKernel(function: CUfunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: CUstream, each: Parameters) => launch::launch_cooperative;
-    now fn cuLaunchHostFunc(stream: CUstream, function: CUhostFn, data: HostMut) => stream::call;
+    now fn cuLaunchKernel(function: CUfunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: CUstream, each: Parameters, buffer: Parameters) | cuLaunchKernel_ptsz => launch::launch;
+    now fn cuLaunchKernelEx(config: In<CUlaunchConfig>, function: CUfunction, each: Parameters, buffer: Parameters) | cuLaunchKernelEx_ptsz => launch::launch_with;
+    now fn cuLaunchCooperativeKernel(function: CUfunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: CUstream, each: Parameters) | cuLaunchCooperativeKernel_ptsz => launch::launch_cooperative;
+    now fn cuLaunchHostFunc(stream: CUstream, function: CUhostFn, data: HostMut) | cuLaunchHostFunc_ptsz => stream::call;
+    new fn cuLaunchHostFunc_v2(stream: CUstream, function: CUhostFn, data: HostMut, mode: u32) | cuLaunchHostFunc_v2_ptsz => stream::call_with_mode;
     now fn cuOccupancyMaxActiveBlocksPerMultiprocessor(out: Out<i32>, function: CUfunction, block: i32, shared: usize) => launch::active_blocks;
     now fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(out: Out<i32>, function: CUfunction, block: i32, shared: usize, flags: u32) => launch::active_blocks_with;
     now fn cuOccupancyMaxPotentialBlockSize(grid: Out<i32>, block: Out<i32>, function: CUfunction, shared_of: CUoccupancyB2DSize, shared: usize, limit: i32) => launch::best_block;
@@ -116,21 +123,23 @@ driver! {
     now fn cuStreamCreate(out: Out<CUstream>, flags: u32) => stream::create;
     now fn cuStreamCreateWithPriority(out: Out<CUstream>, flags: u32, priority: i32) => stream::create_with_priority;
     now fn cuStreamDestroy_v2(stream: CUstream) => stream::destroy;
-    now fn cuStreamSynchronize(stream: CUstream) => stream::synchronize;
-    now fn cuStreamQuery(stream: CUstream) => stream::query;
-    now fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) => stream::wait_event;
-    now fn cuStreamAddCallback(stream: CUstream, function: CUstreamCallback, data: HostMut, flags: u32) => stream::add_callback;
-    now fn cuStreamGetPriority(stream: CUstream, out: Out<i32>) => stream::priority;
-    now fn cuStreamGetFlags(stream: CUstream, out: Out<u32>) => stream::flags;
-    now fn cuStreamGetId(stream: CUstream, out: Out<u64>) => stream::id;
-    now fn cuStreamGetCtx(stream: CUstream, out: Out<CUcontext>) => stream::context;
-    now fn cuStreamGetDevice(stream: CUstream, out: Out<i32>) => stream::device;
+    old fn cuStreamDestroy(stream: CUstream) => stream::destroy;
+    now fn cuStreamSynchronize(stream: CUstream) | cuStreamSynchronize_ptsz => stream::synchronize;
+    now fn cuStreamQuery(stream: CUstream) | cuStreamQuery_ptsz => stream::query;
+    now fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) | cuStreamWaitEvent_ptsz => stream::wait_event;
+    now fn cuStreamAddCallback(stream: CUstream, function: CUstreamCallback, data: HostMut, flags: u32) | cuStreamAddCallback_ptsz => stream::add_callback;
+    now fn cuStreamGetPriority(stream: CUstream, out: Out<i32>) | cuStreamGetPriority_ptsz => stream::priority;
+    now fn cuStreamGetFlags(stream: CUstream, out: Out<u32>) | cuStreamGetFlags_ptsz => stream::flags;
+    now fn cuStreamGetId(stream: CUstream, out: Out<u64>) | cuStreamGetId_ptsz => stream::id;
+    now fn cuStreamGetCtx(stream: CUstream, out: Out<CUcontext>) | cuStreamGetCtx_ptsz => stream::context;
+    now fn cuStreamGetDevice(stream: CUstream, out: Out<i32>) | cuStreamGetDevice_ptsz => stream::device;
 
     // Events.
     now fn cuEventCreate(out: Out<CUevent>, flags: u32) => event::create;
     now fn cuEventDestroy_v2(event: CUevent) => event::destroy;
-    now fn cuEventRecord(event: CUevent, stream: CUstream) => event::record;
-    now fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u32) => event::record_with_flags;
+    old fn cuEventDestroy(event: CUevent) => event::destroy;
+    now fn cuEventRecord(event: CUevent, stream: CUstream) | cuEventRecord_ptsz => event::record;
+    now fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u32) | cuEventRecordWithFlags_ptsz => event::record_with_flags;
     now fn cuEventQuery(event: CUevent) => event::query;
     now fn cuEventSynchronize(event: CUevent) => event::synchronize;
     old fn cuEventElapsedTime(out: Out<f32>, start: CUevent, end: CUevent) => event::elapsed;
@@ -146,6 +155,7 @@ driver! {
     now fn cuMemAllocHost_v2(out: Out<*mut c_void>, bytes: usize) => host::alloc_plain;
     now fn cuMemFreeHost(at: HostMut) => host::free;
     now fn cuMemHostRegister_v2(at: HostMut, bytes: usize, flags: u32) => host::register;
+    old fn cuMemHostRegister(at: HostMut, bytes: usize, flags: u32) => host::register;
     now fn cuMemHostUnregister(at: HostMut) => host::unregister;
     now fn cuMemHostGetDevicePointer_v2(out: Out<u64>, at: HostMut, flags: u32) => host::device_pointer;
     now fn cuMemHostGetFlags(out: Out<u32>, at: HostMut) => host::flags;
@@ -168,47 +178,49 @@ driver! {
     now fn cuMemGetAccess(out: Out<u64>, location: In<vmm::RawLocation>, address: u64) => vmm::get_access;
 
     // Copies.
-    now fn cuMemcpy(to: u64, from: u64, bytes: usize) => copy::any;
-    now fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: CUstream) => copy::any_async;
-    now fn cuMemcpyHtoD_v2(to: u64, from: Host, bytes: usize) => copy::to_device;
-    now fn cuMemcpyHtoDAsync_v2(to: u64, from: Host, bytes: usize, stream: CUstream) => copy::to_device_async;
-    now fn cuMemcpyDtoH_v2(to: HostMut, from: u64, bytes: usize) => copy::to_host;
-    now fn cuMemcpyDtoHAsync_v2(to: HostMut, from: u64, bytes: usize, stream: CUstream) => copy::to_host_async;
-    now fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) => copy::within;
-    now fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: CUstream) => copy::within_async;
-    now fn cuMemcpyPeer(to: u64, to_in: CUcontext, from: u64, from_in: CUcontext, bytes: usize) => copy::peer;
-    now fn cuMemcpyPeerAsync(to: u64, to_in: CUcontext, from: u64, from_in: CUcontext, bytes: usize, stream: CUstream) => copy::peer_async;
-    now fn cuMemcpy2D_v2(copy: In<copy::Raw2d>) => copy::plane;
-    now fn cuMemcpy2DUnaligned_v2(copy: In<copy::Raw2d>) => copy::plane;
-    now fn cuMemcpy2DAsync_v2(copy: In<copy::Raw2d>, stream: CUstream) => copy::plane_async;
-    now fn cuMemcpy3D_v2(copy: In<copy::Raw3d>) => copy::volume;
-    now fn cuMemcpy3DAsync_v2(copy: In<copy::Raw3d>, stream: CUstream) => copy::volume_async;
+    now fn cuMemcpy(to: u64, from: u64, bytes: usize) | cuMemcpy_ptds => copy::any;
+    now fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: CUstream) | cuMemcpyAsync_ptsz => copy::any_async;
+    now fn cuMemcpyHtoD_v2(to: u64, from: Host, bytes: usize) | cuMemcpyHtoD_v2_ptds => copy::to_device;
+    now fn cuMemcpyHtoDAsync_v2(to: u64, from: Host, bytes: usize, stream: CUstream) | cuMemcpyHtoDAsync_v2_ptsz => copy::to_device_async;
+    now fn cuMemcpyDtoH_v2(to: HostMut, from: u64, bytes: usize) | cuMemcpyDtoH_v2_ptds => copy::to_host;
+    now fn cuMemcpyDtoHAsync_v2(to: HostMut, from: u64, bytes: usize, stream: CUstream) | cuMemcpyDtoHAsync_v2_ptsz => copy::to_host_async;
+    now fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) | cuMemcpyDtoD_v2_ptds => copy::within;
+    now fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: CUstream) | cuMemcpyDtoDAsync_v2_ptsz => copy::within_async;
+    now fn cuMemcpyPeer(to: u64, to_in: CUcontext, from: u64, from_in: CUcontext, bytes: usize) | cuMemcpyPeer_ptds => copy::peer;
+    now fn cuMemcpyPeerAsync(to: u64, to_in: CUcontext, from: u64, from_in: CUcontext, bytes: usize, stream: CUstream) | cuMemcpyPeerAsync_ptsz => copy::peer_async;
+    now fn cuMemcpy2D_v2(copy: In<copy::Raw2d>) | cuMemcpy2D_v2_ptds => copy::plane;
+    now fn cuMemcpy2DUnaligned_v2(copy: In<copy::Raw2d>) | cuMemcpy2DUnaligned_v2_ptds => copy::plane;
+    now fn cuMemcpy2DAsync_v2(copy: In<copy::Raw2d>, stream: CUstream) | cuMemcpy2DAsync_v2_ptsz => copy::plane_async;
+    now fn cuMemcpy3D_v2(copy: In<copy::Raw3d>) | cuMemcpy3D_v2_ptds => copy::volume;
+    now fn cuMemcpy3DAsync_v2(copy: In<copy::Raw3d>, stream: CUstream) | cuMemcpy3DAsync_v2_ptsz => copy::volume_async;
 
     // Memsets.
-    now fn cuMemsetD8_v2(at: u64, value: u8, count: usize) => memset::d8;
-    now fn cuMemsetD16_v2(at: u64, value: u16, count: usize) => memset::d16;
-    now fn cuMemsetD32_v2(at: u64, value: u32, count: usize) => memset::d32;
-    now fn cuMemsetD8Async(at: u64, value: u8, count: usize, stream: CUstream) => memset::d8_async;
-    now fn cuMemsetD16Async(at: u64, value: u16, count: usize, stream: CUstream) => memset::d16_async;
-    now fn cuMemsetD32Async(at: u64, value: u32, count: usize, stream: CUstream) => memset::d32_async;
-    now fn cuMemsetD2D8_v2(at: u64, pitch: usize, value: u8, width: usize, height: usize) => memset::d2d8;
-    now fn cuMemsetD2D16_v2(at: u64, pitch: usize, value: u16, width: usize, height: usize) => memset::d2d16;
-    now fn cuMemsetD2D32_v2(at: u64, pitch: usize, value: u32, width: usize, height: usize) => memset::d2d32;
-    now fn cuMemsetD2D8Async(at: u64, pitch: usize, value: u8, width: usize, height: usize, stream: CUstream) => memset::d2d8_async;
-    now fn cuMemsetD2D16Async(at: u64, pitch: usize, value: u16, width: usize, height: usize, stream: CUstream) => memset::d2d16_async;
-    now fn cuMemsetD2D32Async(at: u64, pitch: usize, value: u32, width: usize, height: usize, stream: CUstream) => memset::d2d32_async;
+    now fn cuMemsetD8_v2(at: u64, value: u8, count: usize) | cuMemsetD8_v2_ptds => memset::d8;
+    now fn cuMemsetD16_v2(at: u64, value: u16, count: usize) | cuMemsetD16_v2_ptds => memset::d16;
+    now fn cuMemsetD32_v2(at: u64, value: u32, count: usize) | cuMemsetD32_v2_ptds => memset::d32;
+    now fn cuMemsetD8Async(at: u64, value: u8, count: usize, stream: CUstream) | cuMemsetD8Async_ptsz => memset::d8_async;
+    now fn cuMemsetD16Async(at: u64, value: u16, count: usize, stream: CUstream) | cuMemsetD16Async_ptsz => memset::d16_async;
+    now fn cuMemsetD32Async(at: u64, value: u32, count: usize, stream: CUstream) | cuMemsetD32Async_ptsz => memset::d32_async;
+    now fn cuMemsetD2D8_v2(at: u64, pitch: usize, value: u8, width: usize, height: usize) | cuMemsetD2D8_v2_ptds => memset::d2d8;
+    now fn cuMemsetD2D16_v2(at: u64, pitch: usize, value: u16, width: usize, height: usize) | cuMemsetD2D16_v2_ptds => memset::d2d16;
+    now fn cuMemsetD2D32_v2(at: u64, pitch: usize, value: u32, width: usize, height: usize) | cuMemsetD2D32_v2_ptds => memset::d2d32;
+    now fn cuMemsetD2D8Async(at: u64, pitch: usize, value: u8, width: usize, height: usize, stream: CUstream) | cuMemsetD2D8Async_ptsz => memset::d2d8_async;
+    now fn cuMemsetD2D16Async(at: u64, pitch: usize, value: u16, width: usize, height: usize, stream: CUstream) | cuMemsetD2D16Async_ptsz => memset::d2d16_async;
+    now fn cuMemsetD2D32Async(at: u64, pitch: usize, value: u32, width: usize, height: usize, stream: CUstream) | cuMemsetD2D32Async_ptsz => memset::d2d32_async;
 
     // Graphs.
-    now fn cuStreamBeginCapture_v2(stream: CUstream, mode: Enum<CUstreamCaptureMode>) => graph::begin_capture;
-    now fn cuStreamEndCapture(stream: CUstream, out: Out<CUgraph>) => graph::end_capture;
-    now fn cuStreamIsCapturing(stream: CUstream, out: Out<CUstreamCaptureStatus>) => graph::is_capturing;
-    old fn cuStreamGetCaptureInfo_v2(stream: CUstream, out: Out<CUstreamCaptureStatus>, id: Maybe<u64>, graph: Maybe<CUgraph>, nodes: Maybe<*const CUgraphNode>, count: Maybe<usize>) => graph::capture_info_v2;
-    now fn cuStreamGetCaptureInfo_v3(stream: CUstream, out: Out<CUstreamCaptureStatus>, id: Maybe<u64>, graph: Maybe<CUgraph>, nodes: Maybe<*const CUgraphNode>, edges: Maybe<*const CUgraphEdgeData>, count: Maybe<usize>) => graph::capture_info_v3;
+    now fn cuStreamBeginCapture_v2(stream: CUstream, mode: Enum<CUstreamCaptureMode>) | cuStreamBeginCapture_v2_ptsz => graph::begin_capture;
+    old fn cuStreamBeginCapture(stream: CUstream) | cuStreamBeginCapture_ptsz => graph::begin_capture_v1;
+    now fn cuStreamEndCapture(stream: CUstream, out: Out<CUgraph>) | cuStreamEndCapture_ptsz => graph::end_capture;
+    now fn cuStreamIsCapturing(stream: CUstream, out: Out<CUstreamCaptureStatus>) | cuStreamIsCapturing_ptsz => graph::is_capturing;
+    old fn cuStreamGetCaptureInfo(stream: CUstream, out: Out<CUstreamCaptureStatus>, id: Maybe<u64>) | cuStreamGetCaptureInfo_ptsz => graph::capture_info_v1;
+    old fn cuStreamGetCaptureInfo_v2(stream: CUstream, out: Out<CUstreamCaptureStatus>, id: Maybe<u64>, graph: Maybe<CUgraph>, nodes: Maybe<*const CUgraphNode>, count: Maybe<usize>) | cuStreamGetCaptureInfo_v2_ptsz => graph::capture_info_v2;
+    now fn cuStreamGetCaptureInfo_v3(stream: CUstream, out: Out<CUstreamCaptureStatus>, id: Maybe<u64>, graph: Maybe<CUgraph>, nodes: Maybe<*const CUgraphNode>, edges: Maybe<*const CUgraphEdgeData>, count: Maybe<usize>) | cuStreamGetCaptureInfo_v3_ptsz => graph::capture_info_v3;
     now fn cuThreadExchangeStreamCaptureMode(mode: Out<CUstreamCaptureMode>) => graph::exchange_mode;
     now fn cuGraphInstantiateWithFlags(out: Out<CUgraphExec>, graph: CUgraph, flags: u64) => graph::instantiate;
-    now fn cuGraphInstantiateWithParams(out: Out<CUgraphExec>, graph: CUgraph, parameters: Out<CUDA_GRAPH_INSTANTIATE_PARAMS>) => graph::instantiate_with;
-    now fn cuGraphLaunch(graph: CUgraphExec, stream: CUstream) => graph::launch;
-    now fn cuGraphUpload(graph: CUgraphExec, stream: CUstream) => graph::upload;
+    now fn cuGraphInstantiateWithParams(out: Out<CUgraphExec>, graph: CUgraph, parameters: Out<CUDA_GRAPH_INSTANTIATE_PARAMS>) | cuGraphInstantiateWithParams_ptsz => graph::instantiate_with;
+    now fn cuGraphLaunch(graph: CUgraphExec, stream: CUstream) | cuGraphLaunch_ptsz => graph::launch;
+    now fn cuGraphUpload(graph: CUgraphExec, stream: CUstream) | cuGraphUpload_ptsz => graph::upload;
     now fn cuGraphDestroy(graph: CUgraph) => graph::destroy;
     now fn cuGraphExecDestroy(graph: CUgraphExec) => graph::destroy_executable;
 }
@@ -237,6 +249,81 @@ refused! {
     cuGraphAddMemsetNode cuGraphExecUpdate_v2 cuGraphDebugDotPrint
     cuPointerSetAttribute cuLinkCreate_v2 cuLinkAddData_v2 cuLinkAddFile_v2 cuLinkComplete cuLinkDestroy
     cuMulticastCreate cuGreenCtxCreate cuCtxGetExecAffinity cuDeviceGetExecAffinitySupport
+    cuDeviceGetHostAtomicCapabilities cuDeviceGetP2PAtomicCapabilities
+    cuDeviceGetTexture1DLinearMaxWidth cuFlushGPUDirectRDMAWrites cuCtxDetach cuCtxGetSharedMemConfig
+    cuCtxSetSharedMemConfig cuCtxResetPersistingL2Cache cuModuleGetTexRef cuModuleGetSurfRef
+    cuLibraryGetManaged cuLibraryGetUnifiedFunction cuLibraryGetKernelCount cuLibraryEnumerateKernels
+    cuKernelGetParamCount cuLinkCreate cuLinkAddData cuLinkAddFile cuMemAllocAsync_ptsz
+    cuMemAllocFromPoolAsync_ptsz cuMemFreeAsync_ptsz cuMemGetDefaultMemPool cuMemGetMemPool
+    cuMemSetMemPool cuMemcpy3DPeer_ptds cuMemcpy3DPeerAsync_ptsz cuMemcpyBatchAsync_v2_ptsz
+    cuMemcpy3DBatchAsync_v2_ptsz cuMemcpyBatchAsync cuMemcpyBatchAsync_ptsz cuMemcpy3DBatchAsync
+    cuMemcpy3DBatchAsync_ptsz cuMemcpyWithAttributesAsync cuMemcpyWithAttributesAsync_ptsz
+    cuMemcpy3DWithAttributesAsync cuMemcpy3DWithAttributesAsync_ptsz cuFuncSetSharedMemConfig
+    cuFuncGetParamCount cuArrayGetSparseProperties cuArrayGetPlane cuArray3DGetDescriptor_v2
+    cuMipmappedArrayGetLevel cuMipmappedArrayGetSparseProperties cuMipmappedArrayDestroy
+    cuArrayGetMemoryRequirements cuMipmappedArrayGetMemoryRequirements cuTexObjectGetResourceDesc
+    cuTexObjectGetTextureDesc cuTexObjectGetResourceViewDesc cuSurfObjectGetResourceDesc
+    cuExternalMemoryGetMappedMipmappedArray cuSignalExternalSemaphoresAsync
+    cuSignalExternalSemaphoresAsync_ptsz cuWaitExternalSemaphoresAsync
+    cuWaitExternalSemaphoresAsync_ptsz cuDestroyExternalSemaphore cuDeviceGetNvSciSyncAttributes
+    cuStreamWaitValue32 cuStreamWaitValue32_ptsz cuStreamWriteValue32 cuStreamWriteValue32_ptsz
+    cuStreamWaitValue64 cuStreamWaitValue64_ptsz cuStreamWriteValue64 cuStreamWriteValue64_ptsz
+    cuStreamBatchMemOp cuStreamBatchMemOp_ptsz cuStreamAttachMemAsync_ptsz cuStreamCopyAttributes
+    cuStreamCopyAttributes_ptsz cuStreamGetAttribute_ptsz cuStreamSetAttribute_ptsz cuIpcOpenMemHandle
+    cuProfilerInitialize cuOccupancyMaxPotentialClusterSize cuOccupancyMaxActiveClusters
+    cuMemPrefetchAsync_ptsz cuMemPrefetchAsync_v2_ptsz cuMemPrefetchBatchAsync
+    cuMemPrefetchBatchAsync_ptsz cuMemDiscardBatchAsync cuMemDiscardBatchAsync_ptsz
+    cuMemDiscardAndPrefetchBatchAsync cuMemDiscardAndPrefetchBatchAsync_ptsz cuMemGetLocationInfo
+    cuGraphKernelNodeGetParams_v2 cuGraphKernelNodeSetParams_v2 cuGraphMemcpyNodeGetParams
+    cuGraphMemcpyNodeSetParams cuGraphMemsetNodeGetParams cuGraphMemsetNodeSetParams cuGraphAddHostNode
+    cuGraphHostNodeGetParams cuGraphHostNodeSetParams cuGraphAddChildGraphNode
+    cuGraphChildGraphNodeGetGraph cuGraphAddEmptyNode cuGraphAddEventRecordNode
+    cuGraphEventRecordNodeGetEvent cuGraphEventRecordNodeSetEvent cuGraphAddEventWaitNode
+    cuGraphEventWaitNodeGetEvent cuGraphEventWaitNodeSetEvent cuGraphAddExternalSemaphoresSignalNode
+    cuGraphExternalSemaphoresSignalNodeGetParams cuGraphExternalSemaphoresSignalNodeSetParams
+    cuGraphAddExternalSemaphoresWaitNode cuGraphExternalSemaphoresWaitNodeGetParams
+    cuGraphExternalSemaphoresWaitNodeSetParams cuGraphExecExternalSemaphoresSignalNodeSetParams
+    cuGraphExecExternalSemaphoresWaitNodeSetParams cuGraphAddMemAllocNode cuGraphMemAllocNodeGetParams
+    cuGraphAddMemFreeNode cuGraphMemFreeNodeGetParams cuDeviceGraphMemTrim cuDeviceGetGraphMemAttribute
+    cuDeviceSetGraphMemAttribute cuGraphNodeFindInClone cuGraphNodeGetType cuGraphNodeGetContainingGraph
+    cuGraphNodeGetLocalId cuGraphNodeGetToolsId cuGraphGetId cuGraphExecGetId cuGraphGetRootNodes
+    cuGraphGetEdges cuGraphGetEdges_v2 cuGraphNodeGetDependencies cuGraphNodeGetDependencies_v2
+    cuGraphNodeGetDependentNodes cuGraphNodeGetDependentNodes_v2 cuGraphAddDependencies
+    cuGraphAddDependencies_v2 cuGraphRemoveDependencies cuGraphRemoveDependencies_v2 cuGraphDestroyNode
+    cuGraphInstantiate cuGraphInstantiate_v2 cuStreamBeginRecaptureToGraph
+    cuStreamBeginRecaptureToGraph_ptsz cuStreamBeginCaptureToGraph_ptsz
+    cuStreamUpdateCaptureDependencies cuStreamUpdateCaptureDependencies_ptsz
+    cuStreamUpdateCaptureDependencies_v2_ptsz cuGraphExecKernelNodeSetParams_v2
+    cuGraphExecMemcpyNodeSetParams cuGraphExecMemsetNodeSetParams cuGraphExecHostNodeSetParams
+    cuGraphExecChildGraphNodeSetParams cuGraphExecEventRecordNodeSetEvent
+    cuGraphExecEventWaitNodeSetEvent cuGraphKernelNodeCopyAttributes cuGraphKernelNodeGetAttribute
+    cuGraphKernelNodeSetAttribute cuUserObjectCreate cuUserObjectRetain cuUserObjectRelease
+    cuGraphRetainUserObject cuGraphReleaseUserObject cuGraphNodeSetEnabled cuGraphNodeGetEnabled
+    cuGraphExecGetFlags cuGraphAddNode cuGraphAddNode_v2 cuGraphNodeSetParams cuGraphNodeGetParams
+    cuGraphExecNodeSetParams cuGraphConditionalHandleCreate cuDeviceRegisterAsyncNotification
+    cuDeviceUnregisterAsyncNotification cuLogsRegisterCallback cuLogsUnregisterCallback cuLogsCurrent
+    cuLogsDumpToFile cuLogsDumpToMemory cuDeviceGetDevResource cuDevSmResourceSplitByCount
+    cuDevResourceGenerateDesc cuCtxFromGreenCtx cuGreenCtxDestroy cuCtxGetDevResource
+    cuGreenCtxGetDevResource cuGreenCtxGetId cuGreenCtxStreamCreate cuStreamGetDevResource
+    cuStreamGetDevResource_ptsz cuGreenCtxRecordEvent cuGreenCtxWaitEvent cuStreamGetCtx_v2
+    cuStreamGetCtx_v2_ptsz cuDevSmResourceSplit cuSubgridWorkerGridCreate cuSubgridWorksetCreate
+    cuSubgridCreate cuMemcpyDtoA_v2_ptds cuMemcpyAtoD_v2_ptds cuMemcpyHtoA_v2_ptds cuMemcpyAtoH_v2_ptds
+    cuMemcpyAtoA_v2_ptds cuMemcpyHtoAAsync_v2 cuMemcpyHtoAAsync_v2_ptsz cuMemcpyAtoHAsync_v2
+    cuMemcpyAtoHAsync_v2_ptsz cuStreamWriteValue32_v2_ptsz cuStreamWaitValue32_v2_ptsz
+    cuStreamWriteValue64_v2_ptsz cuStreamWaitValue64_v2_ptsz cuStreamBatchMemOp_v2_ptsz
+    cuMemMapArrayAsync_ptsz
+    cuGLCtxCreate_v2 cuGLInit cuGLGetDevices cuGLRegisterBufferObject cuGLMapBufferObject_v2
+    cuGLMapBufferObject_v2_ptds cuGLMapBufferObjectAsync_v2 cuGLMapBufferObjectAsync_v2_ptsz
+    cuGLUnmapBufferObject cuGLUnmapBufferObjectAsync cuGLUnregisterBufferObject
+    cuGLSetBufferObjectMapFlags cuGraphicsGLRegisterImage cuGraphicsGLRegisterBuffer
+    cuGraphicsEGLRegisterImage cuEGLStreamConsumerConnect cuEGLStreamConsumerDisconnect
+    cuEGLStreamConsumerAcquireFrame cuEGLStreamConsumerReleaseFrame cuEGLStreamProducerConnect
+    cuEGLStreamProducerDisconnect cuEGLStreamProducerPresentFrame cuEGLStreamProducerReturnFrame
+    cuGraphicsResourceGetMappedEglFrame cuEGLStreamConsumerConnectWithFlags cuGraphicsUnregisterResource
+    cuGraphicsMapResources_ptsz cuGraphicsUnmapResources_ptsz cuGraphicsResourceSetMapFlags_v2
+    cuGraphicsSubResourceGetMappedArray cuGraphicsResourceGetMappedMipmappedArray
+    cuGraphicsResourceGetMappedPointer_v2 cuVDPAUGetDevice cuVDPAUCtxCreate_v2
+    cuGraphicsVDPAURegisterVideoSurface cuGraphicsVDPAURegisterOutputSurface
 }
 
 /// The address of an exported function, by its exact name.

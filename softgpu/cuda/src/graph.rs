@@ -83,6 +83,10 @@ impl Capture {
 
 /// `cuStreamBeginCapture_v2`
 pub fn begin_capture(stream: CUstream, _mode: Enum<CUstreamCaptureMode>) -> Answer {
+    begin(stream)
+}
+
+fn begin(stream: CUstream) -> Answer {
     let stream = stream::resolve(stream)?;
     if stream.is_legacy() {
         return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
@@ -92,6 +96,11 @@ pub fn begin_capture(stream: CUstream, _mode: Enum<CUstreamCaptureMode>) -> Answ
     }
     Capture::begin(&stream);
     Ok(())
+}
+
+/// `cuStreamBeginCapture` of CUDA 10.0: in global mode.
+pub fn begin_capture_v1(stream: CUstream) -> Answer {
+    begin(stream)
 }
 
 /// `cuStreamEndCapture`
@@ -109,6 +118,14 @@ pub fn end_capture(stream: CUstream, out: Out<CUgraph>) -> Answer {
 /// `cuStreamIsCapturing`
 pub fn is_capturing(stream: CUstream, out: Out<Status>) -> Answer {
     out.set(status(&*stream::resolve(stream)?));
+    Ok(())
+}
+
+/// `cuStreamGetCaptureInfo` of CUDA 10.1
+pub fn capture_info_v1(stream: CUstream, out: Out<Status>, id: Maybe<u64>) -> Answer {
+    let stream = stream::resolve(stream)?;
+    out.set(status(&stream));
+    id.set(stream.capture().map_or(0, |capture| capture.id));
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use cudarc::driver::sys::{CUresult, CUstream};
 
 use crate::abi::Answer;
-use crate::context::{self, Context};
+use crate::context::Context;
 use crate::model::Timeline;
 use crate::space::{self, Side, Touch};
 use crate::stream;
@@ -96,7 +96,7 @@ impl Fill {
     }
 
     fn now(self) -> Answer {
-        let stream = context::current()?.legacy();
+        let stream = stream::default()?;
         if self.check()? { stream.run_to_end(Op::Fill(self)) } else { Ok(()) }
     }
 

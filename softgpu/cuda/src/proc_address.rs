@@ -7,31 +7,69 @@ use cudarc::driver::sys::{CUdriverProcAddressQueryResult as Found, CUresult};
 use crate::abi::{Answer, Maybe, Out, Text};
 use crate::functions;
 
-/// Functions whose signature changed: base name, since which version, the name of that signature.
-/// Newest first. All others have one signature, under the name with the highest suffix.
-const CHANGED: &[(&str, i32, &str)] = &[
-    ("cuCtxCreate", 12050, "cuCtxCreate_v4"),
-    ("cuCtxCreate", 11040, "cuCtxCreate_v3"),
-    ("cuCtxCreate", 3020, "cuCtxCreate_v2"),
-    ("cuGetProcAddress", 12000, "cuGetProcAddress_v2"),
-    ("cuGetProcAddress", 11030, "cuGetProcAddress"),
-    ("cuStreamGetCaptureInfo", 12030, "cuStreamGetCaptureInfo_v3"),
-    ("cuStreamGetCaptureInfo", 11030, "cuStreamGetCaptureInfo_v2"),
-    ("cuCtxGetDevice", 13000, "cuCtxGetDevice_v2"),
-    ("cuCtxGetDevice", 2000, "cuCtxGetDevice"),
-    ("cuCtxSynchronize", 13000, "cuCtxSynchronize_v2"),
-    ("cuCtxSynchronize", 2000, "cuCtxSynchronize"),
+const PER_THREAD_DEFAULT_STREAM: u64 = 2;
+
+/// Functions of several signatures: the version of the driver's interface that brought each. The
+/// first has the bare name, the second ends with `_v2` and so on. All others have one signature,
+/// under the name with the highest suffix.
+const SIGNATURES: &[(&str, &[i32])] = &[
+    ("cuCtxCreate", &[2000, 3020, 11040, 12050]),
+    ("cuCtxGetDevice", &[2000, 13000]),
+    ("cuCtxSynchronize", &[2000, 13000]),
+    ("cuDeviceGetUuid", &[9020, 11040]),
+    ("cuDevicePrimaryCtxRelease", &[7000, 11000]),
+    ("cuDevicePrimaryCtxReset", &[7000, 11000]),
+    ("cuDevicePrimaryCtxSetFlags", &[7000, 11000]),
+    ("cuEventElapsedTime", &[2000, 12080]),
+    ("cuGetProcAddress", &[11030, 12000]),
+    ("cuGraphAddDependencies", &[10000, 12030]),
+    ("cuGraphAddKernelNode", &[10000, 12000]),
+    ("cuGraphAddNode", &[12020, 12030]),
+    ("cuGraphExecKernelNodeSetParams", &[10010, 12000]),
+    ("cuGraphExecUpdate", &[10020, 12000]),
+    ("cuGraphGetEdges", &[10000, 12030]),
+    ("cuGraphInstantiate", &[10000, 11000]),
+    ("cuGraphKernelNodeGetParams", &[10000, 12000]),
+    ("cuGraphKernelNodeSetParams", &[10000, 12000]),
+    ("cuGraphNodeGetDependencies", &[10000, 12030]),
+    ("cuGraphNodeGetDependentNodes", &[10000, 12030]),
+    ("cuGraphRemoveDependencies", &[10000, 12030]),
+    ("cuIpcOpenMemHandle", &[4010, 11000]),
+    ("cuLaunchHostFunc", &[10000, 13010]),
+    ("cuLinkAddData", &[5050, 6050]),
+    ("cuLinkAddFile", &[5050, 6050]),
+    ("cuLinkCreate", &[5050, 6050]),
+    ("cuMemAdvise", &[8000, 12020]),
+    ("cuMemPrefetchAsync", &[8000, 12020]),
+    ("cuMemcpy3DBatchAsync", &[12080, 13000]),
+    ("cuMemcpyBatchAsync", &[12080, 13000]),
+    ("cuStreamBatchMemOp", &[8000, 11070]),
+    ("cuStreamBeginCapture", &[10000, 10010]),
+    ("cuStreamGetCaptureInfo", &[10010, 11030, 12030]),
+    ("cuStreamGetCtx", &[9020, 12050]),
+    ("cuStreamUpdateCaptureDependencies", &[11030, 12030]),
+    ("cuStreamWaitValue32", &[8000, 11070]),
+    ("cuStreamWaitValue64", &[9000, 11070]),
+    ("cuStreamWriteValue32", &[8000, 11070]),
+    ("cuStreamWriteValue64", &[9000, 11070]),
 ];
 
-/// `cuGetProcAddress_v2`; the flags choose between default streams, which stream handles do here.
-pub fn get(name: Text, out: Out<*mut c_void>, version: i32, _flags: u64, status: Maybe<Found>) -> Answer {
-    let found = address(&name.0, version).filter(|_| !name.0.is_empty());
-    out.set(found.unwrap_or(std::ptr::null()).cast_mut());
-    status.set(match found {
-        Some(_) => Found::CU_GET_PROC_ADDRESS_SUCCESS,
-        None => Found::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND,
-    });
-    found.map(drop).ok_or(CUresult::CUDA_ERROR_NOT_FOUND)
+/// `cuGetProcAddress_v2`
+pub fn get(name: Text, out: Out<*mut c_void>, version: i32, flags: u64, status: Maybe<Found>) -> Answer {
+    out.set(std::ptr::null_mut());
+    status.set(Found::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+    if flags > PER_THREAD_DEFAULT_STREAM {
+        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    let symbol = symbol(&name.0, version).map_err(|why| {
+        status.set(why);
+        CUresult::CUDA_ERROR_NOT_FOUND
+    })?;
+    let twin = if flags == PER_THREAD_DEFAULT_STREAM { twin(&symbol) } else { None };
+    let found = twin.or_else(|| functions::address(&symbol)).ok_or(CUresult::CUDA_ERROR_NOT_FOUND)?;
+    out.set(found.cast_mut());
+    status.set(Found::CU_GET_PROC_ADDRESS_SUCCESS);
+    Ok(())
 }
 
 /// `cuGetProcAddress` of CUDA 11.
@@ -39,12 +77,21 @@ pub fn get_v1(name: Text, out: Out<*mut c_void>, version: i32, flags: u64) -> An
     get(name, out, version, flags, Maybe::unwanted())
 }
 
-fn address(name: &str, version: i32) -> Option<*const c_void> {
-    let mut changed = CHANGED.iter().filter(|(base, ..)| *base == name).peekable();
-    if changed.peek().is_some() {
-        let (.., symbol) = changed.find(|(_, since, _)| *since <= version)?;
-        return functions::address(symbol);
+/// The exported name of what a header of that version calls `name`.
+fn symbol(name: &str, version: i32) -> Result<String, Found> {
+    if let Some((_, since)) = SIGNATURES.iter().find(|(base, _)| *base == name) {
+        return match since.iter().filter(|since| **since <= version).count() {
+            0 => Err(Found::CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT),
+            1 => Ok(name.to_owned()),
+            number => Ok(format!("{name}_v{number}")),
+        };
     }
-    let suffixes = ["_v4", "_v3", "_v2", ""];
-    suffixes.iter().find_map(|suffix| functions::address(&format!("{name}{suffix}")))
+    let newest = ["_v3", "_v2", ""].iter().map(|suffix| format!("{name}{suffix}"));
+    let mut exported = newest.filter(|symbol| functions::address(symbol).is_some());
+    exported.next().ok_or(Found::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND)
+}
+
+/// The form of a function whose default stream is the calling thread's own, if it has one.
+fn twin(symbol: &str) -> Option<*const c_void> {
+    ["_ptsz", "_ptds"].iter().find_map(|suffix| functions::address(&format!("{symbol}{suffix}")))
 }

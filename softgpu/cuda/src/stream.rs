@@ -4,6 +4,7 @@
 //! streams before, and they for it: such a wait is itself an operation ([`Op::After`]) that names
 //! only operations submitted earlier, so waits never form a circle.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -71,6 +72,27 @@ enum Worker {
 }
 
 static STREAMS: Registry<Stream> = Registry::new();
+
+thread_local! {
+    /// Whether the call under way is one whose default stream is the thread's own.
+    static OWN_DEFAULT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Makes the thread's own default stream the default, until it is dropped.
+struct OwnDefault;
+
+impl Drop for OwnDefault {
+    fn drop(&mut self) {
+        OWN_DEFAULT.set(false);
+    }
+}
+
+/// Runs a call of the `_ptsz` and `_ptds` kind: what names no stream means the thread's own.
+pub fn with_own_default<T>(call: impl FnOnce() -> T) -> T {
+    OWN_DEFAULT.set(true);
+    let _until_then = OwnDefault;
+    call()
+}
 
 impl Stream {
     /// A stream of a context, not registered.
@@ -282,10 +304,17 @@ impl Stream {
     }
 }
 
+/// The stream of calls that name none: the legacy one, or the thread's own where the call says so.
+pub fn default() -> Answer<Arc<Stream>> {
+    let context = context::current()?;
+    Ok(if OWN_DEFAULT.get() { context.stream_of_this_thread() } else { context.legacy() })
+}
+
 /// The stream a call names, of a context without a fault.
 pub fn resolve(stream: CUstream) -> Answer<Arc<Stream>> {
     let found = match stream as usize {
-        0 | LEGACY => context::current()?.legacy(),
+        0 => return default(),
+        LEGACY => context::current()?.legacy(),
         PER_THREAD => context::current()?.stream_of_this_thread(),
         handle => STREAMS.get(handle).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?,
     };
@@ -374,6 +403,11 @@ pub fn device(stream: CUstream, out: Out<i32>) -> Answer {
 pub fn call(stream: CUstream, function: CUhostFn, data: HostMut) -> Answer {
     let function = Function::Plain(function.ok_or(INVALID)?);
     resolve(stream)?.submit(Op::Call(Callback { function, data: data.0 }))
+}
+
+/// `cuLaunchHostFunc_v2`; how the worker waits is its own matter.
+pub fn call_with_mode(stream: CUstream, function: CUhostFn, data: HostMut, _mode: u32) -> Answer {
+    call(stream, function, data)
 }
 
 /// `cuStreamAddCallback`

@@ -14,8 +14,14 @@ use cudarc::driver::sys::{self, CUcontext, CUdeviceptr, CUfunction, CUresult};
 /// Names the folder of another driver to ask, in place of the software GPU's.
 const OTHER_DRIVER: &str = "TIDEGATE_CONFORMANCE_DRIVER";
 
+/// Names the program that runs each promise under a manager: `LAUNCHER NODE PROGRAM ARGUMENTS…`.
+const LAUNCHER: &str = "TIDEGATE_CONFORMANCE_LAUNCHER";
+
 /// The promises that only the software GPU is to keep.
 const SOFTWARE_ONLY: &str = include_str!("software_only.txt");
+
+/// The promises that are not asked under a manager.
+const NOT_UNDER_A_MANAGER: &str = include_str!("under_a_manager.txt");
 
 /// No promise takes longer, on the slowest machine, or it hangs.
 const PATIENCE: Duration = Duration::from_secs(150);
@@ -72,23 +78,37 @@ pub fn on_software() -> bool {
     std::env::var_os(OTHER_DRIVER).is_none()
 }
 
+/// Whether a manager deals out the GPU's memory.
+pub fn under_a_manager() -> bool {
+    std::env::var_os(LAUNCHER).is_some()
+}
+
 /// Granularity of the GPU; on hardware it has always been 2 MiB.
 pub fn unit() -> usize {
     if on_software() { UNIT } else { 2 << 20 }
 }
 
-/// Why only the software GPU is to keep this promise, if so.
-fn software_only(name: &str) -> Option<&'static str> {
-    let mut promises = SOFTWARE_ONLY.lines().filter_map(|line| line.split_once(" | "));
-    promises.find_map(|(promise, reason)| (promise == name).then_some(reason))
+/// Why this promise is not asked here, if so.
+fn why_not(name: &str) -> Option<&'static str> {
+    let software = (!on_software()).then(|| reason(SOFTWARE_ONLY, name));
+    let managed = under_a_manager().then(|| reason(NOT_UNDER_A_MANAGER, name));
+    software.flatten().or(managed.flatten())
 }
 
-/// Another driver is not spared what nobody promises.
+fn reason(list: &'static str, name: &str) -> Option<&'static str> {
+    promises(list).find_map(|(promise, reason)| (promise == name).then_some(reason))
+}
+
+fn promises(list: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
+    list.lines().filter_map(|line| line.split_once(" | "))
+}
+
+/// Nobody is spared what nobody promises.
 #[test]
-fn every_promise_of_software_only_exists() {
+fn every_promise_of_the_lists_exists() {
     let listing = Command::new(std::env::current_exe().unwrap()).arg("--list").output().unwrap();
     let listing = String::from_utf8(listing.stdout).unwrap();
-    for (promise, _) in SOFTWARE_ONLY.lines().filter_map(|line| line.split_once(" | ")) {
+    for (promise, _) in promises(SOFTWARE_ONLY).chain(promises(NOT_UNDER_A_MANAGER)) {
         assert!(listing.lines().any(|line| line == format!("{promise}: test")), "there is no {promise}");
     }
 }
@@ -99,12 +119,12 @@ pub fn keep(path: &str, node: Node, body: fn()) {
     if std::env::var("SOFTGPU_PROMISE").is_ok_and(|promise| promise == name) {
         return body();
     }
-    if let Some(reason) = software_only(name).filter(|_| !on_software()) {
-        return println!("skipped on this driver: {reason}");
+    if let Some(reason) = why_not(name) {
+        return println!("not asked here: {reason}");
     }
     let dir = tempfile::tempdir().unwrap();
     write_node(dir.path(), &node);
-    let mut command = this_test(name, dir.path());
+    let mut command = this_test(name, dir.path(), start_of(dir.path()));
     command.envs(node.env.iter().copied());
     finish(command.spawn().unwrap(), name);
 }
@@ -112,7 +132,8 @@ pub fn keep(path: &str, node: Node, body: fn()) {
 /// The same promise once more, as another process on the same node, told its `part`.
 pub fn partner(part: &str) -> Command {
     let name = std::env::var("SOFTGPU_PROMISE").unwrap();
-    let mut command = this_test(&name, Path::new(&std::env::var_os("TIDEGATE_SOFTGPU").unwrap_or_default()));
+    let node = std::env::var_os("TIDEGATE_SOFTGPU").unwrap_or_default();
+    let mut command = this_test(&name, Path::new(&node), this_program());
     command.env("SOFTGPU_PART", part);
     command
 }
@@ -142,8 +163,20 @@ pub fn finish(mut child: Child, name: &str) {
     assert!(status.success(), "{name}: {status:?}\n{out}\n{err}");
 }
 
-fn this_test(name: &str, node: &Path) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+fn this_program() -> Command {
+    Command::new(std::env::current_exe().unwrap())
+}
+
+/// This program, under a manager of its own on that node if there is a launcher.
+fn start_of(node: &Path) -> Command {
+    let Some(launcher) = std::env::var_os(LAUNCHER) else { return this_program() };
+    let mut command = Command::new(launcher);
+    command.arg(node).arg(std::env::current_exe().unwrap());
+    command
+}
+
+/// One promise, by the program that `command` starts.
+fn this_test(name: &str, node: &Path, mut command: Command) -> Command {
     command.args(["--exact", name, "--nocapture", "--test-threads=1"]);
     command.env("SOFTGPU_PROMISE", name);
     if on_software() {
@@ -286,10 +319,12 @@ pub fn alloc(bytes: usize) -> CUdeviceptr {
     at
 }
 
-/// Free memory of the current device; of another driver's, as if it had been [`MEMORY`] at the start.
+/// Free memory of the current device; of another driver's or a manager's, as if it had been [`MEMORY`]
+/// at the start.
 pub fn free_memory() -> usize {
     let free = free_by_driver();
-    if on_software() { free } else { (MEMORY + free).saturating_sub(memory_at_start()) }
+    let whole = on_software() && !under_a_manager();
+    if whole { free } else { (MEMORY + free).saturating_sub(memory_at_start()) }
 }
 
 fn free_by_driver() -> usize {

@@ -1,15 +1,22 @@
 //! Names: the library's own, and what `cuGetProcAddress` answers.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
 
-use cudarc::driver::sys::{CUdriverProcAddressQueryResult as Found, CUresult};
+use cudarc::driver::sys::{CUdriverProcAddressQueryResult as Found, CUresult, CUstream};
 
 use crate::support::*;
 
+const LEGACY: u64 = 1;
+const PER_THREAD: u64 = 2;
+
 fn address(name: &CStr, version: i32) -> (CUresult, *mut c_void, Found) {
+    address_by(name, version, 0)
+}
+
+fn address_by(name: &CStr, version: i32, flags: u64) -> (CUresult, *mut c_void, Found) {
     let (mut at, mut status) = (null_mut(), Found::CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
-    let code = cu!(cuGetProcAddress_v2(name.as_ptr(), &mut at, version, 0, &mut status));
+    let code = cu!(cuGetProcAddress_v2(name.as_ptr(), &mut at, version, flags, &mut status));
     (code, at, status)
 }
 
@@ -40,6 +47,101 @@ promise! {
             assert!(at.is_null());
             assert_eq!(status, Found::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
         }
+    }
+}
+
+promise! {
+    fn every_name_the_runtime_asks_for_has_the_function_of_that_version() on PLAIN; {
+        ok!(cuInit(0));
+        let mut own_version = 0;
+        ok!(cuDriverGetVersion(&mut own_version));
+        let names = include_str!("runtime_names.txt").lines().filter(|line| !line.starts_with('#'));
+        for line in names {
+            let [name, version, flags, symbol] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
+            let (name, symbol) = (CString::new(name).unwrap(), CString::new(symbol).unwrap());
+            let version: i32 = version.parse().unwrap();
+            if version <= own_version {
+                let (code, at, _) = address_by(&name, version, flags.parse().unwrap());
+                assert_eq!(code, CUresult::CUDA_SUCCESS, "{line}");
+                assert_eq!(at, own(&symbol), "{line}");
+            }
+        }
+    }
+}
+
+promise! {
+    fn a_version_before_a_function_existed_is_not_sufficient() on PLAIN; {
+        for (name, version) in [(c"cuStreamGetCaptureInfo", 10000), (c"cuGraphAddDependencies", 9000)] {
+            let (_, at, status) = address(name, version);
+            assert!(at.is_null());
+            assert_eq!(status, Found::CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
+        }
+    }
+}
+
+promise! {
+    fn flags_of_a_lookup_choose_the_default_stream() on PLAIN; {
+        let plain = address_by(c"cuMemcpyAsync", 12000, LEGACY).1;
+        let per_thread = address_by(c"cuMemcpyAsync", 12000, PER_THREAD).1;
+        assert_eq!((plain, per_thread), (own(c"cuMemcpyAsync"), own(c"cuMemcpyAsync_ptsz")));
+        assert_eq!(address_by(c"cuMemcpy", 12000, PER_THREAD).1, own(c"cuMemcpy_ptds"));
+        assert_eq!(address_by(c"cuMemAlloc", 12000, PER_THREAD).1, own(c"cuMemAlloc_v2"));
+        assert_eq!(address_by(c"cuMemcpy", 12000, 8).0, CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+}
+
+/// The form of a function whose default stream is the thread's own.
+fn per_thread(name: &CStr) -> *mut c_void {
+    let (code, at, _) = address_by(name, 12000, PER_THREAD);
+    assert_eq!(code, CUresult::CUDA_SUCCESS);
+    at
+}
+
+type Query = unsafe extern "C" fn(CUstream) -> CUresult;
+type Set = unsafe extern "C" fn(u64, u8, usize) -> CUresult;
+type SetAsync = unsafe extern "C" fn(u64, u8, usize, CUstream) -> CUresult;
+
+promise! {
+    fn per_thread_forms_take_the_threads_own_stream_for_none() on PLAIN; {
+        let context = start() as usize;
+        // SAFETY: these are the types of cuStreamQuery and cuMemsetD8Async in cuda.h.
+        let query = unsafe { std::mem::transmute::<*mut c_void, Query>(per_thread(c"cuStreamQuery")) };
+        // SAFETY: as above.
+        let set = unsafe { std::mem::transmute::<*mut c_void, SetAsync>(per_thread(c"cuMemsetD8Async")) };
+        let (own_stream, at) = (2 as CUstream, alloc(4));
+        let held = hold(own_stream);
+        // SAFETY: four bytes of device memory.
+        assert_eq!(unsafe { set(at, 1, 4, null_mut()) }, CUresult::CUDA_SUCCESS);
+        // SAFETY: the default stream.
+        let here = unsafe { query(null_mut()) };
+        assert_eq!(here, CUresult::CUDA_ERROR_NOT_READY);
+        std::thread::spawn(move || {
+            ok!(cuCtxSetCurrent(context as _));
+            // SAFETY: the default stream.
+            assert_eq!(unsafe { query(null_mut()) }, CUresult::CUDA_SUCCESS);
+            assert_eq!(cu!(cuStreamQuery(null_mut())), CUresult::CUDA_ERROR_NOT_READY);
+        }).join().unwrap();
+        held.let_go();
+        ok!(cuStreamSynchronize(own_stream));
+        assert_eq!(read::<u32>(at, 1), [0x0101_0101]);
+    }
+}
+
+promise! {
+    fn per_thread_forms_do_not_wait_for_the_streams_of_other_threads() on PLAIN; {
+        let context = start() as usize;
+        // SAFETY: this is the type of cuMemsetD8 in cuda.h.
+        let set = unsafe { std::mem::transmute::<*mut c_void, Set>(per_thread(c"cuMemsetD8")) };
+        let at = alloc(4);
+        let held = hold(2 as CUstream);
+        std::thread::spawn(move || {
+            ok!(cuCtxSetCurrent(context as _));
+            // SAFETY: four bytes of device memory.
+            assert_eq!(unsafe { set(at, 5, 4) }, CUresult::CUDA_SUCCESS);
+            ok!(cuStreamSynchronize(2 as CUstream));
+        }).join().unwrap();
+        held.let_go();
+        assert_eq!(read::<u8>(at, 4), [5; 4]);
     }
 }
 
