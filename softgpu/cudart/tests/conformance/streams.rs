@@ -82,12 +82,10 @@ promise! {
 
 promise! {
     fn a_thread_can_have_its_own_default_stream() on 1; {
-        let mut busy = null_mut();
-        const NON_BLOCKING: u32 = 1;
-        ok!(cudaStreamCreateWithFlags(&mut busy, NON_BLOCKING));
-        let (at, value) = (alloc(8), 5u64);
+        let (busy, at, value) = (stream(), alloc(8), 5u64);
         let copy = undeclared!(c"cudaMemcpy_ptds", fn(*mut c_void, *const c_void, usize, cudaMemcpyKind) -> u32);
         let wait = undeclared!(c"cudaStreamSynchronize_ptsz", fn(cudaStream_t) -> u32);
+        // The legacy default stream would wait for this one.
         let held = Held::on(busy);
         // SAFETY: eight bytes on either side.
         assert_eq!(unsafe { copy(at, arg(&value), 8, cudaMemcpyKind::cudaMemcpyHostToDevice) }, 0);
