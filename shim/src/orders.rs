@@ -189,7 +189,7 @@ fn report(
     let maps = tenants.iter().map(|tenant| process.spares.write(&tenant.live_ranges(now)));
     let maps = maps.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
     for tenant in &tenants {
-        let unmapped = with_context_of(process, tenant, Tenant::unmap_arriving);
+        let unmapped = with_context_of(process, tenant, |tenant| tenant.unmap_arriving(process));
         unmapped.map_err(|error| error.to_string())?;
     }
     let drained = Drained {

@@ -18,6 +18,7 @@ use crate::greeting::{Kit, Met, NoManager, Welcome, meet};
 use crate::link::{Gone, Link, Reply};
 use crate::liveness::Moment;
 use crate::log::{info, warning};
+use crate::loose::Loose;
 use crate::pools::Pools;
 use crate::reunion::Session;
 use crate::settings::{self, Settings};
@@ -63,6 +64,8 @@ pub struct Process {
     pub pools: Pools,
     /// What its graphs own.
     pub graphs: Graphs,
+    /// What it has made by handles of its own.
+    pub loose: Loose,
     /// For its live maps: one for each tenant.
     pub spares: Spares,
     boundaries: AtomicU64,
@@ -183,6 +186,7 @@ impl Process {
             captures: Captures::default(),
             pools: Pools::default(),
             graphs: Graphs::default(),
+            loose: Loose::default(),
             spares: Spares::default(),
             boundaries: AtomicU64::new(0),
             switches: AtomicU64::new(0),
