@@ -21,6 +21,7 @@ use crate::settings::{self, Settings};
 use crate::spare::Spares;
 use crate::status::Status;
 use crate::tenant::Tenant;
+use crate::threads::Uncancelled;
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -95,6 +96,7 @@ pub fn start() -> Result<(), Status> {
     if settings::is_off() || STATE.load(Ordering::Acquire) >= ACTIVE {
         return outcome();
     }
+    let _uncancelled = Uncancelled::begin();
     let _only_one = START.lock();
     if STATE.load(Ordering::Acquire) < ACTIVE {
         STATE.store(STARTING, Ordering::Release);
