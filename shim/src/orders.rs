@@ -155,7 +155,9 @@ fn drain(process: &'static Process, until: Instant) -> Result<(), String> {
     loop {
         wait_for_captures(process, until)?;
         if !GATE.shut(until) {
-            return Err("a thread did not come out of a driver call in time".into());
+            return Err(
+                "a thread did not come out of a driver call in time, or barriers are forbidden".into()
+            );
         }
         // A capture that began before the gate was shut.
         if !process.captures.any() {

@@ -25,6 +25,7 @@ use crate::settings::{self, Settings};
 use crate::spare::Spares;
 use crate::status::Status;
 use crate::tenant::Tenant;
+use crate::threads::Uncancelled;
 use parking_lot::{Condvar, Mutex};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -104,6 +105,7 @@ pub fn start() -> Result<(), Status> {
     if settings::is_off() || STATE.load(Ordering::Acquire) >= ACTIVE {
         return outcome();
     }
+    let _uncancelled = Uncancelled::begin();
     let _only_one = START.lock();
     if STATE.load(Ordering::Acquire) < ACTIVE {
         STATE.store(STARTING, Ordering::Release);

@@ -37,7 +37,7 @@ fn words(error: &std::io::Error) -> String {
 }
 
 /// Where a shim searches too, and the place of one's own manager where the system names none.
-fn candidates() -> Vec<PathBuf> {
+pub(super) fn candidates() -> Vec<PathBuf> {
     let mut candidates = socket_candidates();
     let named = std::env::var_os(SOCKET_VARIABLE).or_else(|| std::env::var_os("XDG_RUNTIME_DIR"));
     let directory = fallback_directory();

@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
@@ -68,8 +69,9 @@ thread_local! {
     static OWN_STREAMS: RefCell<OwnStreams> =
         RefCell::new(OwnStreams(Vec::new(), std::thread::current().id()));
 
-    /// The stack of contexts current to this thread, the current one last; 0 is none.
-    static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    /// The stack of contexts current to this thread, the current one last; 0 is none. Never dropped:
+    /// what runs at the end of a thread or of the process may use CUDA too.
+    static STACK: ManuallyDrop<RefCell<Vec<usize>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
 impl Context {
@@ -246,9 +248,9 @@ fn current_any() -> Answer<Arc<Context>> {
     }
 }
 
-/// The current context's handle, 0 if none; also while the thread's locals are being destroyed.
+/// The current context's handle, 0 if none.
 fn top() -> usize {
-    STACK.try_with(|stack| stack.borrow().last().copied().unwrap_or(0)).unwrap_or(0)
+    STACK.with(|stack| stack.borrow().last().copied().unwrap_or(0))
 }
 
 fn push(handle: usize) {
