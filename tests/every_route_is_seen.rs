@@ -12,33 +12,53 @@ mod support;
 use c::Compiler;
 use node::Node;
 use program::{ALLOCATED, NEED, Program, is_seen, manager};
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 use support::patience::output;
 use support::{Jobs, Manager};
 use tidegate_manager::artifacts;
 
-/// A program of `tests/programs`, and the argument that tells it the route.
-const ROUTES: &[&[&str]] = &[
-    &["linked"],
-    &["opened", "libcuda.so.1", "local"],
-    &["opened", "libcuda.so.1", "global"],
-    &["opened", "libcuda.so", "local"],
-    &["asked", "v1"],
-    &["asked", "v2"],
-    &["asked", "nested"],
-];
+/// How programs get the driver's functions.
+fn routes(compiler: &Compiler, libraries: &Path) -> Vec<(String, Vec<OsString>)> {
+    let by = |name: &str| compiler.compile(name).into_os_string();
+    let absolute = libraries.join("libcuda.so.1").into_os_string();
+    let plugin = compiler.compile_plugin("linked").into_os_string();
+    let mut routes = vec![("linked".to_owned(), vec![by("linked")])];
+    let mut add = |name: &str, words: Vec<OsString>| routes.push((name.to_owned(), words));
+    let opened = by("opened");
+    for (name, library) in
+        [("soname", "libcuda.so.1".into()), ("name", "libcuda.so".into()), ("path", absolute.clone())]
+    {
+        for how in ["local", "global"] {
+            add(&format!("{name}-{how}"), vec![opened.clone(), library.clone(), how.into()]);
+        }
+    }
+    let plugged = by("plugged");
+    for scope in ["local", "global"] {
+        add(&format!("plugin-{scope}"), vec![plugged.clone(), plugin.clone(), scope.into()]);
+    }
+    let asked = by("asked");
+    for how in ["v1", "v2", "nested", "per-thread"] {
+        add(&format!("asked-{how}"), vec![asked.clone(), how.into()]);
+    }
+    let script = c::program("by_ctypes.py").into_os_string();
+    add("ctypes", vec!["python3".into(), script.clone(), "libcuda.so.1".into()]);
+    add("ctypes-path", vec!["python3".into(), script, absolute]);
+    routes
+}
 
 #[test]
 fn every_route_leads_through_the_ledger_and_the_gate() {
     let manager = manager();
-    let compiler = Compiler::with(Node::of(&manager).libraries());
-    for route in ROUTES {
-        let program = compiler.compile(route[0]);
-        for call in ["memset", "copy"] {
-            let name = format!("{} {call}", route.join(" "));
-            let mut command = manager.run(&["--name", &name, NEED[0], NEED[1]], &program);
-            command.args(&route[1..]).arg(call);
+    let libraries = Node::of(&manager).libraries();
+    let compiler = Compiler::with(libraries.clone());
+    let kernels = compiler.compile_kernels("count_up_kernel");
+    for (route, words) in routes(&compiler, &libraries) {
+        for call in ["memset", "copy", "launch"] {
+            let name = format!("{route}-{call}");
+            let mut command = manager.run(&["--name", &name, NEED[0], NEED[1]], Path::new(&words[0]));
+            command.args(&words[1..]).arg(call).arg(&kernels);
             is_seen(&manager, &name, Program::start(command));
         }
     }

@@ -68,12 +68,12 @@ fn total(profile: &str) -> u64 {
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn the_open_path_has_no_lock_no_system_call_and_writes_no_shared_line() {
-    use tidegate_ffi::cuda::functions::{FUNCTIONS, Kind};
+    use tidegate_ffi::cuda::functions::{Kind, all};
     if !is_there("objdump") {
         return;
     }
     let shim = machine_code::disassemble(&release_shim());
-    let gated = FUNCTIONS.iter().filter(|function| function.kind == Kind::Gated);
+    let gated = all().filter(|function| function.kind == Kind::Gated);
     for name in gated.map(|function| function.name) {
         let open_path = machine_code::Routine::parse(&shim, name).open_path();
         let calls = open_path.iter().filter(|instruction| instruction.is_call()).count();

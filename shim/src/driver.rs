@@ -5,11 +5,16 @@
 
 use crate::symbols;
 use once_cell::race::OnceBox;
+use std::ffi::{CStr, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use tidegate_ffi::cuda::sys::*;
 use tidegate_ffi::cuda::{Driver, DriverError};
 use tidegate_ffi::units::GpuUuid;
 
 static DRIVER: OnceBox<Driver> = OnceBox::new();
+/// The driver's library, null without one. Set before [`DRIVER`].
+static LIBRARY: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
 /// The driver. Without one on this machine, every function of it answers `NOT_FOUND`.
 #[inline(always)]
@@ -27,14 +32,22 @@ fn load() -> &'static Driver {
         // SAFETY: the name is a C string. Opening the driver is what any CUDA program does; a
         // program that has opened it already gets the same library again.
         let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        let resolve = |name: &std::ffi::CStr| match library.is_null() {
-            true => std::ptr::null_mut(),
-            false => symbols::real_dlsym(library, name),
-        };
+        LIBRARY.store(library, Ordering::Release);
+        let resolve = |name: &CStr| find(library, name);
         // SAFETY: the real dlsym yields null or the library's function of that name (1); the
         // library is never closed (2).
         Box::new(unsafe { Driver::with(resolve) })
     })
+}
+
+/// The driver's function of that name, whatever the table says of it; null when it has none.
+pub fn address_of(name: &CStr) -> *mut c_void {
+    get();
+    find(LIBRARY.load(Ordering::Acquire), name)
+}
+
+fn find(library: *mut c_void, name: &CStr) -> *mut c_void {
+    if library.is_null() { ptr::null_mut() } else { symbols::real_dlsym(library, name) }
 }
 
 /// A context's handle: a name for the driver, nothing that we look into.

@@ -19,28 +19,37 @@ impl Compiler {
 
     /// The executable made of `tests/programs/NAME.c`.
     pub fn compile(&self, name: &str) -> PathBuf {
-        self.make(name, &["-lcuda", "-ldl"])
+        self.make(name, name, &["-lcuda", "-ldl"])
     }
 
     /// The executable made of `tests/programs/NAME.c`, a program of the runtime.
     pub fn compile_for_runtime(&self, name: &str) -> PathBuf {
-        self.make(name, &["-lcudart", "-ldl"])
+        self.make(name, name, &["-lcudart", "-ldl"])
     }
 
     /// The module image made of `tests/programs/NAME.c`: a library with kernels.
     pub fn compile_kernels(&self, name: &str) -> PathBuf {
-        self.make(name, &["-shared", "-fPIC"])
+        self.make(name, name, &["-shared", "-fPIC"])
     }
 
-    fn make(&self, name: &str, options: &[&str]) -> PathBuf {
-        let source =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name).with_extension("c");
-        let program = self.directory.path().join(name);
+    /// A library made of `tests/programs/NAME.c`, linked with the driver: what is for programs is left out.
+    pub fn compile_plugin(&self, name: &str) -> PathBuf {
+        self.make(name, &format!("lib{name}.so"), &["-DPLUGIN", "-shared", "-fPIC", "-lcuda"])
+    }
+
+    fn make(&self, name: &str, made: &str, options: &[&str]) -> PathBuf {
+        let source = program(&format!("{name}.c"));
+        let made = self.directory.path().join(made);
         let mut cc = Command::new("cc");
         cc.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Wno-unused-function", "-Werror", "-o"]);
-        cc.arg(&program).arg(&source).arg("-L").arg(&self.libraries).args(options);
+        cc.arg(&made).arg(&source).arg("-L").arg(&self.libraries).args(options);
         let status = cc.status().expect("cc, which Rust links with, is missing");
         assert!(status.success(), "{cc:?}");
-        program
+        made
     }
+}
+
+/// A file of `tests/programs`.
+pub fn program(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(file)
 }

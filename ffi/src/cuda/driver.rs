@@ -5,6 +5,7 @@
 use cudarc::driver::sys::*;
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
 
+use super::functions::signature;
 use crate::driver_functions;
 
 /// An error of a driver function, with the name of the call that returned it.
@@ -33,13 +34,16 @@ pub enum LoadError {
 }
 
 macro_rules! driver {
-    ($( $kind:ident $([$tag:ident])? $name:ident ( $($arg:ident : $type:ty),* $(,)? ); )*) => {
+    ($( $kind:ident $([$tag:ident])? $name:ident $parameters:tt $(and $twin:ident)?; )*) => {
         /// A driver library's functions. A function that this driver lacks answers
         /// `CUDA_ERROR_NOT_FOUND`.
         #[expect(missing_docs, reason = "the driver's own names")]
         #[derive(Clone, Copy)]
         pub struct Driver {
-            $( pub $name: Option<super::functions::signature::$name>, )*
+            $(
+                pub $name: Option<signature::$name>,
+                $( pub $twin: Option<signature::$twin>, )?
+            )*
         }
 
         impl Driver {
@@ -51,37 +55,44 @@ macro_rules! driver {
             /// 2. The library stays loaded for as long as the result is used.
             pub unsafe fn with(resolve: impl Fn(&CStr) -> *mut c_void) -> Self {
                 Self {
-                    $( $name: {
-                        const NAME: &CStr = match CStr::from_bytes_with_nul(
-                            concat!(stringify!($name), "\0").as_bytes(),
-                        ) {
-                            Ok(name) => name,
-                            Err(_) => panic!("a C name"),
-                        };
-                        let address = resolve(NAME);
-                        // SAFETY: by 1 the address is null (None: the niche of Option<fn>) or
-                        // a function of exactly this type.
-                        unsafe {
-                            std::mem::transmute::<*mut c_void, Option<super::functions::signature::$name>>(address)
-                        }
-                    }, )*
+                    $(
+                        $name: look_up!(resolve $name),
+                        $( $twin: look_up!(resolve $twin), )?
+                    )*
                 }
             }
 
-            $(
-                /// The driver's function of this name (NVIDIA CUDA Driver API).
-                ///
-                /// # Safety
-                /// What the driver's manual asks of the arguments.
-                pub unsafe fn $name(&self, $($arg: $type),*) -> Result<(), DriverError> {
-                    let code = match self.$name {
-                        // SAFETY: the caller's promise.
-                        Some(function) => unsafe { function($($arg),*) },
-                        None => CUresult::CUDA_ERROR_NOT_FOUND,
-                    };
-                    checked(stringify!($name), code)
-                }
-            )*
+            $( call!($name $parameters); $( call!($twin $parameters); )? )*
+        }
+    };
+}
+
+macro_rules! look_up {
+    ($resolve:ident $name:ident) => {{
+        const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+            Ok(name) => name,
+            Err(_) => panic!("a C name"),
+        };
+        let address = $resolve(NAME);
+        // SAFETY: by `with`'s 1 the address is null (None: the niche of Option<fn>) or a function of
+        // exactly this type.
+        unsafe { std::mem::transmute::<*mut c_void, Option<signature::$name>>(address) }
+    }};
+}
+
+macro_rules! call {
+    ($name:ident ($($arg:ident : $type:ty),* $(,)?)) => {
+        /// The driver's function of this name (NVIDIA CUDA Driver API).
+        ///
+        /// # Safety
+        /// What the driver's manual asks of the arguments.
+        pub unsafe fn $name(&self, $($arg: $type),*) -> Result<(), DriverError> {
+            let code = match self.$name {
+                // SAFETY: the caller's promise.
+                Some(function) => unsafe { function($($arg),*) },
+                None => CUresult::CUDA_ERROR_NOT_FOUND,
+            };
+            checked(stringify!($name), code)
         }
     };
 }

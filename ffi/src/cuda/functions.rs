@@ -54,78 +54,99 @@ macro_rules! driver_functions {
         hooked cuDeviceGetAttribute(pi: *mut c_int, attrib: CUdevice_attribute, dev: CUdevice);
         hooked cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
         hooked cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice);
+        hooked [older] cuCtxCreate(pctx: *mut CUcontext, flags: c_uint, dev: CUdevice);
         hooked [older] cuCtxCreate_v2(pctx: *mut CUcontext, flags: c_uint, dev: CUdevice);
         hooked [older] cuCtxCreate_v3(pctx: *mut CUcontext, paramsArray: *mut CUexecAffinityParam, numParams: c_int, flags: c_uint, dev: CUdevice);
         hooked cuCtxCreate_v4(pctx: *mut CUcontext, ctxCreateParams: *mut CUctxCreateParams, flags: c_uint, dev: CUdevice);
         hooked cuCtxDestroy_v2(ctx: CUcontext);
+        hooked [older] cuCtxDestroy(ctx: CUcontext);
         hooked cuDevicePrimaryCtxRelease_v2(dev: CUdevice);
+        hooked [older] cuDevicePrimaryCtxRelease(dev: CUdevice);
         hooked cuDevicePrimaryCtxReset_v2(dev: CUdevice);
+        hooked [older] cuDevicePrimaryCtxReset(dev: CUdevice);
         hooked cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize);
         hooked cuMemAllocPitch_v2(dptr: *mut CUdeviceptr, pPitch: *mut usize, WidthInBytes: usize, Height: usize, ElementSizeBytes: c_uint);
         hooked cuMemFree_v2(dptr: CUdeviceptr);
         hooked cuMemGetAddressRange_v2(pbase: *mut CUdeviceptr, psize: *mut usize, dptr: CUdeviceptr);
         hooked cuPointerGetAttribute(data: *mut c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr);
         hooked cuPointerGetAttributes(numAttributes: c_uint, attributes: *mut CUpointer_attribute, data: *mut *mut c_void, ptr: CUdeviceptr);
-        hooked cuStreamBeginCapture_v2(hStream: CUstream, mode: CUstreamCaptureMode);
-        hooked cuStreamBeginCaptureToGraph(hStream: CUstream, hGraph: CUgraph, dependencies: *const CUgraphNode, dependencyData: *const CUgraphEdgeData, numDependencies: usize, mode: CUstreamCaptureMode);
-        hooked cuStreamEndCapture(hStream: CUstream, phGraph: *mut CUgraph);
+        hooked [older] cuStreamBeginCapture(hStream: CUstream) and cuStreamBeginCapture_ptsz;
+        hooked cuStreamBeginCapture_v2(hStream: CUstream, mode: CUstreamCaptureMode) and cuStreamBeginCapture_v2_ptsz;
+        hooked cuStreamBeginCaptureToGraph(hStream: CUstream, hGraph: CUgraph, dependencies: *const CUgraphNode, dependencyData: *const CUgraphEdgeData, numDependencies: usize, mode: CUstreamCaptureMode) and cuStreamBeginCaptureToGraph_ptsz;
+        hooked [newer] cuStreamBeginRecaptureToGraph(hStream: CUstream, mode: CUstreamCaptureMode, hGraph: CUgraph, callbackFunc: *mut c_void, userData: *mut c_void) and cuStreamBeginRecaptureToGraph_ptsz;
+        hooked cuStreamEndCapture(hStream: CUstream, phGraph: *mut CUgraph) and cuStreamEndCapture_ptsz;
 
         // Gated: submits work; the gate first, then the driver.
-        gated cuLaunchKernel(f: CUfunction, gridDimX: c_uint, gridDimY: c_uint, gridDimZ: c_uint, blockDimX: c_uint, blockDimY: c_uint, blockDimZ: c_uint, sharedMemBytes: c_uint, hStream: CUstream, kernelParams: *mut *mut c_void, extra: *mut *mut c_void);
-        gated cuLaunchKernelEx(config: *const CUlaunchConfig, f: CUfunction, kernelParams: *mut *mut c_void, extra: *mut *mut c_void);
-        gated cuLaunchCooperativeKernel(f: CUfunction, gridDimX: c_uint, gridDimY: c_uint, gridDimZ: c_uint, blockDimX: c_uint, blockDimY: c_uint, blockDimZ: c_uint, sharedMemBytes: c_uint, hStream: CUstream, kernelParams: *mut *mut c_void);
+        gated cuLaunchKernel(f: CUfunction, gridDimX: c_uint, gridDimY: c_uint, gridDimZ: c_uint, blockDimX: c_uint, blockDimY: c_uint, blockDimZ: c_uint, sharedMemBytes: c_uint, hStream: CUstream, kernelParams: *mut *mut c_void, extra: *mut *mut c_void) and cuLaunchKernel_ptsz;
+        gated cuLaunchKernelEx(config: *const CUlaunchConfig, f: CUfunction, kernelParams: *mut *mut c_void, extra: *mut *mut c_void) and cuLaunchKernelEx_ptsz;
+        gated cuLaunchCooperativeKernel(f: CUfunction, gridDimX: c_uint, gridDimY: c_uint, gridDimZ: c_uint, blockDimX: c_uint, blockDimY: c_uint, blockDimZ: c_uint, sharedMemBytes: c_uint, hStream: CUstream, kernelParams: *mut *mut c_void) and cuLaunchCooperativeKernel_ptsz;
         gated cuLaunchCooperativeKernelMultiDevice(launchParamsList: *mut CUDA_LAUNCH_PARAMS, numDevices: c_uint, flags: c_uint);
         gated cuLaunch(f: CUfunction);
         gated cuLaunchGrid(f: CUfunction, grid_width: c_int, grid_height: c_int);
         gated cuLaunchGridAsync(f: CUfunction, grid_width: c_int, grid_height: c_int, hStream: CUstream);
-        gated cuGraphLaunch(hGraphExec: CUgraphExec, hStream: CUstream);
-        gated cuMemcpy(dst: CUdeviceptr, src: CUdeviceptr, ByteCount: usize);
-        gated cuMemcpyAsync(dst: CUdeviceptr, src: CUdeviceptr, ByteCount: usize, hStream: CUstream);
-        gated cuMemcpyPeer(dstDevice: CUdeviceptr, dstContext: CUcontext, srcDevice: CUdeviceptr, srcContext: CUcontext, ByteCount: usize);
-        gated cuMemcpyPeerAsync(dstDevice: CUdeviceptr, dstContext: CUcontext, srcDevice: CUdeviceptr, srcContext: CUcontext, ByteCount: usize, hStream: CUstream);
-        gated cuMemcpyHtoD_v2(dstDevice: CUdeviceptr, srcHost: *const c_void, ByteCount: usize);
-        gated cuMemcpyHtoDAsync_v2(dstDevice: CUdeviceptr, srcHost: *const c_void, ByteCount: usize, hStream: CUstream);
-        gated cuMemcpyDtoH_v2(dstHost: *mut c_void, srcDevice: CUdeviceptr, ByteCount: usize);
-        gated cuMemcpyDtoHAsync_v2(dstHost: *mut c_void, srcDevice: CUdeviceptr, ByteCount: usize, hStream: CUstream);
-        gated cuMemcpyDtoD_v2(dstDevice: CUdeviceptr, srcDevice: CUdeviceptr, ByteCount: usize);
-        gated cuMemcpyDtoDAsync_v2(dstDevice: CUdeviceptr, srcDevice: CUdeviceptr, ByteCount: usize, hStream: CUstream);
-        gated cuMemcpyDtoA_v2(dstArray: CUarray, dstOffset: usize, srcDevice: CUdeviceptr, ByteCount: usize);
-        gated cuMemcpyAtoD_v2(dstDevice: CUdeviceptr, srcArray: CUarray, srcOffset: usize, ByteCount: usize);
-        gated cuMemcpyHtoA_v2(dstArray: CUarray, dstOffset: usize, srcHost: *const c_void, ByteCount: usize);
-        gated cuMemcpyAtoH_v2(dstHost: *mut c_void, srcArray: CUarray, srcOffset: usize, ByteCount: usize);
-        gated cuMemcpyAtoA_v2(dstArray: CUarray, dstOffset: usize, srcArray: CUarray, srcOffset: usize, ByteCount: usize);
-        gated cuMemcpyHtoAAsync_v2(dstArray: CUarray, dstOffset: usize, srcHost: *const c_void, ByteCount: usize, hStream: CUstream);
-        gated cuMemcpyAtoHAsync_v2(dstHost: *mut c_void, srcArray: CUarray, srcOffset: usize, ByteCount: usize, hStream: CUstream);
-        gated cuMemcpy2D_v2(pCopy: *const CUDA_MEMCPY2D);
-        gated cuMemcpy2DUnaligned_v2(pCopy: *const CUDA_MEMCPY2D);
-        gated cuMemcpy2DAsync_v2(pCopy: *const CUDA_MEMCPY2D, hStream: CUstream);
-        gated cuMemcpy3D_v2(pCopy: *const CUDA_MEMCPY3D);
-        gated cuMemcpy3DAsync_v2(pCopy: *const CUDA_MEMCPY3D, hStream: CUstream);
-        gated cuMemcpy3DPeer(pCopy: *const CUDA_MEMCPY3D_PEER);
-        gated cuMemcpy3DPeerAsync(pCopy: *const CUDA_MEMCPY3D_PEER, hStream: CUstream);
-        gated cuMemcpyBatchAsync_v2(dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrsIdxs: *mut usize, numAttrs: usize, hStream: CUstream);
-        gated cuMemcpy3DBatchAsync_v2(numOps: usize, opList: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, hStream: CUstream);
-        gated cuMemsetD8_v2(dstDevice: CUdeviceptr, uc: c_uchar, N: usize);
-        gated cuMemsetD16_v2(dstDevice: CUdeviceptr, us: c_ushort, N: usize);
-        gated cuMemsetD32_v2(dstDevice: CUdeviceptr, ui: c_uint, N: usize);
-        gated cuMemsetD2D8_v2(dstDevice: CUdeviceptr, dstPitch: usize, uc: c_uchar, Width: usize, Height: usize);
-        gated cuMemsetD2D16_v2(dstDevice: CUdeviceptr, dstPitch: usize, us: c_ushort, Width: usize, Height: usize);
-        gated cuMemsetD2D32_v2(dstDevice: CUdeviceptr, dstPitch: usize, ui: c_uint, Width: usize, Height: usize);
-        gated cuMemsetD8Async(dstDevice: CUdeviceptr, uc: c_uchar, N: usize, hStream: CUstream);
-        gated cuMemsetD16Async(dstDevice: CUdeviceptr, us: c_ushort, N: usize, hStream: CUstream);
-        gated cuMemsetD32Async(dstDevice: CUdeviceptr, ui: c_uint, N: usize, hStream: CUstream);
-        gated cuMemsetD2D8Async(dstDevice: CUdeviceptr, dstPitch: usize, uc: c_uchar, Width: usize, Height: usize, hStream: CUstream);
-        gated cuMemsetD2D16Async(dstDevice: CUdeviceptr, dstPitch: usize, us: c_ushort, Width: usize, Height: usize, hStream: CUstream);
-        gated cuMemsetD2D32Async(dstDevice: CUdeviceptr, dstPitch: usize, ui: c_uint, Width: usize, Height: usize, hStream: CUstream);
-        gated cuMemPrefetchAsync_v2(devPtr: CUdeviceptr, count: usize, location: CUmemLocation, flags: c_uint, hStream: CUstream);
-        gated cuMemPrefetchBatchAsync(dptrs: *mut CUdeviceptr, sizes: *mut usize, count: usize, prefetchLocs: *mut CUmemLocation, prefetchLocIdxs: *mut usize, numPrefetchLocs: usize, flags: c_ulonglong, hStream: CUstream);
-        gated cuMemDiscardBatchAsync(dptrs: *mut CUdeviceptr, sizes: *mut usize, count: usize, flags: c_ulonglong, hStream: CUstream);
-        gated cuMemDiscardAndPrefetchBatchAsync(dptrs: *mut CUdeviceptr, sizes: *mut usize, count: usize, prefetchLocs: *mut CUmemLocation, prefetchLocIdxs: *mut usize, numPrefetchLocs: usize, flags: c_ulonglong, hStream: CUstream);
-        gated cuStreamWriteValue32_v2(stream: CUstream, addr: CUdeviceptr, value: cuuint32_t, flags: c_uint);
-        gated cuStreamWriteValue64_v2(stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: c_uint);
-        gated cuStreamWaitValue32_v2(stream: CUstream, addr: CUdeviceptr, value: cuuint32_t, flags: c_uint);
-        gated cuStreamWaitValue64_v2(stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: c_uint);
-        gated cuStreamBatchMemOp_v2(stream: CUstream, count: c_uint, paramArray: *mut CUstreamBatchMemOpParams, flags: c_uint);
+        gated cuGraphLaunch(hGraphExec: CUgraphExec, hStream: CUstream) and cuGraphLaunch_ptsz;
+        gated cuGraphUpload(hGraphExec: CUgraphExec, hStream: CUstream) and cuGraphUpload_ptsz;
+        gated cuMemcpy(dst: CUdeviceptr, src: CUdeviceptr, ByteCount: usize) and cuMemcpy_ptds;
+        gated cuMemcpyAsync(dst: CUdeviceptr, src: CUdeviceptr, ByteCount: usize, hStream: CUstream) and cuMemcpyAsync_ptsz;
+        gated cuMemcpyPeer(dstDevice: CUdeviceptr, dstContext: CUcontext, srcDevice: CUdeviceptr, srcContext: CUcontext, ByteCount: usize) and cuMemcpyPeer_ptds;
+        gated cuMemcpyPeerAsync(dstDevice: CUdeviceptr, dstContext: CUcontext, srcDevice: CUdeviceptr, srcContext: CUcontext, ByteCount: usize, hStream: CUstream) and cuMemcpyPeerAsync_ptsz;
+        gated cuMemcpyHtoD_v2(dstDevice: CUdeviceptr, srcHost: *const c_void, ByteCount: usize) and cuMemcpyHtoD_v2_ptds;
+        gated cuMemcpyHtoDAsync_v2(dstDevice: CUdeviceptr, srcHost: *const c_void, ByteCount: usize, hStream: CUstream) and cuMemcpyHtoDAsync_v2_ptsz;
+        gated cuMemcpyDtoH_v2(dstHost: *mut c_void, srcDevice: CUdeviceptr, ByteCount: usize) and cuMemcpyDtoH_v2_ptds;
+        gated cuMemcpyDtoHAsync_v2(dstHost: *mut c_void, srcDevice: CUdeviceptr, ByteCount: usize, hStream: CUstream) and cuMemcpyDtoHAsync_v2_ptsz;
+        gated cuMemcpyDtoD_v2(dstDevice: CUdeviceptr, srcDevice: CUdeviceptr, ByteCount: usize) and cuMemcpyDtoD_v2_ptds;
+        gated cuMemcpyDtoDAsync_v2(dstDevice: CUdeviceptr, srcDevice: CUdeviceptr, ByteCount: usize, hStream: CUstream) and cuMemcpyDtoDAsync_v2_ptsz;
+        gated cuMemcpyDtoA_v2(dstArray: CUarray, dstOffset: usize, srcDevice: CUdeviceptr, ByteCount: usize) and cuMemcpyDtoA_v2_ptds;
+        gated cuMemcpyAtoD_v2(dstDevice: CUdeviceptr, srcArray: CUarray, srcOffset: usize, ByteCount: usize) and cuMemcpyAtoD_v2_ptds;
+        gated cuMemcpyHtoA_v2(dstArray: CUarray, dstOffset: usize, srcHost: *const c_void, ByteCount: usize) and cuMemcpyHtoA_v2_ptds;
+        gated cuMemcpyAtoH_v2(dstHost: *mut c_void, srcArray: CUarray, srcOffset: usize, ByteCount: usize) and cuMemcpyAtoH_v2_ptds;
+        gated cuMemcpyAtoA_v2(dstArray: CUarray, dstOffset: usize, srcArray: CUarray, srcOffset: usize, ByteCount: usize) and cuMemcpyAtoA_v2_ptds;
+        gated cuMemcpyHtoAAsync_v2(dstArray: CUarray, dstOffset: usize, srcHost: *const c_void, ByteCount: usize, hStream: CUstream) and cuMemcpyHtoAAsync_v2_ptsz;
+        gated cuMemcpyAtoHAsync_v2(dstHost: *mut c_void, srcArray: CUarray, srcOffset: usize, ByteCount: usize, hStream: CUstream) and cuMemcpyAtoHAsync_v2_ptsz;
+        gated cuMemcpy2D_v2(pCopy: *const CUDA_MEMCPY2D) and cuMemcpy2D_v2_ptds;
+        gated cuMemcpy2DUnaligned_v2(pCopy: *const CUDA_MEMCPY2D) and cuMemcpy2DUnaligned_v2_ptds;
+        gated cuMemcpy2DAsync_v2(pCopy: *const CUDA_MEMCPY2D, hStream: CUstream) and cuMemcpy2DAsync_v2_ptsz;
+        gated cuMemcpy3D_v2(pCopy: *const CUDA_MEMCPY3D) and cuMemcpy3D_v2_ptds;
+        gated cuMemcpy3DAsync_v2(pCopy: *const CUDA_MEMCPY3D, hStream: CUstream) and cuMemcpy3DAsync_v2_ptsz;
+        gated cuMemcpy3DPeer(pCopy: *const CUDA_MEMCPY3D_PEER) and cuMemcpy3DPeer_ptds;
+        gated cuMemcpy3DPeerAsync(pCopy: *const CUDA_MEMCPY3D_PEER, hStream: CUstream) and cuMemcpy3DPeerAsync_ptsz;
+        gated [older] cuMemcpyBatchAsync(dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrsIdxs: *mut usize, numAttrs: usize, failIdx: *mut usize, hStream: CUstream) and cuMemcpyBatchAsync_ptsz;
+        gated [older] cuMemcpy3DBatchAsync(numOps: usize, opList: *mut CUDA_MEMCPY3D_BATCH_OP, failIdx: *mut usize, flags: c_ulonglong, hStream: CUstream) and cuMemcpy3DBatchAsync_ptsz;
+        gated [newer] cuMemcpyWithAttributesAsync(dst: CUdeviceptr, src: CUdeviceptr, size: usize, attr: *mut CUmemcpyAttributes, hStream: CUstream) and cuMemcpyWithAttributesAsync_ptsz;
+        gated [newer] cuMemcpy3DWithAttributesAsync(op: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, hStream: CUstream) and cuMemcpy3DWithAttributesAsync_ptsz;
+        gated [newer] cuFabricCpyBatchAsync(numOps: usize, opList: *mut c_void, flags: c_ulonglong, hStream: CUstream) and cuFabricCpyBatchAsync_ptsz;
+        gated cuMemBatchDecompressAsync(paramsArray: *mut CUmemDecompressParams, count: usize, flags: c_uint, errorIndex: *mut usize, stream: CUstream) and cuMemBatchDecompressAsync_ptsz;
+        gated cuMemcpyBatchAsync_v2(dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrsIdxs: *mut usize, numAttrs: usize, hStream: CUstream) and cuMemcpyBatchAsync_v2_ptsz;
+        gated cuMemcpy3DBatchAsync_v2(numOps: usize, opList: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, hStream: CUstream) and cuMemcpy3DBatchAsync_v2_ptsz;
+        gated cuMemsetD8_v2(dstDevice: CUdeviceptr, uc: c_uchar, N: usize) and cuMemsetD8_v2_ptds;
+        gated cuMemsetD16_v2(dstDevice: CUdeviceptr, us: c_ushort, N: usize) and cuMemsetD16_v2_ptds;
+        gated cuMemsetD32_v2(dstDevice: CUdeviceptr, ui: c_uint, N: usize) and cuMemsetD32_v2_ptds;
+        gated cuMemsetD2D8_v2(dstDevice: CUdeviceptr, dstPitch: usize, uc: c_uchar, Width: usize, Height: usize) and cuMemsetD2D8_v2_ptds;
+        gated cuMemsetD2D16_v2(dstDevice: CUdeviceptr, dstPitch: usize, us: c_ushort, Width: usize, Height: usize) and cuMemsetD2D16_v2_ptds;
+        gated cuMemsetD2D32_v2(dstDevice: CUdeviceptr, dstPitch: usize, ui: c_uint, Width: usize, Height: usize) and cuMemsetD2D32_v2_ptds;
+        gated cuMemsetD8Async(dstDevice: CUdeviceptr, uc: c_uchar, N: usize, hStream: CUstream) and cuMemsetD8Async_ptsz;
+        gated cuMemsetD16Async(dstDevice: CUdeviceptr, us: c_ushort, N: usize, hStream: CUstream) and cuMemsetD16Async_ptsz;
+        gated cuMemsetD32Async(dstDevice: CUdeviceptr, ui: c_uint, N: usize, hStream: CUstream) and cuMemsetD32Async_ptsz;
+        gated cuMemsetD2D8Async(dstDevice: CUdeviceptr, dstPitch: usize, uc: c_uchar, Width: usize, Height: usize, hStream: CUstream) and cuMemsetD2D8Async_ptsz;
+        gated cuMemsetD2D16Async(dstDevice: CUdeviceptr, dstPitch: usize, us: c_ushort, Width: usize, Height: usize, hStream: CUstream) and cuMemsetD2D16Async_ptsz;
+        gated cuMemsetD2D32Async(dstDevice: CUdeviceptr, dstPitch: usize, ui: c_uint, Width: usize, Height: usize, hStream: CUstream) and cuMemsetD2D32Async_ptsz;
+        gated [older] cuMemPrefetchAsync(devPtr: CUdeviceptr, count: usize, dstDevice: CUdevice, hStream: CUstream) and cuMemPrefetchAsync_ptsz;
+        gated cuMemPrefetchAsync_v2(devPtr: CUdeviceptr, count: usize, location: CUmemLocation, flags: c_uint, hStream: CUstream) and cuMemPrefetchAsync_v2_ptsz;
+        gated cuMemPrefetchBatchAsync(dptrs: *mut CUdeviceptr, sizes: *mut usize, count: usize, prefetchLocs: *mut CUmemLocation, prefetchLocIdxs: *mut usize, numPrefetchLocs: usize, flags: c_ulonglong, hStream: CUstream) and cuMemPrefetchBatchAsync_ptsz;
+        gated cuMemDiscardBatchAsync(dptrs: *mut CUdeviceptr, sizes: *mut usize, count: usize, flags: c_ulonglong, hStream: CUstream) and cuMemDiscardBatchAsync_ptsz;
+        gated cuMemDiscardAndPrefetchBatchAsync(dptrs: *mut CUdeviceptr, sizes: *mut usize, count: usize, prefetchLocs: *mut CUmemLocation, prefetchLocIdxs: *mut usize, numPrefetchLocs: usize, flags: c_ulonglong, hStream: CUstream) and cuMemDiscardAndPrefetchBatchAsync_ptsz;
+        gated cuStreamWriteValue32_v2(stream: CUstream, addr: CUdeviceptr, value: cuuint32_t, flags: c_uint) and cuStreamWriteValue32_v2_ptsz;
+        gated cuStreamWriteValue64_v2(stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: c_uint) and cuStreamWriteValue64_v2_ptsz;
+        gated cuStreamWaitValue32_v2(stream: CUstream, addr: CUdeviceptr, value: cuuint32_t, flags: c_uint) and cuStreamWaitValue32_v2_ptsz;
+        gated cuStreamWaitValue64_v2(stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: c_uint) and cuStreamWaitValue64_v2_ptsz;
+        gated cuStreamBatchMemOp_v2(stream: CUstream, count: c_uint, paramArray: *mut CUstreamBatchMemOpParams, flags: c_uint) and cuStreamBatchMemOp_v2_ptsz;
+        gated [older] cuStreamWriteValue32(stream: CUstream, addr: CUdeviceptr, value: cuuint32_t, flags: c_uint) and cuStreamWriteValue32_ptsz;
+        gated [older] cuStreamWriteValue64(stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: c_uint) and cuStreamWriteValue64_ptsz;
+        gated [older] cuStreamWaitValue32(stream: CUstream, addr: CUdeviceptr, value: cuuint32_t, flags: c_uint) and cuStreamWaitValue32_ptsz;
+        gated [older] cuStreamWaitValue64(stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: c_uint) and cuStreamWaitValue64_ptsz;
+        gated [older] cuStreamBatchMemOp(stream: CUstream, count: c_uint, paramArray: *mut CUstreamBatchMemOpParams, flags: c_uint) and cuStreamBatchMemOp_ptsz;
+        gated cuSignalExternalSemaphoresAsync(extSemArray: *const CUexternalSemaphore, paramsArray: *const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS, numExtSems: c_uint, stream: CUstream) and cuSignalExternalSemaphoresAsync_ptsz;
+        gated cuWaitExternalSemaphoresAsync(extSemArray: *const CUexternalSemaphore, paramsArray: *const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS, numExtSems: c_uint, stream: CUstream) and cuWaitExternalSemaphoresAsync_ptsz;
 
         // Counted: takes memory outside of pieces; the driver, and once more when there is room.
         // Code is loaded lazily, so also by what first gets a function or a variable of a module.
@@ -134,19 +155,24 @@ macro_rules! driver_functions {
         counted cuModuleLoadDataEx(module: *mut CUmodule, image: *const c_void, numOptions: c_uint, options: *mut CUjit_option, optionValues: *mut *mut c_void);
         counted cuModuleLoadFatBinary(module: *mut CUmodule, fatCubin: *const c_void);
         counted cuModuleGetFunction(hfunc: *mut CUfunction, hmod: CUmodule, name: *const c_char);
+        counted cuModuleGetGlobal_v2(dptr: *mut CUdeviceptr, bytes: *mut usize, hmod: CUmodule, name: *const c_char);
         counted cuLibraryLoadData(library: *mut CUlibrary, code: *const c_void, jitOptions: *mut CUjit_option, jitOptionsValues: *mut *mut c_void, numJitOptions: c_uint, libraryOptions: *mut CUlibraryOption, libraryOptionValues: *mut *mut c_void, numLibraryOptions: c_uint);
         counted cuLibraryLoadFromFile(library: *mut CUlibrary, fileName: *const c_char, jitOptions: *mut CUjit_option, jitOptionsValues: *mut *mut c_void, numJitOptions: c_uint, libraryOptions: *mut CUlibraryOption, libraryOptionValues: *mut *mut c_void, numLibraryOptions: c_uint);
         counted cuLibraryGetModule(pMod: *mut CUmodule, library: CUlibrary);
         counted cuLibraryGetGlobal(dptr: *mut CUdeviceptr, bytes: *mut usize, library: CUlibrary, name: *const c_char);
+        counted cuLibraryGetUnifiedFunction(fptr: *mut *mut c_void, library: CUlibrary, symbol: *const c_char);
+        counted cuLibraryGetManaged(dptr: *mut CUdeviceptr, bytes: *mut usize, library: CUlibrary, name: *const c_char);
         counted cuKernelGetFunction(pFunc: *mut CUfunction, kernel: CUkernel);
         counted cuFuncLoad(function: CUfunction);
+        counted [older] cuGraphInstantiate(phGraphExec: *mut CUgraphExec, hGraph: CUgraph, phErrorNode: *mut CUgraphNode, logBuffer: *mut c_char, bufferSize: usize);
+        counted [older] cuGraphInstantiate_v2(phGraphExec: *mut CUgraphExec, hGraph: CUgraph, phErrorNode: *mut CUgraphNode, logBuffer: *mut c_char, bufferSize: usize);
         counted cuGraphInstantiateWithFlags(phGraphExec: *mut CUgraphExec, hGraph: CUgraph, flags: c_ulonglong);
-        counted cuGraphInstantiateWithParams(phGraphExec: *mut CUgraphExec, hGraph: CUgraph, instantiateParams: *mut CUDA_GRAPH_INSTANTIATE_PARAMS);
+        counted cuGraphInstantiateWithParams(phGraphExec: *mut CUgraphExec, hGraph: CUgraph, instantiateParams: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) and cuGraphInstantiateWithParams_ptsz;
         counted cuCtxSetLimit(limit: CUlimit, value: usize);
 
         // Refused for now, by name: ways to get or share memory that would go past the ledger.
-        refused cuMemAllocAsync(dptr: *mut CUdeviceptr, bytesize: usize, hStream: CUstream);
-        refused cuMemAllocFromPoolAsync(dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, hStream: CUstream);
+        refused cuMemAllocAsync(dptr: *mut CUdeviceptr, bytesize: usize, hStream: CUstream) and cuMemAllocAsync_ptsz;
+        refused cuMemAllocFromPoolAsync(dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, hStream: CUstream) and cuMemAllocFromPoolAsync_ptsz;
         refused cuMemAllocManaged(dptr: *mut CUdeviceptr, bytesize: usize, flags: c_uint);
         refused cuMemPoolCreate(pool: *mut CUmemoryPool, poolProps: *const CUmemPoolProps);
         refused cuMemPoolImportFromShareableHandle(pool_out: *mut CUmemoryPool, handle: *mut c_void, handleType: CUmemAllocationHandleType, flags: c_ulonglong);
@@ -158,14 +184,14 @@ macro_rules! driver_functions {
         refused cuMemExportToShareableHandle(shareableHandle: *mut c_void, handle: CUmemGenericAllocationHandle, handleType: CUmemAllocationHandleType, flags: c_ulonglong);
         refused cuMemRetainAllocationHandle(handle: *mut CUmemGenericAllocationHandle, addr: *mut c_void);
         refused cuMemGetHandleForAddressRange(handle: *mut c_void, dptr: CUdeviceptr, size: usize, handleType: CUmemRangeHandleType, flags: c_ulonglong);
-        refused cuMemMapArrayAsync(mapInfoList: *mut CUarrayMapInfo, count: c_uint, hStream: CUstream);
+        refused cuMemMapArrayAsync(mapInfoList: *mut CUarrayMapInfo, count: c_uint, hStream: CUstream) and cuMemMapArrayAsync_ptsz;
         refused cuIpcGetMemHandle(pHandle: *mut CUipcMemHandle, dptr: CUdeviceptr);
         refused cuIpcOpenMemHandle_v2(pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, Flags: c_uint);
         refused cuImportExternalMemory(extMem_out: *mut CUexternalMemory, memHandleDesc: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC);
         refused cuGraphAddMemAllocNode(phGraphNode: *mut CUgraphNode, hGraph: CUgraph, dependencies: *const CUgraphNode, numDependencies: usize, nodeParams: *mut CUDA_MEM_ALLOC_NODE_PARAMS);
         refused cuGreenCtxCreate(phCtx: *mut CUgreenCtx, desc: CUdevResourceDesc, dev: CUdevice, flags: c_uint);
         refused cuMulticastCreate(mcHandle: *mut CUmemGenericAllocationHandle, prop: *const CUmulticastObjectProp);
-        refused cuGraphicsMapResources(count: c_uint, resources: *mut CUgraphicsResource, hStream: CUstream);
+        refused cuGraphicsMapResources(count: c_uint, resources: *mut CUgraphicsResource, hStream: CUstream) and cuGraphicsMapResources_ptsz;
 
         // Passes: the driver's own; listed because we call it ourselves.
         passes cuDriverGetVersion(driverVersion: *mut c_int);
@@ -185,13 +211,13 @@ macro_rules! driver_functions {
         passes cuDevicePrimaryCtxGetState(dev: CUdevice, flags: *mut c_uint, active: *mut c_int);
         passes cuEventCreate(phEvent: *mut CUevent, Flags: c_uint);
         passes cuEventDestroy_v2(hEvent: CUevent);
-        passes cuEventRecord(hEvent: CUevent, hStream: CUstream);
+        passes cuEventRecord(hEvent: CUevent, hStream: CUstream) and cuEventRecord_ptsz;
         passes cuEventQuery(hEvent: CUevent);
         passes cuEventSynchronize(hEvent: CUevent);
         passes cuStreamCreate(phStream: *mut CUstream, Flags: c_uint);
         passes cuStreamDestroy_v2(hStream: CUstream);
-        passes cuStreamSynchronize(hStream: CUstream);
-        passes cuStreamIsCapturing(hStream: CUstream, captureStatus: *mut CUstreamCaptureStatus);
+        passes cuStreamSynchronize(hStream: CUstream) and cuStreamSynchronize_ptsz;
+        passes cuStreamIsCapturing(hStream: CUstream, captureStatus: *mut CUstreamCaptureStatus) and cuStreamIsCapturing_ptsz;
         passes cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode);
         passes cuMemAddressReserve(ptr: *mut CUdeviceptr, size: usize, alignment: usize, addr: CUdeviceptr, flags: c_ulonglong);
         passes cuMemAddressFree(ptr: CUdeviceptr, size: usize);
@@ -200,12 +226,221 @@ macro_rules! driver_functions {
         passes cuMemRelease(handle: CUmemGenericAllocationHandle);
         passes cuMemSetAccess(ptr: CUdeviceptr, size: usize, desc: *const CUmemAccessDesc, count: usize);
         passes cuMemGetAllocationGranularity(granularity: *mut usize, prop: *const CUmemAllocationProp, option: CUmemAllocationGranularity_flags);
-        passes cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream);
+        passes cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) and cuMemFreeAsync_ptsz;
         passes cuMemHostAlloc(pp: *mut *mut c_void, bytesize: usize, Flags: c_uint);
         passes cuMemFreeHost(p: *mut c_void);
         passes cuMemHostRegister_v2(p: *mut c_void, bytesize: usize, Flags: c_uint);
         passes cuMemHostUnregister(p: *mut c_void);
-        passes cuModuleUnload(hmod: CUmodule);        }
+        passes cuModuleUnload(hmod: CUmodule);
+        }
+    };
+}
+
+/// Calls `$callback!` with the functions of which the name is enough: `kind { name … }`, kind being
+/// `refused` or `passes`; what else is passed to it comes first.
+#[macro_export]
+macro_rules! driver_names {
+    ($callback:path $(, $first:tt)?) => {
+        $callback! {
+        $($first)?
+
+        // Refused: 32-bit device addresses (CUDA 3.1 and before). None of our memory has one, and what they
+        // got or touched would pass the ledger and the gate.
+        refused {
+            cuArray3DCreate cuArrayCreate cuGLMapBufferObject cuGLMapBufferObjectAsync
+            cuGraphicsResourceGetMappedPointer cuMemAlloc cuMemAllocPitch cuMemFree cuMemGetAddressRange
+            cuMemHostGetDevicePointer cuMemcpy2D cuMemcpy2DAsync cuMemcpy2DUnaligned cuMemcpy3D
+            cuMemcpy3DAsync cuMemcpyAtoA cuMemcpyAtoD cuMemcpyAtoH cuMemcpyAtoHAsync cuMemcpyDtoA
+            cuMemcpyDtoD cuMemcpyDtoDAsync cuMemcpyDtoH cuMemcpyDtoHAsync cuMemcpyHtoA cuMemcpyHtoAAsync
+            cuMemcpyHtoD cuMemcpyHtoDAsync cuMemsetD16 cuMemsetD2D16 cuMemsetD2D32 cuMemsetD2D8
+            cuMemsetD32 cuMemsetD8 cuModuleGetGlobal cuTexRefGetAddress cuTexRefSetAddress
+            cuTexRefSetAddress2D cuTexRefSetAddress2D_v2
+        }
+
+        // Refused: memory pools, until stream-ordered memory is ours.
+        refused {
+            cuDeviceGetDefaultMemPool cuDeviceGetMemPool cuDeviceSetMemPool cuMemGetDefaultMemPool
+            cuMemGetMemPool cuMemPoolDestroy cuMemPoolExportPointer cuMemPoolExportToShareableHandle
+            cuMemPoolGetAccess cuMemPoolGetAttribute cuMemPoolImportPointer cuMemPoolSetAccess
+            cuMemPoolSetAttribute cuMemPoolTrimTo cuMemSetMemPool
+        }
+
+        // Refused: gets memory that the ledger does not know, or lets others at memory that moves: graphics,
+        // fabric endpoints, multicast, sparse and graph-owned memory, graphs of any node.
+        refused {
+            cuEGLStreamConsumerAcquireFrame cuEGLStreamProducerPresentFrame cuGLCtxCreate
+            cuGLCtxCreate_v2 cuGLMapBufferObjectAsync_v2 cuGLMapBufferObjectAsync_v2_ptsz
+            cuGLMapBufferObject_v2 cuGLMapBufferObject_v2_ptds cuGraphAddMemFreeNode
+            cuGraphicsResourceGetMappedEglFrame cuGraphicsResourceGetMappedMipmappedArray
+            cuGraphicsResourceGetMappedPointer_v2 cuGraphicsSubResourceGetMappedArray
+            cuIpcCloseMemHandle cuIpcOpenMemHandle cuLogicalEndpointAddDevice cuLogicalEndpointBindAddr
+            cuLogicalEndpointBindMem cuLogicalEndpointCreate cuLogicalEndpointExport
+            cuLogicalEndpointImport cuMulticastAddDevice cuMulticastBindAddr cuMulticastBindAddr_v2
+            cuMulticastBindMem cuMulticastBindMem_v2 cuStreamBeginCaptureToCig
+            cuStreamBeginCaptureToCig_ptsz cuStreamEndCaptureToCig cuStreamEndCaptureToCig_ptsz
+            cuVDPAUCtxCreate cuVDPAUCtxCreate_v2
+        }
+
+        // Refused: would bring memory back past the ledger (the checkpoints of another tool).
+        refused {
+            cuCheckpointProcessCheckpoint cuCheckpointProcessRestore
+        }
+
+        // Passes: asks about devices and the driver, and tells nothing of memory.
+        passes {
+            cuDeviceCanAccessPeer cuDeviceComputeCapability cuDeviceGetByPCIBusId cuDeviceGetCliqueCount
+            cuDeviceGetCliqueInfo cuDeviceGetDevResource cuDeviceGetExecAffinitySupport
+            cuDeviceGetFabricClusterUuid cuDeviceGetGraphMemAttribute cuDeviceGetHostAtomicCapabilities
+            cuDeviceGetLuid cuDeviceGetNvSciSyncAttributes cuDeviceGetP2PAtomicCapabilities
+            cuDeviceGetP2PAttribute cuDeviceGetPCIBusId cuDeviceGetProperties
+            cuDeviceGetTexture1DLinearMaxWidth cuDeviceGetUuid cuDeviceGraphMemTrim
+            cuDeviceRegisterAsyncNotification cuDeviceSetGraphMemAttribute cuDeviceTotalMem
+            cuDeviceUnregisterAsyncNotification cuFlushGPUDirectRDMAWrites cuGLGetDevices
+            cuGLGetDevices_v2 cuGLInit cuGetExportTable cuLogicalEndpointDestroy
+            cuLogicalEndpointGetLimits cuLogicalEndpointIdRelease cuLogicalEndpointIdReserve
+            cuLogicalEndpointQuery cuLogicalEndpointUnbind cuTensorMapEncodeIm2col
+            cuTensorMapEncodeIm2colWide cuTensorMapEncodeTiled cuTensorMapReplaceAddress
+            cuTensorMapSetAllocationClass cuVDPAUGetDevice
+        }
+
+        // Passes: contexts that exist already, their settings and what is asked of them. A context is made and
+        // ended by hooked functions only; what the deprecated `cuCtxDetach` leaves behind is freed at the end.
+        passes {
+            cuCtxAttach cuCtxDetach cuCtxDisablePeerAccess cuCtxEnablePeerAccess cuCtxFromGreenCtx
+            cuCtxGetApiVersion cuCtxGetCacheConfig cuCtxGetDevResource cuCtxGetDevice_v2
+            cuCtxGetExecAffinity cuCtxGetFlags cuCtxGetId cuCtxGetLimit cuCtxGetSharedMemConfig
+            cuCtxGetStreamPriorityRange cuCtxPopCurrent cuCtxPushCurrent cuCtxResetPersistingL2Cache
+            cuCtxSetCacheConfig cuCtxSetFlags cuCtxSetSharedMemConfig cuCtxSynchronize_v2 cuCtxWaitEvent
+            cuDevResourceGenerateDesc cuDevSmResourceSplit cuDevSmResourceSplitByCount
+            cuDevicePrimaryCtxSetFlags cuDevicePrimaryCtxSetFlags_v2 cuGreenCtxDestroy
+            cuGreenCtxGetDevResource cuGreenCtxGetId cuGreenCtxRecordEvent cuGreenCtxStreamCreate
+            cuGreenCtxWaitEvent cuSubgridCreate cuSubgridWorkerGridCreate cuSubgridWorksetCreate
+        }
+
+        // Passes: code that is loaded, its attributes and parameters; what it takes is taken by counted functions.
+        passes {
+            cuFuncGetAttribute cuFuncGetModule cuFuncGetName cuFuncGetParamCount cuFuncGetParamInfo
+            cuFuncIsLoaded cuFuncSetAttribute cuFuncSetBlockShape cuFuncSetCacheConfig
+            cuFuncSetSharedMemConfig cuFuncSetSharedSize cuKernelGetAttribute cuKernelGetLibrary
+            cuKernelGetName cuKernelGetParamCount cuKernelGetParamInfo cuKernelSetAttribute
+            cuKernelSetCacheConfig cuLibraryEnumerateKernels cuLibraryGetKernel cuLibraryGetKernelCount
+            cuLibraryUnload cuLinkAddData cuLinkAddData_v2 cuLinkAddFile cuLinkAddFile_v2 cuLinkComplete
+            cuLinkCreate cuLinkCreate_v2 cuLinkDestroy cuModuleEnumerateFunctions
+            cuModuleGetFunctionCount cuModuleGetLoadingMode cuModuleGetSurfRef cuModuleGetTexRef
+            cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveBlocksPerMultiprocessor
+            cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyMaxActiveClusters
+            cuOccupancyMaxPotentialBlockSize cuOccupancyMaxPotentialBlockSizeWithFlags
+            cuOccupancyMaxPotentialClusterSize cuParamSetSize cuParamSetTexRef cuParamSetf cuParamSeti
+            cuParamSetv
+        }
+
+        // Passes: streams and events. They submit no work of their own, and waiting for them must be possible
+        // while the gate is closed; host functions run on the host.
+        passes {
+            cuEventDestroy cuEventElapsedTime cuEventElapsedTime_v2 cuEventRecordWithFlags
+            cuEventRecordWithFlags_ptsz cuLaunchHostFunc cuLaunchHostFunc_ptsz cuLaunchHostFunc_v2
+            cuLaunchHostFunc_v2_ptsz cuStreamAddCallback cuStreamAddCallback_ptsz cuStreamAttachMemAsync
+            cuStreamAttachMemAsync_ptsz cuStreamCopyAttributes cuStreamCopyAttributes_ptsz
+            cuStreamCreateWithPriority cuStreamDestroy cuStreamGetAttribute cuStreamGetAttribute_ptsz
+            cuStreamGetCaptureInfo cuStreamGetCaptureInfo_ptsz cuStreamGetCaptureInfo_v2
+            cuStreamGetCaptureInfo_v2_ptsz cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo_v3_ptsz
+            cuStreamGetCtx cuStreamGetCtx_ptsz cuStreamGetCtx_v2 cuStreamGetCtx_v2_ptsz
+            cuStreamGetDevResource cuStreamGetDevResource_ptsz cuStreamGetDevice cuStreamGetDevice_ptsz
+            cuStreamGetFlags cuStreamGetFlags_ptsz cuStreamGetGreenCtx cuStreamGetId cuStreamGetId_ptsz
+            cuStreamGetPriority cuStreamGetPriority_ptsz cuStreamQuery cuStreamQuery_ptsz
+            cuStreamSetAttribute cuStreamSetAttribute_ptsz cuStreamUpdateCaptureDependencies
+            cuStreamUpdateCaptureDependencies_ptsz cuStreamUpdateCaptureDependencies_v2
+            cuStreamUpdateCaptureDependencies_v2_ptsz cuStreamWaitEvent cuStreamWaitEvent_ptsz
+        }
+
+        // Passes: graphs are plans; memory is taken when they are instantiated, work is submitted when launched.
+        passes {
+            cuGraphAddBatchMemOpNode cuGraphAddChildGraphNode cuGraphAddDependencies
+            cuGraphAddDependencies_v2 cuGraphAddEmptyNode cuGraphAddEventRecordNode
+            cuGraphAddEventWaitNode cuGraphAddExternalSemaphoresSignalNode
+            cuGraphAddExternalSemaphoresWaitNode cuGraphAddHostNode cuGraphAddKernelNode
+            cuGraphAddKernelNode_v2 cuGraphAddMemcpyNode cuGraphAddMemsetNode cuGraphAddNode
+            cuGraphAddNode_v2 cuGraphAddNode_v3 cuGraphBatchMemOpNodeGetParams
+            cuGraphBatchMemOpNodeSetParams cuGraphChildGraphNodeGetGraph cuGraphClone
+            cuGraphConditionalHandleCreate cuGraphCreate cuGraphDebugDotPrint cuGraphDestroy
+            cuGraphDestroyNode cuGraphEventRecordNodeGetEvent cuGraphEventRecordNodeSetEvent
+            cuGraphEventWaitNodeGetEvent cuGraphEventWaitNodeSetEvent cuGraphExecBatchMemOpNodeSetParams
+            cuGraphExecChildGraphNodeSetParams cuGraphExecDestroy cuGraphExecEventRecordNodeSetEvent
+            cuGraphExecEventWaitNodeSetEvent cuGraphExecExternalSemaphoresSignalNodeSetParams
+            cuGraphExecExternalSemaphoresWaitNodeSetParams cuGraphExecGetFlags cuGraphExecGetId
+            cuGraphExecHostNodeSetParams cuGraphExecKernelNodeSetParams
+            cuGraphExecKernelNodeSetParams_v2 cuGraphExecMemcpyNodeSetParams
+            cuGraphExecMemsetNodeSetParams cuGraphExecNodeSetParams cuGraphExecUpdate
+            cuGraphExecUpdate_v2 cuGraphExternalSemaphoresSignalNodeGetParams
+            cuGraphExternalSemaphoresSignalNodeSetParams cuGraphExternalSemaphoresWaitNodeGetParams
+            cuGraphExternalSemaphoresWaitNodeSetParams cuGraphGetEdges cuGraphGetEdges_v2 cuGraphGetId
+            cuGraphGetNodes cuGraphGetRootNodes cuGraphHostNodeGetParams cuGraphHostNodeSetParams
+            cuGraphKernelNodeCopyAttributes cuGraphKernelNodeGetAttribute cuGraphKernelNodeGetParams
+            cuGraphKernelNodeGetParams_v2 cuGraphKernelNodeSetAttribute cuGraphKernelNodeSetParams
+            cuGraphKernelNodeSetParams_v2 cuGraphMemAllocNodeGetParams cuGraphMemFreeNodeGetParams
+            cuGraphMemcpyNodeGetParams cuGraphMemcpyNodeSetParams cuGraphMemsetNodeGetParams
+            cuGraphMemsetNodeSetParams cuGraphNodeFindInClone cuGraphNodeGetContainingGraph
+            cuGraphNodeGetDependencies cuGraphNodeGetDependencies_v2 cuGraphNodeGetDependentNodes
+            cuGraphNodeGetDependentNodes_v2 cuGraphNodeGetEnabled cuGraphNodeGetLocalId
+            cuGraphNodeGetParams cuGraphNodeGetToolsId cuGraphNodeGetType cuGraphNodeSetEnabled
+            cuGraphNodeSetParams cuGraphNodeSetParams_v2 cuGraphReleaseUserObject
+            cuGraphRemoveDependencies cuGraphRemoveDependencies_v2 cuGraphRetainUserObject
+            cuUserObjectCreate cuUserObjectRelease cuUserObjectRetain
+        }
+
+        // Passes: the host's own memory, and questions about addresses that are not ours to answer.
+        passes {
+            cuMemAdvise cuMemAdvise_v2 cuMemAllocHost cuMemAllocHost_v2 cuMemGetAccess
+            cuMemGetAllocationPropertiesFromHandle cuMemGetInfo cuMemGetLocationInfo
+            cuMemHostGetDevicePointer_v2 cuMemHostGetFlags cuMemHostRegister cuMemRangeGetAttribute
+            cuMemRangeGetAttributes cuMulticastGetGranularity cuMulticastUnbind cuPointerSetAttribute
+        }
+
+        // Passes: arrays and textures that exist already.
+        passes {
+            cuArray3DGetDescriptor cuArray3DGetDescriptor_v2 cuArrayDestroy cuArrayGetDescriptor
+            cuArrayGetDescriptor_v2 cuArrayGetMemoryRequirements cuArrayGetPlane
+            cuArrayGetSparseProperties cuMipmappedArrayDestroy cuMipmappedArrayGetLevel
+            cuMipmappedArrayGetMemoryRequirements cuMipmappedArrayGetSparseProperties cuSurfObjectCreate
+            cuSurfObjectDestroy cuSurfObjectGetResourceDesc cuSurfRefGetArray cuSurfRefSetArray
+            cuTexObjectCreate cuTexObjectDestroy cuTexObjectGetResourceDesc
+            cuTexObjectGetResourceViewDesc cuTexObjectGetTextureDesc cuTexRefCreate cuTexRefDestroy
+            cuTexRefGetAddressMode cuTexRefGetAddress_v2 cuTexRefGetArray cuTexRefGetBorderColor
+            cuTexRefGetFilterMode cuTexRefGetFlags cuTexRefGetFormat cuTexRefGetMaxAnisotropy
+            cuTexRefGetMipmapFilterMode cuTexRefGetMipmapLevelBias cuTexRefGetMipmapLevelClamp
+            cuTexRefGetMipmappedArray cuTexRefSetAddress2D_v3 cuTexRefSetAddressMode
+            cuTexRefSetAddress_v2 cuTexRefSetArray cuTexRefSetBorderColor cuTexRefSetFilterMode
+            cuTexRefSetFlags cuTexRefSetFormat cuTexRefSetMaxAnisotropy cuTexRefSetMipmapFilterMode
+            cuTexRefSetMipmapLevelBias cuTexRefSetMipmapLevelClamp cuTexRefSetMipmappedArray
+        }
+
+        // Passes: interop that gets no memory: events and semaphores of others, and memory of others, whose
+        // import is refused.
+        passes {
+            cuDestroyExternalMemory cuDestroyExternalSemaphore cuEGLStreamConsumerConnect
+            cuEGLStreamConsumerConnectWithFlags cuEGLStreamConsumerDisconnect
+            cuEGLStreamConsumerReleaseFrame cuEGLStreamProducerConnect cuEGLStreamProducerDisconnect
+            cuEGLStreamProducerReturnFrame cuExternalMemoryGetMappedBuffer
+            cuExternalMemoryGetMappedMipmappedArray cuGLRegisterBufferObject cuGLSetBufferObjectMapFlags
+            cuGLUnmapBufferObject cuGLUnmapBufferObjectAsync cuGLUnregisterBufferObject
+            cuGraphicsEGLRegisterImage cuGraphicsGLRegisterBuffer cuGraphicsGLRegisterImage
+            cuGraphicsResourceSetMapFlags cuGraphicsResourceSetMapFlags_v2 cuGraphicsUnmapResources
+            cuGraphicsUnmapResources_ptsz cuGraphicsUnregisterResource
+            cuGraphicsVDPAURegisterOutputSurface cuGraphicsVDPAURegisterVideoSurface
+            cuImportExternalSemaphore cuIpcGetEventHandle cuIpcOpenEventHandle
+        }
+
+        // Passes: logs, dumps, profiling, checkpoints that do not move memory.
+        passes {
+            cuCheckpointOperationComplete cuCheckpointProcessGetRestoreThreadId
+            cuCheckpointProcessGetState cuCheckpointProcessLock cuCheckpointProcessUnlock
+            cuCoredumpDeregisterCompleteCallback cuCoredumpDeregisterStartCallback
+            cuCoredumpGetAttribute cuCoredumpGetAttributeGlobal cuCoredumpRegisterCompleteCallback
+            cuCoredumpRegisterStartCallback cuCoredumpSetAttribute cuCoredumpSetAttributeGlobal
+            cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory cuLogsRegisterCallback
+            cuLogsUnregisterCallback cuProfilerInitialize cuProfilerStart cuProfilerStop
+        }
+        }
     };
 }
 
@@ -228,35 +463,58 @@ macro_rules! kind {
 }
 
 macro_rules! check_against_header {
-    ($name:ident ($($type:ty),*)) => {
+    ([] $name:ident ($($arg:ident : $type:ty),* $(,)?)) => {
         const _: unsafe fn($($type),*) -> CUresult = cudarc::driver::sys::$name;
     };
-    (older $name:ident ($($type:ty),*)) => {};
+    ([$tag:ident] $name:ident $parameters:tt) => {};
 }
 
-macro_rules! table {
-    ($( $kind:ident $([$tag:ident])? $name:ident ( $($arg:ident : $type:ty),* $(,)? ); )*) => {
-        /// Every row, in the order of the source.
-        pub const FUNCTIONS: &[Function] = &[
-            $( Function { name: stringify!($name), kind: kind!($kind) } ),*
+macro_rules! signature {
+    ($name:ident ($($arg:ident : $type:ty),* $(,)?)) => {
+        pub type $name = unsafe extern "C" fn($($arg: $type),*) -> CUresult;
+    };
+}
+
+macro_rules! signatures {
+    ($( $kind:ident $([$tag:ident])? $name:ident $parameters:tt $(and $twin:ident)?; )*) => {
+        /// Every row with a signature, in the order of the source.
+        const CALLED: &[Function] = &[
+            $(
+                Function { name: stringify!($name), kind: kind!($kind) },
+                $( Function { name: stringify!($twin), kind: kind!($kind) }, )?
+            )*
         ];
 
         /// The C type of each function, by its name.
         #[expect(non_camel_case_types, missing_docs, reason = "the driver's own names")]
         pub mod signature {
             use super::*;
-            $( pub type $name = unsafe extern "C" fn($($arg: $type),*) -> CUresult; )*
+            $( signature!($name $parameters); $( signature!($twin $parameters); )? )*
         }
 
-        $( check_against_header!($($tag)? $name ($($type),*)); )*
+        $( check_against_header!([$($tag)?] $name $parameters); )*
     };
 }
 
-driver_functions!(table);
+driver_functions!(signatures);
+
+macro_rules! names {
+    ($( $kind:ident { $($name:ident)* } )*) => {
+        /// Every function that is known by its name only.
+        const NAMED: &[Function] = &[ $( $( Function { name: stringify!($name), kind: kind!($kind) }, )* )* ];
+    };
+}
+
+driver_names!(names);
+
+/// Every function that Tidegate knows.
+pub fn all() -> impl Iterator<Item = Function> {
+    CALLED.iter().chain(NAMED).copied()
+}
 
 /// The row of `name`, or `None` when the table does not know it.
 pub fn find(name: &str) -> Option<Function> {
-    FUNCTIONS.iter().copied().find(|function| function.name == name)
+    all().find(|function| function.name == name)
 }
 
 #[cfg(test)]
@@ -266,8 +524,8 @@ mod tests {
 
     #[test]
     fn every_function_has_one_row() {
-        let names: BTreeSet<_> = FUNCTIONS.iter().map(|function| function.name).collect();
-        assert_eq!(names.len(), FUNCTIONS.len());
+        let names: BTreeSet<_> = all().map(|function| function.name).collect();
+        assert_eq!(names.len(), all().count());
         assert_eq!(find("cuLaunchKernel").map(|f| f.kind), Some(Kind::Gated));
         assert_eq!(find("cuNoSuchFunction"), None);
     }

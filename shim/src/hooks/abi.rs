@@ -3,17 +3,15 @@
 //! Invariant: no panic and no null out-pointer passes it; a call that comes while the thread is
 //! inside one of ours (the driver calling itself) goes straight to the driver.
 
-use crate::driver;
 use crate::gate::Record;
 use crate::log::{Once, info, warning};
 use crate::process::{self, Process};
 use crate::settings;
 use crate::status::{Answer, Status, code};
 use std::cell::Cell;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use tidegate_ffi::cuda::Driver;
 use tidegate_ffi::cuda::sys::CUresult;
 
 /// Calls the driver with the program's own arguments.
@@ -141,15 +139,16 @@ pub fn enter(hook: impl FnOnce(&'static Process) -> Answer, real: Real<'_>) -> C
     }
 }
 
-/// Refuses a function, by name; without a manager the driver answers.
-pub fn refuse(name: &str, said: &Once, call: impl FnOnce(&Driver) -> CUresult) -> CUresult {
+/// Whether a call of the function `name` is refused: there is a manager, and it is the program that
+/// calls. The user is told the name.
+pub fn is_refused(name: &CStr, said: &Once) -> bool {
     if process::active().is_none() || settings::is_off() {
-        return call(driver::get());
+        return false;
     }
-    let Some(_inside) = Inside::enter() else { return call(driver::get()) };
+    let Some(_inside) = Inside::enter() else { return false };
     // A panic while speaking changes nothing about the answer.
-    let _ = catch_unwind(AssertUnwindSafe(|| name_refused(name, said)));
-    CUresult::CUDA_ERROR_NOT_SUPPORTED
+    let _ = catch_unwind(AssertUnwindSafe(|| name_refused(&name.to_string_lossy(), said)));
+    true
 }
 
 /// Each function once; of all of them the first by default, since the program may fail for it.
@@ -169,10 +168,17 @@ fn name_refused(name: &str, said: &Once) {
 ///
 /// A row makes the exported function, whose type is checked against the table of driver
 /// functions. `=> path` hooks are called with the process and a closure that calls the driver
-/// with the program's own arguments; `=> always path` hooks work without a manager and get the
-/// closure only.
+/// with the program's own arguments; `=> path as always` hooks work without a manager and get the
+/// closure only. `and name` makes the same of the function for per-thread default streams.
 macro_rules! hooks {
-    ($( fn $name:ident ( $($arg:ident : $type:ty),* $(,)? ) => $($hook:ident)::+ $(($always:ident))?; )*) => { $(
+    ($( fn $name:ident $parameters:tt $(and $twin:ident)? => $hook:path $(as $always:ident)?; )*) => { $(
+        $crate::hooks::abi::export_hook!($name $parameters [$hook, $($always)?]);
+        $( $crate::hooks::abi::export_hook!($twin $parameters [$hook, ]); )?
+    )* };
+}
+
+macro_rules! export_hook {
+    ($name:ident ($($arg:ident : $type:ty),* $(,)?) $hook:tt) => {
         #[doc = concat!("The program's `", stringify!($name), "`.")]
         ///
         /// # Safety
@@ -184,26 +190,26 @@ macro_rules! hooks {
                 let outcome = unsafe { $crate::driver::get().$name($($arg),*) };
                 outcome.map_err($crate::status::Status::from)
             };
-            $crate::hooks::abi::hook!(($($hook)::+ $($always)?) real $($arg)*)
+            $crate::hooks::abi::hook!($hook real $($arg)*)
         }
 
         const _: tidegate_ffi::cuda::functions::signature::$name = $name;
-    )* };
+    };
 }
 
 macro_rules! hook {
-    (($($hook:ident)::+ always) $real:ident $($arg:ident)*) => {
+    ([$hook:path, always] $real:ident $($arg:ident)*) => {
         $crate::hooks::abi::enter_always(
-            || $($hook)::+(&$real, $(
+            || $hook(&$real, $(
                 // SAFETY: the program's own argument, and its promise.
                 unsafe { $crate::hooks::abi::Argument::from_c($arg) }?
             ),*),
             &$real,
         )
     };
-    (($($hook:ident)::+) $real:ident $($arg:ident)*) => {
+    ([$hook:path, ] $real:ident $($arg:ident)*) => {
         $crate::hooks::abi::enter(
-            |process| $($hook)::+(process, &$real, $(
+            |process| $hook(process, &$real, $(
                 // SAFETY: the program's own argument, and its promise.
                 unsafe { $crate::hooks::abi::Argument::from_c($arg) }?
             ),*),
@@ -212,4 +218,4 @@ macro_rules! hook {
     };
 }
 
-pub(crate) use {hook, hooks};
+pub(crate) use {export_hook, hook, hooks};

@@ -5,7 +5,13 @@ use super::abi::Real;
 use crate::gate::GATE;
 use crate::process::Process;
 use crate::status::Answer;
+use std::ffi::c_void;
 use tidegate_ffi::cuda::sys::*;
+
+/// `cuStreamBeginCapture`.
+pub fn begin_v1(process: &'static Process, real: Real<'_>, stream: CUstream) -> Answer {
+    begin_any(process, real, stream)
+}
 
 /// `cuStreamBeginCapture_v2`.
 pub fn begin(
@@ -27,6 +33,19 @@ pub fn begin_to_graph(
     _data: *const CUgraphEdgeData,
     _count: usize,
     _mode: CUstreamCaptureMode,
+) -> Answer {
+    begin_any(process, real, stream)
+}
+
+/// `cuStreamBeginRecaptureToGraph`.
+pub fn begin_again(
+    process: &'static Process,
+    real: Real<'_>,
+    stream: CUstream,
+    _mode: CUstreamCaptureMode,
+    _graph: CUgraph,
+    _callback: *mut c_void,
+    _data: *mut c_void,
 ) -> Answer {
     begin_any(process, real, stream)
 }

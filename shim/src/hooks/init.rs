@@ -21,22 +21,22 @@ pub fn init(real: Real<'_>, _flags: c_uint) -> Answer {
 /// `cuGetProcAddress` of CUDA 11.
 pub fn get_proc_address(
     real: Real<'_>,
-    _symbol: *const c_char,
+    symbol: *const c_char,
     found: Option<Out<'_, *mut c_void>>,
     _version: c_int,
     _flags: cuuint64_t,
 ) -> Answer {
-    proc_address::get(real, found)
+    proc_address::get(real, symbol, found)
 }
 
 /// `cuGetProcAddress` since CUDA 12.
 pub fn get_proc_address_v2(
     real: Real<'_>,
-    _symbol: *const c_char,
+    symbol: *const c_char,
     found: Option<Out<'_, *mut c_void>>,
     _version: c_int,
     _flags: cuuint64_t,
     _status: *mut CUdriverProcAddressQueryResult,
 ) -> Answer {
-    proc_address::get(real, found)
+    proc_address::get(real, symbol, found)
 }

@@ -9,6 +9,7 @@
 #![cfg_attr(test, expect(non_snake_case, reason = "the driver's own names, exempt only as exports"))]
 
 pub mod abi;
+pub mod by_name;
 mod capture;
 mod context;
 mod init;
@@ -16,27 +17,31 @@ mod memory;
 mod query;
 mod room;
 
+use crate::driver;
 use crate::gate;
-use crate::log::Once;
 use crate::status::Status;
+use crate::symbols::jump::entry;
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
-use tidegate_ffi::cuda::Driver;
 use tidegate_ffi::cuda::sys::*;
-use tidegate_ffi::driver_functions;
+use tidegate_ffi::{driver_functions, driver_names};
 
 abi::hooks! {
-    fn cuInit(flags: c_uint) => init::init(always);
-    fn cuGetProcAddress(symbol: *const c_char, found: *mut *mut c_void, version: c_int, flags: cuuint64_t) => init::get_proc_address(always);
-    fn cuGetProcAddress_v2(symbol: *const c_char, found: *mut *mut c_void, version: c_int, flags: cuuint64_t, status: *mut CUdriverProcAddressQueryResult) => init::get_proc_address_v2(always);
+    fn cuInit(flags: c_uint) => init::init as always;
+    fn cuGetProcAddress(symbol: *const c_char, found: *mut *mut c_void, version: c_int, flags: cuuint64_t) => init::get_proc_address as always;
+    fn cuGetProcAddress_v2(symbol: *const c_char, found: *mut *mut c_void, version: c_int, flags: cuuint64_t, status: *mut CUdriverProcAddressQueryResult) => init::get_proc_address_v2 as always;
     fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice) => query::total_memory;
     fn cuDeviceGetAttribute(value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice) => query::device_attribute;
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) => query::memory_info;
     fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice) => context::retain_primary;
+    fn cuCtxCreate(context: *mut CUcontext, flags: c_uint, device: CUdevice) => context::create_v2;
     fn cuCtxCreate_v2(context: *mut CUcontext, flags: c_uint, device: CUdevice) => context::create_v2;
     fn cuCtxCreate_v3(context: *mut CUcontext, affinity: *mut CUexecAffinityParam, count: c_int, flags: c_uint, device: CUdevice) => context::create_v3;
     fn cuCtxCreate_v4(context: *mut CUcontext, parameters: *mut CUctxCreateParams, flags: c_uint, device: CUdevice) => context::create_v4;
+    fn cuCtxDestroy(context: CUcontext) => context::destroy;
     fn cuCtxDestroy_v2(context: CUcontext) => context::destroy;
+    fn cuDevicePrimaryCtxRelease(device: CUdevice) => context::release_primary;
     fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) => context::release_primary;
+    fn cuDevicePrimaryCtxReset(device: CUdevice) => context::reset_primary;
     fn cuDevicePrimaryCtxReset_v2(device: CUdevice) => context::reset_primary;
     fn cuMemAlloc_v2(address: *mut CUdeviceptr, bytes: usize) => memory::allocate;
     fn cuMemAllocPitch_v2(address: *mut CUdeviceptr, pitch: *mut usize, width: usize, height: usize, element: c_uint) => memory::allocate_pitch;
@@ -44,13 +49,15 @@ abi::hooks! {
     fn cuMemGetAddressRange_v2(base: *mut CUdeviceptr, bytes: *mut usize, address: CUdeviceptr) => query::address_range;
     fn cuPointerGetAttribute(data: *mut c_void, attribute: CUpointer_attribute, address: CUdeviceptr) => query::pointer_attribute;
     fn cuPointerGetAttributes(count: c_uint, attributes: *mut CUpointer_attribute, data: *mut *mut c_void, address: CUdeviceptr) => query::pointer_attributes;
-    fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode) => capture::begin;
-    fn cuStreamBeginCaptureToGraph(stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, data: *const CUgraphEdgeData, count: usize, mode: CUstreamCaptureMode) => capture::begin_to_graph;
-    fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) => capture::end;
+    fn cuStreamBeginCapture(stream: CUstream) and cuStreamBeginCapture_ptsz => capture::begin_v1;
+    fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode) and cuStreamBeginCapture_v2_ptsz => capture::begin;
+    fn cuStreamBeginCaptureToGraph(stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, data: *const CUgraphEdgeData, count: usize, mode: CUstreamCaptureMode) and cuStreamBeginCaptureToGraph_ptsz => capture::begin_to_graph;
+    fn cuStreamBeginRecaptureToGraph(stream: CUstream, mode: CUstreamCaptureMode, graph: CUgraph, callback: *mut c_void, data: *mut c_void) and cuStreamBeginRecaptureToGraph_ptsz => capture::begin_again;
+    fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) and cuStreamEndCapture_ptsz => capture::end;
 }
 
 macro_rules! export {
-    (gated $name:ident ($($arg:ident : $type:ty),*)) => {
+    (gated $name:ident ($($arg:ident : $type:ty),* $(,)?)) => {
         #[doc = concat!("The program's `", stringify!($name), "`: the gate, then the driver.")]
         ///
         /// # Safety
@@ -65,7 +72,7 @@ macro_rules! export {
             gate::submit(call, |failed| Status::from(failed).0)
         }
     };
-    (counted $name:ident ($($arg:ident : $type:ty),*)) => {
+    (counted $name:ident ($($arg:ident : $type:ty),* $(,)?)) => {
         #[doc = concat!("The program's `", stringify!($name), "`: the driver, and once more when there is room.")]
         ///
         /// # Safety
@@ -80,26 +87,33 @@ macro_rules! export {
             abi::enter(|process| room::for_current_gpu(process, &real), &real)
         }
     };
-    (refused $name:ident ($($arg:ident : $type:ty),*)) => {
+    (refused $name:ident $parameters:tt) => {
+        export!(refused $name);
+    };
+    (refused $name:ident) => {
         #[doc = concat!("The program's `", stringify!($name), "`: not supported yet.")]
         ///
         /// # Safety
         /// What the driver's manual asks of the arguments.
         #[cfg_attr(not(test), unsafe(no_mangle))]
-        pub unsafe extern "C" fn $name($($arg: $type),*) -> CUresult {
-            static SAID: Once = Once::new();
-            abi::refuse(stringify!($name), &SAID, |driver| match driver.$name {
-                // SAFETY: the program's own arguments, and its promise.
-                Some(function) => unsafe { function($($arg),*) },
-                None => CUresult::CUDA_ERROR_NOT_FOUND,
-            })
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            entry!(row::$name, by_name::refuse)
         }
     };
-    (hooked $name:ident ($($arg:ident : $type:ty),*)) => {
+    (hooked $name:ident $parameters:tt) => {
         // Every hooked row has its function, of the row's type.
         const _: tidegate_ffi::cuda::functions::signature::$name = $name;
     };
-    (passes $name:ident ($($arg:ident : $type:ty),*)) => {};
+    (passes $name:ident $($parameters:tt)?) => {};
+}
+
+/// The refused functions' rows, by their names.
+macro_rules! refused_row {
+    (refused $name:ident) => {
+        pub static $name: Refused = Refused::new(concat!(stringify!($name), "\0"));
+    };
+    ($kind:ident $name:ident) => {};
 }
 
 macro_rules! ours {
@@ -112,63 +126,64 @@ macro_rules! ours {
 }
 
 macro_rules! exports {
-    ($( $kind:ident $([$tag:ident])? $name:ident ( $($arg:ident : $type:ty),* $(,)? ); )*) => {
-        $( export!($kind $name ($($arg: $type),*)); )*
+    ($( $kind:ident $([$tag:ident])? $name:ident $parameters:tt $(and $twin:ident)?; )*) => {
+        $( export!($kind $name $parameters); $( export!($kind $twin $parameters); )? )*
+        driver_names!(exports, { $( $kind { $name $($twin)? } )* });
+    };
+    ({ $( $signed:ident { $($called:ident)* } )* } $( $kind:ident { $($name:ident)* } )*) => {
+        $( $( export!($kind $name); )* )*
 
-        /// Our function of that name, if the table says that ours answers.
-        fn ours(name: &str) -> Option<*mut c_void> {
-            match name {
-                $( stringify!($name) => ours!($kind $name), )*
-                _ => None,
-            }
+        mod row {
+            use super::by_name::Refused;
+            $( $( refused_row!($signed $called); )* )*
+            $( $( refused_row!($kind $name); )* )*
         }
 
-        /// Our function for the driver's function at `address`, if ours is to answer.
-        pub fn replacement_of(driver: &Driver, address: *mut c_void) -> Option<*mut c_void> {
-            if address.is_null() {
-                return None;
-            }
-            $(
-                if driver.$name.is_some_and(|theirs| theirs as *mut c_void == address) {
-                    return ours!($kind $name);
-                }
-            )*
-            None
+        /// Our function of that name, if the table says that ours answers. `None`: the table does not
+        /// know the name.
+        pub fn ours(name: &str) -> Option<Option<*mut c_void>> {
+            Some(match name {
+                $( $( stringify!($called) => ours!($signed $called), )* )*
+                $( $( stringify!($name) => ours!($kind $name), )* )*
+                _ => return None,
+            })
         }
     };
 }
 
 driver_functions!(exports);
 
-/// Our function for a symbol that a program looks up, if ours is to answer.
-pub fn address_of(name: &CStr) -> Option<*mut c_void> {
-    if crate::settings::is_off() {
+/// What a program gets in place of the function at `theirs`, which it looked up as `name`: ours, or
+/// the driver's own (`None`).
+pub fn instead_of(name: &CStr, theirs: *mut c_void) -> Option<*mut c_void> {
+    if theirs.is_null() || crate::settings::is_off() {
         return None;
     }
-    ours(name.to_str().ok()?)
+    match ours(name.to_str().ok()?) {
+        Some(ours) => ours,
+        None if is_new(name, theirs) => by_name::stand_in_for(name, theirs),
+        None => None,
+    }
+}
+
+/// Whether this is a function of the driver, of which the table knows nothing. Other libraries have
+/// names that begin with `cu` too, and the driver may have been loaded by somebody else only.
+fn is_new(name: &CStr, theirs: *mut c_void) -> bool {
+    name.to_bytes().get(2).is_some_and(u8::is_ascii_uppercase) && driver::address_of(name) == theirs
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_ffi::cuda::functions::{FUNCTIONS, Kind};
+    use tidegate_ffi::cuda::functions::{self, Kind};
 
     #[test]
     fn every_row_is_ours_unless_it_passes() {
-        for function in FUNCTIONS {
-            assert_eq!(ours(function.name).is_some(), function.kind != Kind::Passes, "{}", function.name);
+        for function in functions::all() {
+            let ours = ours(function.name).expect(function.name);
+            assert_eq!(ours.is_some(), function.kind != Kind::Passes, "{}", function.name);
         }
         assert_eq!(ours("cuNoSuchFunction"), None);
-    }
-
-    #[test]
-    fn an_answer_is_mapped_by_its_address() {
-        let theirs = cuMemFree_v2 as *mut c_void;
-        let resolve = |name: &CStr| if name == c"cuMemAlloc_v2" { theirs } else { std::ptr::null_mut() };
-        // SAFETY: never called; only its addresses are compared.
-        let driver = unsafe { Driver::with(resolve) };
-        assert_eq!(replacement_of(&driver, theirs), Some(cuMemAlloc_v2 as *mut c_void));
-        assert_eq!(replacement_of(&driver, std::ptr::null_mut()), None);
     }
 
     #[test]
