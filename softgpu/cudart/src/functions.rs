@@ -46,7 +46,7 @@ runtime! {
     Driver fn cudaRuntimeGetVersion(out: Out<i32>) => device::runtime_version;
     Driver fn cudaGetDriverEntryPoint | cudaGetDriverEntryPoint_ptsz(name: Text, out: Out<HostMut>, flags: u64, status: Maybe<Status>) => entry_point::get;
     Driver fn cudaGetDriverEntryPointByVersion | cudaGetDriverEntryPointByVersion_ptsz(name: Text, out: Out<HostMut>, version: u32, flags: u64, status: Maybe<Status>) => entry_point::get_by_version;
-    Device fn cudaGetDeviceCount(out: Out<i32>) => Driver::cuDeviceGetCount;
+    Driver fn cudaGetDeviceCount(out: Out<i32>) => device::count;
     Device fn cudaGetDevice(out: Out<i32>) => current::get;
     Device fn cudaSetDevice(device: i32) => current::set;
     Device fn cudaInitDevice(device: i32, device_flags: u32, flags: u32) => current::initialise;
@@ -245,6 +245,7 @@ runtime! {
 
 refused! {
     cudaGetExportTable
+    __cudaRegisterManagedVar __cudaRegisterHostVar __cudaRegisterTexture __cudaRegisterSurface
     cudaMallocArray cudaMalloc3DArray cudaMallocMipmappedArray cudaFreeArray cudaFreeMipmappedArray
     cudaMemcpy2DToArray cudaMemcpy2DFromArray cudaCreateTextureObject cudaDestroyTextureObject
     cudaCreateSurfaceObject cudaDestroySurfaceObject
