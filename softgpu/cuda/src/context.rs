@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
 
-use cudarc::driver::sys::{CUcontext, CUfunc_cache, CUlimit, CUresult};
+use cudarc::driver::sys::{CUcontext, CUfunc_cache, CUlimit, CUresult, CUsharedconfig};
 use parking_lot::{Mutex, RwLock};
 
 use crate::abi::{Answer, Enum, Ignored, Maybe, Out};
@@ -464,6 +464,23 @@ pub fn disable_peer(peer: CUcontext) -> Answer {
     let peer = find(peer as usize).ok_or(NO_CONTEXT)?;
     let was = own.peers.lock().remove(&peer.handle);
     was.then_some(()).ok_or(CUresult::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED)
+}
+
+/// `cuCtxGetSharedMemConfig`: banks of four bytes, as on every GPU that is still supported.
+pub fn get_shared_config(out: Out<CUsharedconfig>) -> Answer {
+    current()?;
+    out.set(CUsharedconfig::CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE);
+    Ok(())
+}
+
+/// `cuCtxSetSharedMemConfig`: of no effect, as there.
+pub fn set_shared_config(_config: Enum<CUsharedconfig>) -> Answer {
+    current().map(drop)
+}
+
+/// `cuCtxResetPersistingL2Cache`: nothing persists.
+pub fn reset_cache() -> Answer {
+    current().map(drop)
 }
 
 /// `cuProfilerStart` and `cuProfilerStop`: there is no profiler to tell.
