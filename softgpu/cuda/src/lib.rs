@@ -15,10 +15,13 @@
 //! ```
 //!
 //! Memory: [`store`] keeps the capacity over all processes, [`space`] says what lies at which
-//! address of this process, [`vmm`] and [`memory`] are the two ways to get some.
+//! address of this process; [`memory`], [`pool`], [`vmm`], [`managed`], [`array`] and [`graph`] are
+//! the ways to get some.
 //! Invariant: no lock is held while a kernel, a copy or a host function runs.
 
 mod abi;
+mod array;
+mod batch;
 mod context;
 mod copy;
 mod crash;
@@ -28,9 +31,14 @@ mod event;
 mod fault;
 mod functions;
 mod graph;
+mod green;
 mod host;
 mod image;
+mod ipc;
 mod launch;
+mod link;
+mod managed;
+mod mark;
 mod memory;
 mod memset;
 mod model;

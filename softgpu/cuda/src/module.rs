@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{
     CUfunc_cache, CUfunction, CUfunction_attribute, CUfunctionLoadingState, CUjit_option, CUkernel,
-    CUlibrary, CUlibraryOption, CUmodule, CUmoduleLoadingMode, CUresult,
+    CUlibrary, CUlibraryOption, CUmodule, CUmoduleLoadingMode, CUresult, CUsharedconfig,
 };
 use parking_lot::Mutex;
 
@@ -333,6 +333,17 @@ pub fn function_parameter(
     Ok(())
 }
 
+/// `cuFuncGetParamCount`
+pub fn parameter_count(function: CUfunction, out: Out<usize>) -> Answer {
+    out.set(find(function)?.kernel.sizes.len());
+    Ok(())
+}
+
+/// `cuKernelGetParamCount`
+pub fn kernel_parameter_count(kernel: CUkernel, out: Out<usize>) -> Answer {
+    parameter_count(kernel as CUfunction, out)
+}
+
 /// `cuFuncGetAttribute`
 pub fn function_attribute(
     out: Out<i32>,
@@ -369,6 +380,11 @@ pub fn set_function_cache(function: CUfunction, _config: Enum<CUfunc_cache>) -> 
 /// `cuKernelSetCacheConfig`
 pub fn set_kernel_cache(kernel: CUkernel, _config: Enum<CUfunc_cache>, _device: i32) -> Answer {
     find(kernel as CUfunction).map(drop)
+}
+
+/// `cuFuncSetSharedMemConfig`
+pub fn set_function_banks(function: CUfunction, _config: Enum<CUsharedconfig>) -> Answer {
+    find(function).map(drop)
 }
 
 /// `cuFuncIsLoaded`

@@ -3,7 +3,7 @@
 use cudarc::runtime::sys::{cudaExtent, cudaPitchedPtr};
 
 use crate::abi::{Address, ConstAddress, HostMut, Out, Pool, Stream};
-use crate::driver::Driver;
+use crate::driver::{Driver, HandleType};
 use crate::error::Answer;
 
 /// What rows of pitched memory are aligned for: any element up to this size.
@@ -81,6 +81,16 @@ pub fn alloc_from_pool(
 /// `cudaFreeAsync`
 pub fn free_async(driver: &Driver, address: Address, stream: Stream) -> Answer {
     if address == Address::default() { Ok(()) } else { driver.cuMemFreeAsync(address, stream) }
+}
+
+/// `cudaMemPoolExportToShareableHandle`
+pub fn export_pool(driver: &Driver, out: HostMut, pool: Pool, kind: HandleType, flags: u32) -> Answer {
+    driver.cuMemPoolExportToShareableHandle(out, pool, kind, flags.into())
+}
+
+/// `cudaMemPoolImportFromShareableHandle`
+pub fn import_pool(driver: &Driver, out: Out<Pool>, handle: HostMut, kind: HandleType, flags: u32) -> Answer {
+    driver.cuMemPoolImportFromShareableHandle(out, handle, kind, flags.into())
 }
 
 impl Address {

@@ -13,12 +13,18 @@
 #[macro_use]
 mod support;
 
+mod arrays;
+mod attributes;
 mod contexts;
 mod graphs;
+mod green;
+mod ipc;
 mod kernels;
+mod managed;
 mod memory;
 mod models;
 mod overhead;
+mod peers;
 mod pools;
 mod processes;
 mod streams;

@@ -165,6 +165,16 @@ promise! {
 }
 
 promise! {
+    fn every_error_has_a_text_of_its_own() on PLAIN; {
+        let (mut one, mut other) = (std::ptr::null(), std::ptr::null());
+        ok!(cuGetErrorString(CUresult::CUDA_SUCCESS, &mut one));
+        ok!(cuGetErrorString(CUresult::CUDA_ERROR_INVALID_VALUE, &mut other));
+        // SAFETY: the driver gave strings that stay.
+        assert_ne!(unsafe { CStr::from_ptr(one) }, unsafe { CStr::from_ptr(other) });
+    }
+}
+
+promise! {
     fn null_pointers_are_refused() on PLAIN; {
         start();
         let invalid = CUresult::CUDA_ERROR_INVALID_VALUE;
