@@ -113,7 +113,7 @@ impl Plan {
     }
 
     fn allocations(&self) -> Vec<&Arc<Allocation>> {
-        let allocations = self.steps.iter().filter_map(|step| match &step.work {
+        let allocations = self.flat().into_iter().filter_map(|step| match &step.work {
             Work::Allocate(allocation) => Some(allocation),
             _ => None,
         });
