@@ -95,6 +95,13 @@ values! {
 #[derive(Clone, Copy, Default, PartialEq)]
 pub struct Address(pub u64);
 
+impl Address {
+    /// The same, to be read from.
+    pub fn to_read(self) -> ConstAddress {
+        ConstAddress(self.0)
+    }
+}
+
 /// A device address that is only read from.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
