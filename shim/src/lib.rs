@@ -54,6 +54,7 @@ mod log;
 mod mapping;
 mod orders;
 mod outgoing;
+mod own;
 mod proc_address;
 mod process;
 mod reunion;

@@ -16,7 +16,8 @@ use crate::greeting::{Kit, Met, NoManager, Welcome, meet};
 use crate::link::{Gone, Link, Reply};
 use crate::liveness::Moment;
 use crate::log::{info, warning};
-use crate::reunion::Session;
+use crate::own::Own;
+use crate::reunion::{Connection, Session};
 use crate::settings::{self, Settings};
 use crate::spare::Spares;
 use crate::status::Status;
@@ -135,7 +136,8 @@ fn begin() -> Result<&'static Process, NoManager> {
     let (Kit { page, page_file, crew }, Welcome { closed, ticket, line }) = (kit, welcome);
     // The program may change its directory before the socket is looked for again.
     let socket = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
-    let (connection, session) = (Arc::new(connection), Session { socket, ticket, page: page_file });
+    let session = Session { socket, ticket, page: Own::new(page_file) };
+    let connection = Arc::new(Connection::from(connection));
     let link = Link::new(connection.clone(), line, session);
     let process: &'static Process = Box::leak(Box::new(Process::new(link, page, settings)));
     GATE.start(closed, Fence::cheapest());
