@@ -207,6 +207,34 @@ fn who_is_alone_may_be_without_descriptors() {
     }
 }
 
+/// It goes on with what it has, or has an error; the files that it opens at our numbers are its own; and
+/// another job has its turn when it has ended.
+#[test]
+fn who_closes_all_descriptors_hurts_nobody() {
+    let stage = Stage::of("limits", MEMORY);
+    let mut command = stage.manager.run(&["--name", "closes", NEED[0], NEED[1]], &stage.program);
+    command.arg("close-after");
+    let mut other = None;
+    let told = Life::start(command).play(|_| {
+        let waiting =
+            other.insert(stage.manager.probe(&["--name", "other", "--priority", "1", NEED[0], NEED[1]]));
+        ["device 0", &format!("alloc t {}", stage.pressure), "fill t 0"]
+            .iter()
+            .for_each(|line| waiting.order(line));
+        stage.manager.status_when(|status| {
+            status.jobs.iter().any(|job| !job.pids.is_empty() && job.figures.name == "other")
+        });
+        None
+    });
+    assert!(told.lines.iter().any(|line| line == "0 of its files were touched"), "{told:#?}");
+    assert!(told.lines.iter().all(|line| !line.starts_with("byte ")), "{told:#?}");
+    assert_eq!(told.end, (Some(0), None), "{told:#?}");
+    let mut other = other.unwrap();
+    (0..3).for_each(|_| drop(other.answer().unwrap()));
+    other.tell("check t 0");
+    other.end();
+}
+
 /// One test for each life, so that each fails by its name.
 macro_rules! lives {
     ($( $program:literal: $( $test:ident $life:expr; )* )*) => { $( $(

@@ -59,7 +59,11 @@ mod mapping;
 mod ordered;
 mod orders;
 mod outgoing;
+<<<<<<< HEAD
 mod pools;
+=======
+mod own;
+>>>>>>> h3
 mod proc_address;
 mod process;
 mod reunion;

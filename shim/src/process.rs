@@ -19,8 +19,9 @@ use crate::link::{Gone, Link, Reply};
 use crate::liveness::Moment;
 use crate::log::{info, warning};
 use crate::loose::Loose;
+use crate::own::Own;
 use crate::pools::Pools;
-use crate::reunion::Session;
+use crate::reunion::{Connection, Session};
 use crate::settings::{self, Settings};
 use crate::spare::Spares;
 use crate::status::Status;
@@ -144,7 +145,8 @@ fn begin() -> Result<&'static Process, NoManager> {
     let (Kit { page, page_file, crew }, Welcome { closed, ticket, line }) = (kit, welcome);
     // The program may change its directory before the socket is looked for again.
     let socket = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
-    let (connection, session) = (Arc::new(connection), Session { socket, ticket, page: page_file });
+    let session = Session { socket, ticket, page: Own::new(page_file) };
+    let connection = Arc::new(Connection::from(connection));
     let link = Link::new(connection.clone(), line, session);
     let process: &'static Process = Box::leak(Box::new(Process::new(link, page, settings)));
     GATE.start(closed, Fence::cheapest());

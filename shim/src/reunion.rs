@@ -8,21 +8,21 @@
 //! Invariant: it ends with a manager that has taken the session up, or with the refusal of one;
 //! nobody else is waited for, and nothing is held meanwhile.
 
+use crate::own::Own;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::ffi::OsString;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tidegate_ffi::os;
-use tidegate_ffi::wire::message::{Resume, Reunion, Ticket, ToManager};
-use tidegate_ffi::wire::{ReceiveError, SendError};
-
-pub use tidegate_ffi::wire::Connection;
+use tidegate_ffi::wire::line::Numbered;
+use tidegate_ffi::wire::message::{Resume, Reunion, Ticket, ToManager, ToShim};
+use tidegate_ffi::wire::{self, Parcel, ReceiveError, SendError};
 
 /// How long a manager may take to answer the first message.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -37,7 +37,43 @@ pub struct Session {
     /// By what they know the process.
     pub ticket: Ticket,
     /// Its control page.
-    pub page: OwnedFd,
+    pub page: Own<OwnedFd>,
+}
+
+/// A connection to a manager, until the program closes it.
+pub struct Connection(Own<wire::Connection>);
+
+impl From<wire::Connection> for Connection {
+    fn from(connection: wire::Connection) -> Self {
+        Self(Own::new(connection))
+    }
+}
+
+impl Connection {
+    /// Sends a message of a shim with its file descriptors.
+    pub fn send(&self, message: &ToManager, fds: &[BorrowedFd<'_>]) -> Result<(), SendError> {
+        self.0.get().ok_or(SendError::Socket(Errno::BADF))?.send(message, fds)
+    }
+
+    /// Waits for a manager's message. Looks once in a second whether the connection is still there: whoever
+    /// waits at a socket does not notice that the program has closed its descriptor.
+    pub fn receive_parcel(&self) -> Result<Parcel<Numbered<ToShim>>, ReceiveError> {
+        loop {
+            let connection = self.0.get().ok_or(ReceiveError::Socket(Errno::BADF))?;
+            let tick = Timespec { tv_sec: TICK.as_secs() as i64, tv_nsec: 0 };
+            let ready = poll(&mut [PollFd::new(connection, PollFlags::IN)], Some(&tick));
+            if ready != Ok(0) && self.0.get().is_some() {
+                return connection.receive_parcel();
+            }
+        }
+    }
+
+    /// Ends it in both directions.
+    pub fn shut_down(&self) {
+        if let Some(connection) = self.0.get() {
+            connection.shut_down();
+        }
+    }
 }
 
 /// A manager that has taken the session up.
@@ -68,8 +104,11 @@ impl Session {
         loop {
             // Before it is tried: what comes after that is seen.
             watch = watch.or_else(|| Watch::of(&self.socket).ok());
-            match self.ask(heard) {
-                Ok((connection, Reunion::Resumed { heard })) => return Ok(Found { connection, heard }),
+            let page = self.page.get().ok_or("the program has closed the file descriptors of Tidegate")?;
+            match self.ask(heard, page.as_fd()) {
+                Ok((connection, Reunion::Resumed { heard })) => {
+                    return Ok(Found { connection: connection.into(), heard });
+                }
                 Ok((_, Reunion::Refused { reason })) => return Err(reason),
                 Err(error) => crate::log::debug!("no manager yet: {error}"),
             }
@@ -80,10 +119,10 @@ impl Session {
         }
     }
 
-    fn ask(&self, heard: u64) -> Result<(Connection, Reunion), NotYet> {
-        let connection = Connection::connect(&self.socket)?;
+    fn ask(&self, heard: u64, page: BorrowedFd<'_>) -> Result<(wire::Connection, Reunion), NotYet> {
+        let connection = wire::Connection::connect(&self.socket)?;
         let resume = ToManager::Resume(Resume { ticket: self.ticket, heard });
-        connection.send(&resume, &[self.page.as_fd()])?;
+        connection.send(&resume, &[page])?;
         set_socket_timeout(&connection, Timeout::Recv, Some(HANDSHAKE)).map_err(std::io::Error::from)?;
         let (reunion, _) = connection.receive()?;
         set_socket_timeout(&connection, Timeout::Recv, None).map_err(std::io::Error::from)?;
