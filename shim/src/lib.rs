@@ -59,11 +59,8 @@ mod mapping;
 mod ordered;
 mod orders;
 mod outgoing;
-<<<<<<< HEAD
-mod pools;
-=======
 mod own;
->>>>>>> h3
+mod pools;
 mod proc_address;
 mod process;
 mod reunion;
