@@ -26,7 +26,8 @@ impl Training {
     /// Waits for the end: its last line.
     pub fn result(mut self) -> String {
         let last = self.lines.last().unwrap_or_default();
-        assert!(self.process.wait().unwrap().success(), "{last}");
+        let status = self.process.wait().unwrap();
+        assert!(status.success(), "{status}: {last}");
         last
     }
 }
