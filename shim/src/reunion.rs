@@ -10,19 +10,16 @@
 
 use crate::own::Own;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use std::ffi::OsString;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
-use tidegate_ffi::os;
+use std::path::PathBuf;
+use std::time::Duration;
 use tidegate_ffi::wire::line::Numbered;
 use tidegate_ffi::wire::message::{Resume, Reunion, Ticket, ToManager, ToShim};
 use tidegate_ffi::wire::{self, Parcel, ReceiveError, SendError};
+
+pub use tidegate_ffi::wire::Watch;
 
 /// How long a manager may take to answer the first message.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -139,73 +136,5 @@ pub fn appears_within(watch: Option<&Watch>, patience: Duration) -> bool {
             std::thread::sleep(patience);
             false
         }
-    }
-}
-
-/// Sees a file come into its directory.
-pub struct Watch {
-    events: OwnedFd,
-    name: OsString,
-}
-
-impl Watch {
-    /// From now on.
-    pub fn of(path: &Path) -> Result<Self, Errno> {
-        let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(Errno::INVAL);
-        };
-        let events = os::file_events(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-        inotify::add_watch(&events, directory, WatchFlags::CREATE | WatchFlags::MOVED_TO)?;
-        Ok(Self { events, name: name.into() })
-    }
-
-    /// Waits until the file comes, no longer than `patience`; whether it came.
-    pub fn sees_within(&self, patience: Duration) -> bool {
-        let end = Instant::now() + patience;
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-            match poll(&mut [PollFd::new(&self.events, PollFlags::IN)], Some(&left)) {
-                Ok(0) => return false,
-                _ if self.has_come() => return true,
-                _ => {}
-            }
-        }
-    }
-
-    /// Whether it is among those that have come.
-    fn has_come(&self) -> bool {
-        let mut buffer = [MaybeUninit::uninit(); 4096];
-        let mut reader = inotify::Reader::new(&self.events, &mut buffer);
-        let mut came = false;
-        while let Ok(event) = reader.next() {
-            came |= event.file_name().is_some_and(|name| name.to_bytes() == self.name.as_bytes());
-        }
-        came
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::net::UnixListener;
-
-    #[test]
-    fn a_socket_that_is_bound_or_renamed_is_seen_and_nothing_else() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("socket");
-        let watch = Watch::of(&path).unwrap();
-        let _other = UnixListener::bind(directory.path().join("other")).unwrap();
-        assert!(!watch.sees_within(Duration::from_millis(20)));
-        std::fs::rename(directory.path().join("other"), &path).unwrap();
-        assert!(watch.sees_within(Duration::from_secs(60)));
-        std::fs::remove_file(&path).unwrap();
-        let _same = UnixListener::bind(&path).unwrap();
-        assert!(watch.sees_within(Duration::from_secs(60)));
-    }
-
-    #[test]
-    fn a_directory_that_is_not_there_cannot_be_watched() {
-        assert!(Watch::of(Path::new("/nowhere/socket")).is_err());
     }
 }

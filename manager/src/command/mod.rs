@@ -61,7 +61,8 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("tidegate: {error:#}");
-            ExitCode::FAILURE
+            let taken = error.is::<manager::Taken>();
+            if taken { manager::TAKEN.into() } else { ExitCode::FAILURE }
         }
     }
 }

@@ -35,7 +35,9 @@ mod stop;
 
 pub use gpus::GpuPlan;
 pub use legacy::{Gathered, Heritage, gather};
-pub use setup::{Setup, has_died, run, stop_signals};
+#[cfg(test)]
+pub(crate) use setup::leave_mover;
+pub use setup::{Setup, has_died, heirs, run, stop_signals};
 
 use crate::death;
 use crate::scheduler::{Effect, Event, Job, Pages, Scheduler, Session, Time};
