@@ -13,6 +13,7 @@ pub mod by_name;
 mod capture;
 mod context;
 mod init;
+mod managed;
 mod memory;
 mod query;
 mod room;
@@ -46,6 +47,8 @@ abi::hooks! {
     fn cuMemAlloc_v2(address: *mut CUdeviceptr, bytes: usize) => memory::allocate;
     fn cuMemAllocPitch_v2(address: *mut CUdeviceptr, pitch: *mut usize, width: usize, height: usize, element: c_uint) => memory::allocate_pitch;
     fn cuMemFree_v2(address: CUdeviceptr) => memory::free;
+    fn cuMemAllocManaged(address: *mut CUdeviceptr, bytes: usize, flags: c_uint) => managed::allocate;
+    fn cuLibraryGetManaged(address: *mut CUdeviceptr, bytes: *mut usize, library: CUlibrary, name: *const c_char) => managed::variable;
     fn cuMemGetAddressRange_v2(base: *mut CUdeviceptr, bytes: *mut usize, address: CUdeviceptr) => query::address_range;
     fn cuPointerGetAttribute(data: *mut c_void, attribute: CUpointer_attribute, address: CUdeviceptr) => query::pointer_attribute;
     fn cuPointerGetAttributes(count: c_uint, attributes: *mut CUpointer_attribute, data: *mut *mut c_void, address: CUdeviceptr) => query::pointer_attributes;
