@@ -5,16 +5,18 @@
 mod c;
 #[path = "support/node.rs"]
 mod node;
+#[path = "support/program.rs"]
+mod program;
 mod support;
 
 use c::Compiler;
 use node::Node;
+use program::{ALLOCATED, NEED, Program, is_seen, manager};
 use std::ffi::OsString;
-use std::io::Read;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use support::patience::{Lines, output};
-use support::{Jobs, MIB, Manager};
+use std::process::Command;
+use support::patience::output;
+use support::{Jobs, Manager};
 use tidegate_manager::artifacts;
 
 /// How programs get the driver's functions.
@@ -46,20 +48,6 @@ fn routes(compiler: &Compiler, libraries: &Path) -> Vec<(String, Vec<OsString>)>
     routes
 }
 
-/// What each program allocates (`BYTES` in driver.h).
-const ALLOCATED: u64 = 4 * MIB;
-/// How often the other job uses its memory: it is busy until the program has made its call.
-const ROUNDS: u64 = 5;
-const NEED: [&str; 2] = ["--need", "0,4MiB"];
-
-/// A manager whose GPU is too small for two of the programs at once.
-fn manager() -> Manager {
-    Manager::start(
-        "1x6MiB",
-        &["--unit", "64KiB", "--offset", "64KiB", "--slice", "1ms", "--boundary-deadline", "1ms"],
-    )
-}
-
 #[test]
 fn every_route_leads_through_the_ledger_and_the_gate() {
     let manager = manager();
@@ -76,30 +64,6 @@ fn every_route_leads_through_the_ledger_and_the_gate() {
     }
 }
 
-/// The program's memory is the manager's, and goes to somebody else while the program does nothing.
-/// A call past the gate would then find nothing at its address, and memory past the ledger would
-/// not have been counted.
-fn is_seen(manager: &Manager, name: &str, mut program: Program) {
-    assert_eq!(program.line(), "filled", "{name}");
-    let job = manager.job(name);
-    assert_eq!(job.figures.peak_temporary_bytes, ALLOCATED, "{name}");
-    assert!(job.persistent_bytes + job.temporary_bytes >= ALLOCATED, "{name}: {job:#?}");
-    let mut other = manager.probe(&["--name", "other", "--priority", "1", NEED[0], NEED[1]]);
-    other.tell("device 0");
-    other.tell(&format!("alloc t {ALLOCATED}"));
-    program.go_on();
-    for round in 0..ROUNDS {
-        other.tell(&format!("fill t {round}"));
-        other.tell(&format!("check t {round}"));
-    }
-    other.end();
-    assert_eq!(program.line(), "as expected", "{name}");
-    program.end();
-    let status = manager.status_when(|status| status.has_ended(name));
-    let figures = status.ended_job(name);
-    assert!(figures.switches >= 1 && figures.restored_bytes >= ALLOCATED, "{name}: {figures:#?}");
-}
-
 #[test]
 fn the_preload_alone_is_enough() {
     let manager = manager();
@@ -107,10 +71,7 @@ fn the_preload_alone_is_enough() {
     let mut program = Program::start(linked.preloaded(&manager.socket()));
     assert_eq!(program.line(), "filled");
     let job = manager.job("linked");
-    assert_eq!(
-        (job.figures.peak_temporary_bytes, &job.pids[..]),
-        (ALLOCATED, &[program.process.id() as i32][..])
-    );
+    assert_eq!((job.figures.peak_temporary_bytes, &job.pids[..]), (ALLOCATED, &[program.pid()][..]));
     program.go_on();
     assert_eq!(program.line(), "as expected");
     assert_eq!(program.end(), "");
@@ -190,49 +151,5 @@ impl Linked {
         let mut command = self.node.run(&self.compiler.compile("linked"));
         command.arg("memset").env("LD_PRELOAD", artifacts::shim().unwrap()).env("TIDEGATE_SOCKET", socket);
         command
-    }
-}
-
-/// A program of `driver.h`, which says a word at each step and waits after the first.
-struct Program {
-    process: Child,
-    lines: Lines,
-}
-
-impl Program {
-    fn start(mut command: Command) -> Self {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut process = command.spawn().unwrap();
-        let lines = Lines::of(process.stdout.take().unwrap());
-        Self { process, lines }
-    }
-
-    fn line(&mut self) -> String {
-        self.lines.next().unwrap_or_else(|| format!("nothing; {}", self.said()))
-    }
-
-    fn go_on(&mut self) {
-        drop(self.process.stdin.take());
-    }
-
-    /// Its good end, and what it said on stderr.
-    fn end(mut self) -> String {
-        assert!(self.lines.ended(), "it goes on and on");
-        let said = self.said();
-        assert!(self.process.wait().unwrap().success(), "{said}");
-        said
-    }
-
-    fn said(&mut self) -> String {
-        let mut said = String::new();
-        self.process.stderr.as_mut().unwrap().read_to_string(&mut said).unwrap();
-        said
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }

@@ -18,6 +18,11 @@ pub fn software_driver() -> anyhow::Result<PathBuf> {
     find("libsoftgpu_cuda.so")
 }
 
+/// The CUDA runtime on top of that driver.
+pub fn software_runtime() -> anyhow::Result<PathBuf> {
+    find("libsoftgpu_cudart.so")
+}
+
 /// An example program that came with the command.
 pub fn example(name: &str) -> anyhow::Result<PathBuf> {
     find(&format!("examples/{name}"))

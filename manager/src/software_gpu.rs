@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! node/gpus.toml              what GPUs there are
-//! node/lib/libcuda.so.1 …     the driver under the names that programs look for
+//! node/lib/libcuda.so.1 …     the driver and the runtime under the names that programs look for
 //! node/GPU-…/                 one directory per GPU, its memory
 //! ```
 
@@ -124,7 +124,7 @@ impl Drop for SoftwareNode {
 impl SoftwareNode {
     /// Makes the GPUs that `spec` asks for, with pieces in multiples of `unit` bytes.
     pub fn create(spec: &NodeSpec, unit: u64) -> anyhow::Result<Self> {
-        let driver = artifacts::software_driver()?;
+        let libraries = Libraries::find()?;
         // Device memory belongs in memory, where the machine has a file system for that.
         let place = Some(Path::new("/dev/shm")).filter(|place| place.is_dir());
         let place = place.map_or_else(std::env::temp_dir, Path::to_owned);
@@ -141,7 +141,7 @@ impl SoftwareNode {
         });
         let text = toml::to_string(&GpusFile { gpu: entries.collect() })?;
         std::fs::write(directory.path().join("gpus.toml"), text)?;
-        link_driver(directory.path(), &driver)?;
+        libraries.link(&directory.path().join("lib"))?;
         for gpu in &gpus {
             std::fs::create_dir(directory.path().join(gpu.to_string()))?;
         }
@@ -192,13 +192,31 @@ impl SoftwareNode {
     }
 }
 
-fn link_driver(node: &Path, driver: &Path) -> anyhow::Result<()> {
-    let libraries = node.join("lib");
-    std::fs::create_dir(&libraries)?;
-    for name in ["libcuda.so.1", "libcuda.so"] {
-        std::os::unix::fs::symlink(driver, libraries.join(name))?;
+/// What programs find in a node.
+struct Libraries {
+    driver: PathBuf,
+    runtime: PathBuf,
+}
+
+impl Libraries {
+    fn find() -> anyhow::Result<Self> {
+        Ok(Self { driver: artifacts::software_driver()?, runtime: artifacts::software_runtime()? })
     }
-    Ok(())
+
+    /// Gives them the names that programs look for, in a directory made for that.
+    fn link(&self, directory: &Path) -> anyhow::Result<()> {
+        std::fs::create_dir(directory)?;
+        let names = [
+            ("libcuda.so.1", &self.driver),
+            ("libcuda.so", &self.driver),
+            ("libcudart.so.13", &self.runtime),
+            ("libcudart.so", &self.runtime),
+        ];
+        for (name, library) in names {
+            std::os::unix::fs::symlink(library, directory.join(name))?;
+        }
+        Ok(())
+    }
 }
 
 fn new_uuid() -> anyhow::Result<GpuUuid> {

@@ -103,12 +103,17 @@ impl Arena {
     #[must_use]
     pub fn settle(&mut self, place: &Place) -> bool {
         self.unclaim(place);
-        let Some(&end) = self.used.get(&place.start) else { return false };
-        let whole = self.slots_over(place.start, end).all(|slot| self.slot(slot) == Slot::Backed);
+        let whole = self.is_whole(place.start);
         if !whole {
             self.free(place.start);
         }
         whole
+    }
+
+    /// Whether all of the place at `start` is backed.
+    pub fn is_whole(&self, start: u64) -> bool {
+        let is_backed = |end: u64| self.slots_over(start, end).all(|slot| self.slot(slot) == Slot::Backed);
+        self.used.get(&start).is_some_and(|&end| is_backed(end))
     }
 
     /// Gives a place up, with its claims.
@@ -126,6 +131,11 @@ impl Arena {
                 self.free.insert(start.max(slot_start), end.min(slot_end));
             }
         }
+    }
+
+    /// The length of the place at `start`, rounded up.
+    pub fn length(&self, start: u64) -> Option<u64> {
+        self.used.get(&start).map(|end| end - start)
     }
 
     /// A piece is mapped behind these slots.

@@ -76,6 +76,28 @@ pub fn current_device() -> Result<CUdevice, DriverError> {
     Ok(device)
 }
 
+/// Takes part in a device's primary context.
+pub fn retain_primary(device: CUdevice) -> Result<Context, DriverError> {
+    let mut context = std::ptr::null_mut();
+    // SAFETY: the result goes to our own variable; the driver checks the device.
+    unsafe { get().cuDevicePrimaryCtxRetain(&mut context, device) }?;
+    Ok(Context(context))
+}
+
+/// Takes part in it no longer.
+pub fn release_primary(device: CUdevice) -> Result<(), DriverError> {
+    // SAFETY: no pointers; the driver counts.
+    unsafe { get().cuDevicePrimaryCtxRelease_v2(device) }
+}
+
+/// An attribute of a device; `None`: the driver does not know it.
+pub fn device_attribute(device: CUdevice, attribute: CUdevice_attribute) -> Option<i32> {
+    let mut value = 0;
+    // SAFETY: the result goes to our own variable; the driver checks the device.
+    unsafe { get().cuDeviceGetAttribute(&mut value, attribute.into(), device) }.ok()?;
+    Some(value)
+}
+
 /// A device's UUID.
 pub fn uuid(device: CUdevice) -> Result<GpuUuid, DriverError> {
     let mut uuid = CUuuid_st { bytes: [0; 16] };
@@ -92,10 +114,7 @@ pub fn synchronize() -> Result<(), DriverError> {
 
 /// Says that this thread's calls must not disturb other threads' captures (FACTS §3).
 pub fn relax_captures_of_this_thread() {
-    let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-    // A driver without captures has none to disturb.
-    // SAFETY: the mode is read from, and the old one written to, our own variable.
-    let _ = unsafe { get().cuThreadExchangeStreamCaptureMode(&mut mode) };
+    exchange_capture_mode(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED);
 }
 
 /// While it lives, a context is current on this thread.
@@ -119,7 +138,66 @@ impl Drop for Current {
     }
 }
 
-/// An event behind all the work that a context has at one moment.
+/// While it lives, what this thread calls does not disturb a capture, be it its own.
+pub struct Relaxed(CUstreamCaptureMode);
+
+impl Relaxed {
+    /// From now on.
+    pub fn begin() -> Self {
+        Self(exchange_capture_mode(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED))
+    }
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        exchange_capture_mode(self.0);
+    }
+}
+
+/// Returns the mode from before.
+fn exchange_capture_mode(mut mode: CUstreamCaptureMode) -> CUstreamCaptureMode {
+    // A driver without captures has none to disturb.
+    // SAFETY: the mode is read from, and the old one written to, our own variable.
+    let _ = unsafe { get().cuThreadExchangeStreamCaptureMode(&mut mode) };
+    mode
+}
+
+/// Whether a stream is capturing.
+pub fn is_capturing(stream: CUstream) -> Result<bool, DriverError> {
+    let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: the result goes to our own variable; the driver checks the stream.
+    unsafe { get().cuStreamIsCapturing(stream, &mut status) }?;
+    Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+}
+
+/// The number of the capture that a stream is part of, which no other has or will have.
+pub fn capture_number(stream: CUstream) -> Result<u64, DriverError> {
+    let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    let (mut number, none) = (0, ptr::null_mut());
+    let (dependencies, count) = (ptr::null_mut(), ptr::null_mut());
+    // SAFETY: the results go to our own variables, what is optional is not asked for; the driver
+    // checks the stream.
+    unsafe { get().cuStreamGetCaptureInfo_v2(stream, &mut status, &mut number, none, dependencies, count) }?;
+    Ok(number)
+}
+
+/// The driver's number for a stream, which no other has or will have; `None` where it has no numbers.
+pub fn stream_number(stream: CUstream) -> Option<u64> {
+    let mut number = 0;
+    // SAFETY: the result goes to our own variable; the driver checks the stream.
+    unsafe { get().cuStreamGetId(stream, &mut number) }.ok()?;
+    Some(number)
+}
+
+/// The context of a stream.
+pub fn context_of(stream: CUstream) -> Result<Context, DriverError> {
+    let mut context = ptr::null_mut();
+    // SAFETY: the result goes to our own variable; the driver checks the stream.
+    unsafe { get().cuStreamGetCtx(stream, &mut context) }?;
+    Ok(Context(context))
+}
+
+/// An event behind the work that a context, or a stream, has at one moment.
 pub struct Mark {
     event: CUevent,
 }
@@ -127,14 +205,30 @@ pub struct Mark {
 impl Mark {
     /// Records an event behind everything submitted to `context`, which is current.
     pub fn after_all_of(context: Context) -> Result<Self, DriverError> {
+        // SAFETY: the context is current, so it is alive.
+        Self::recorded(|event| unsafe { get().cuCtxRecordEvent(context.0, event) })
+    }
+
+    /// Records an event behind everything submitted to a stream of the current context.
+    pub fn after(stream: CUstream) -> Result<Self, DriverError> {
+        // SAFETY: the driver checks the program's stream.
+        Self::recorded(|event| unsafe { get().cuEventRecord(event, stream) })
+    }
+
+    fn recorded(record: impl FnOnce(CUevent) -> Result<(), DriverError>) -> Result<Self, DriverError> {
         let mut event = std::ptr::null_mut();
         let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
         // SAFETY: the result goes to our own variable.
         unsafe { get().cuEventCreate(&mut event, flags) }?;
         let mark = Self { event };
-        // SAFETY: both handles are alive.
-        unsafe { get().cuCtxRecordEvent(context.0, event) }?;
+        record(event)?;
         Ok(mark)
+    }
+
+    /// Waits until that work has ended.
+    pub fn wait(&self) -> Result<(), DriverError> {
+        // SAFETY: the event is ours and alive.
+        unsafe { get().cuEventSynchronize(self.event) }
     }
 
     /// Whether that work has ended.

@@ -36,6 +36,7 @@ compile_error!("Tidegate runs on 64-bit Linux");
 
 mod arena;
 mod capi;
+mod captures;
 mod classify;
 mod contexts;
 mod drain;
@@ -46,14 +47,18 @@ mod gate;
 #[cfg(test)]
 #[path = "gate/tests.rs"]
 mod gate_tests;
+mod graphs;
 mod greeting;
 mod hooks;
 mod link;
 mod liveness;
 mod log;
 mod mapping;
+mod nvml;
+mod ordered;
 mod orders;
 mod outgoing;
+mod pools;
 mod proc_address;
 mod process;
 mod reunion;

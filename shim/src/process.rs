@@ -9,20 +9,22 @@
 //! Invariant: before `cuInit` there is no thread, no socket, no lock taken; a forked child of an
 //! active process touches nothing that its parent's threads may hold.
 
+use crate::captures::Captures;
 use crate::contexts::Contexts;
 use crate::driver;
 use crate::gate::{Fence, GATE};
+use crate::graphs::Graphs;
 use crate::greeting::{Kit, Met, NoManager, Welcome, meet};
 use crate::link::{Gone, Link, Reply};
 use crate::liveness::Moment;
 use crate::log::{info, warning};
+use crate::pools::Pools;
 use crate::reunion::Session;
 use crate::settings::{self, Settings};
 use crate::spare::Spares;
 use crate::status::Status;
 use crate::tenant::Tenant;
 use parking_lot::{Condvar, Mutex};
-use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
@@ -57,6 +59,10 @@ pub struct Process {
     pub tenants: Tenants,
     /// The streams that are capturing.
     pub captures: Captures,
+    /// The program's memory pools.
+    pub pools: Pools,
+    /// What its graphs own.
+    pub graphs: Graphs,
     /// For its live maps: one for each tenant.
     pub spares: Spares,
     boundaries: AtomicU64,
@@ -82,6 +88,11 @@ pub fn say_that_a_thread_waits() {
 /// Panics of ours are one line, and no backtrace in the program's output.
 fn quiet_panics() {
     std::panic::set_hook(Box::new(|panic| warning!("an error in Tidegate itself: {panic}")));
+}
+
+/// Whether the process has looked for a manager and goes on without one.
+pub fn is_without_manager() -> bool {
+    STATE.load(Ordering::Acquire) == INERT
 }
 
 /// Whether the environment insists on a manager.
@@ -175,6 +186,8 @@ impl Process {
             contexts: Contexts::default(),
             tenants: Tenants::default(),
             captures: Captures::default(),
+            pools: Pools::default(),
+            graphs: Graphs::default(),
             spares: Spares::default(),
             boundaries: AtomicU64::new(0),
             switches: AtomicU64::new(0),
@@ -314,28 +327,5 @@ impl Tenants {
     /// The tenant on a device, if it is attached.
     pub fn on(&self, device: CUdevice) -> Option<&'static Tenant> {
         self.all().into_iter().find(|tenant| tenant.device == device)
-    }
-}
-
-/// The streams that are capturing: meanwhile the gate does not close.
-#[derive(Default)]
-pub struct Captures {
-    streams: Mutex<HashSet<usize>>,
-}
-
-impl Captures {
-    /// A capture has begun.
-    pub fn begun(&self, stream: usize) {
-        self.streams.lock().insert(stream);
-    }
-
-    /// A capture has ended, well or not.
-    pub fn ended(&self, stream: usize) {
-        self.streams.lock().remove(&stream);
-    }
-
-    /// Whether any stream captures.
-    pub fn any(&self) -> bool {
-        !self.streams.lock().is_empty()
     }
 }

@@ -8,23 +8,24 @@
 //! while the gate cannot shut; a closing therefore finds every live byte in a piece the manager
 //! knows. The lock of the books is never held during a driver call or a wait.
 
-use crate::arena::{Arena, Claim, Place};
-use crate::driver::{Context, Current, synchronize};
+use crate::arena::{ALIGNMENT, Arena, Claim, Place};
+use crate::driver::{self, Context, Current, Mark, synchronize};
 use crate::gate::{Arrival, Failed, GATE};
 use crate::link::{Gone, Reply};
 use crate::liveness::{Allocation, Liveness, Moment};
 use crate::log::{Level, Once, info};
 use crate::mapping::Ranges;
+use crate::ordered::{Ordered, Waiting};
 use crate::process::Process;
 use crate::status::Status;
 use once_cell::race::OnceBox;
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate_ffi::cuda::DriverError;
-use tidegate_ffi::cuda::sys::{CUdevice, CUdeviceptr};
+use tidegate_ffi::cuda::sys::{CUdevice, CUdeviceptr, CUstream};
 use tidegate_ffi::units::{Class, PieceId, Step, TenantId, Units};
 use tidegate_ffi::wire::live::LiveRange;
 use tidegate_ffi::wire::message::{FromShim, Layout, LeaseRequest, Placed};
@@ -47,6 +48,8 @@ pub struct Tenant {
     row: usize,
     ranges: OnceBox<Ranges>,
     books: Mutex<Books>,
+    /// Places that were freed in stream order and may still be in use.
+    ordered: Mutex<Ordered<Passing>>,
     /// Held while pieces are held or let go of and the manager is told: the last word on a piece is
     /// what the books say.
     holding: Mutex<()>,
@@ -64,7 +67,12 @@ struct Books {
 struct ClassBooks {
     arena: Arena,
     live: Liveness<Context>,
+    /// The numbers of allocations that were asked for, by their starts.
+    numbers: BTreeMap<u64, u64>,
 }
+
+/// The driver counts its own allocations from below.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1 << 63);
 
 /// Why memory could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -102,6 +110,22 @@ impl Shortage {
     }
 }
 
+/// Behind the work that may still use a place.
+struct Passing {
+    /// Whose work it is: the mark ends with it.
+    context: Context,
+    mark: Mark,
+}
+
+impl Passing {
+    /// Behind the work that a stream has now.
+    fn after(stream: CUstream) -> Result<Self, DriverError> {
+        let context = driver::context_of(stream)?;
+        let _current = Current::make(context)?;
+        Ok(Self { context, mark: Mark::after(stream)? })
+    }
+}
+
 /// An allocation that an address belongs to.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
@@ -119,10 +143,11 @@ impl Tenant {
         let books = || ClassBooks {
             arena: Arena::new(layout.unit_bytes, layout.range_bytes),
             live: Liveness::default(),
+            numbers: BTreeMap::new(),
         };
         let books = Books { classes: [books(), books()], pieces: BTreeMap::new(), arriving: BTreeMap::new() };
         let (ranges, books, holding) = (OnceBox::new(), Mutex::new(books), Mutex::new(()));
-        Self { id, device, layout, row, ranges, books, holding }
+        Self { id, device, layout, row, ranges, books, ordered: Mutex::default(), holding }
     }
 
     /// The address ranges, reserved at the first allocation, when a context is current.
@@ -141,11 +166,103 @@ impl Tenant {
         owner: Context,
     ) -> Result<CUdeviceptr, Status> {
         let ranges = self.ranges()?;
-        let start = self.find_room(process, class, bytes, owner).map_err(|shortage| {
+        self.reclaim();
+        let start = match self.find_room(process, class, bytes, owner) {
+            // What was freed in stream order is free at last when its work has ended.
+            Err(_) if self.wait_for_ordered() => self.find_room(process, class, bytes, owner),
+            found => found,
+        };
+        let start = start.map_err(|shortage| {
             explain(bytes, class, &shortage);
             shortage.status()
         })?;
         Ok(ranges.address(class, start))
+    }
+
+    /// The same for work of `stream` alone, which may get what was freed in it at once.
+    pub fn allocate_in(
+        &self,
+        process: &Process,
+        stream: CUstream,
+        bytes: u64,
+        owner: Context,
+    ) -> Result<CUdeviceptr, Status> {
+        match self.again(process, stream, bytes, owner)? {
+            Some(start) => Ok(self.ranges()?.address(Class::Temporary, start)),
+            None => self.allocate(process, Class::Temporary, bytes, owner),
+        }
+    }
+
+    /// A place that was freed in `stream`, allocated again.
+    fn again(
+        &self,
+        process: &Process,
+        stream: CUstream,
+        bytes: u64,
+        owner: Context,
+    ) -> Result<Option<u64>, Status> {
+        let length = bytes.checked_next_multiple_of(ALIGNMENT).ok_or(Status::OUT_OF_MEMORY)?;
+        let Some(number) = driver::stream_number(stream) else { return Ok(None) };
+        // While it lives, no piece goes away.
+        let _pass = GATE.pass()?;
+        let Some(place) = self.ordered.lock().take_fitting(number, Class::Temporary, length) else {
+            return Ok(None);
+        };
+        if !self.books().classes[place.class.index()].arena.is_whole(place.start) {
+            // A switch came between: all work of before has ended.
+            self.free_places(vec![place]);
+            return Ok(None);
+        }
+        self.publish_birth(process, place.class, place.start, bytes, owner);
+        Ok(Some(place.start))
+    }
+
+    /// Frees the allocation that starts at `address` when the work of `stream` submitted before has
+    /// ended, and does not wait for that.
+    pub fn free_in(&self, process: &Process, stream: CUstream, address: CUdeviceptr) -> Result<(), Status> {
+        let (class, start) = self.find_range(address).ok_or(Status::INVALID_VALUE)?;
+        let mark = Passing::after(stream)?;
+        let dead = self.bury(process, class, start).ok_or(Status::INVALID_VALUE)?;
+        self.let_go(process, class, start, dead);
+        let length = self.books().classes[class.index()].arena.length(start).unwrap_or(0);
+        let stream = driver::stream_number(stream);
+        self.ordered.lock().add(Waiting { class, start, length, stream, mark });
+        self.reclaim();
+        Ok(())
+    }
+
+    /// Frees the places that were freed in stream order and are not in use any more.
+    pub fn reclaim(&self) {
+        let over = self.ordered.lock().take(|waiting| waiting.mark.mark.is_passed().unwrap_or(false));
+        self.free_places(over);
+    }
+
+    /// Waits until nothing that was freed in stream order is in use; false: there was nothing.
+    fn wait_for_ordered(&self) -> bool {
+        let all = self.ordered.lock().take(|_| true);
+        let were_any = !all.is_empty();
+        self.free_when_passed(all);
+        were_any
+    }
+
+    /// The same for what was freed in streams of a context that is about to end.
+    pub fn wait_for_ordered_of(&self, context: Context) {
+        let its = self.ordered.lock().take(|waiting| waiting.mark.context == context);
+        self.free_when_passed(its);
+    }
+
+    fn free_when_passed(&self, places: Vec<Waiting<Passing>>) {
+        let (over, lost): (Vec<_>, Vec<_>) =
+            places.into_iter().partition(|waiting| waiting.mark.mark.wait().is_ok());
+        self.free_places(over);
+        // The work failed, and its context with it: they are never free.
+        lost.into_iter().for_each(|waiting| self.ordered.lock().add(waiting));
+    }
+
+    fn free_places(&self, places: Vec<Waiting<Passing>>) {
+        for place in places {
+            self.books().classes[place.class.index()].arena.free(place.start);
+        }
     }
 
     fn find_room(
@@ -303,13 +420,39 @@ impl Tenant {
         let mut books = self.books();
         let live = &mut books.classes[class.index()].live;
         let dead = live.remove(start)?;
-        self.row(process).publish_live(class, live.live_bytes());
+        let live_bytes = live.live_bytes();
+        books.classes[class.index()].numbers.remove(&start);
+        self.row(process).publish_live(class, live_bytes);
         Some(dead)
     }
 
     /// Whether an address lies in one of the tenant's ranges.
     pub fn has(&self, address: CUdeviceptr) -> bool {
         self.find_range(address).is_some()
+    }
+
+    /// A number that no other allocation of the process has, nor had: the same as often as it is asked
+    /// for, for the allocation that starts at an address.
+    pub fn number_of(&self, start: CUdeviceptr) -> Option<u64> {
+        let (class, at) = self.find_range(start)?;
+        let mut books = self.books();
+        let books = &mut books.classes[class.index()];
+        books.live.containing(at)?;
+        Some(*books.numbers.entry(at).or_insert_with(|| NEXT_NUMBER.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    /// Whether a device may use the tenant's memory.
+    pub fn is_for(&self, device: CUdevice) -> bool {
+        self.ranges.get().map_or(device == self.device, |ranges| ranges.is_for(device))
+    }
+
+    /// From now on these devices may use the tenant's memory too, and no others.
+    pub fn share_with(&self, peers: BTreeSet<CUdevice>) -> Result<(), DriverError> {
+        match self.ranges.get() {
+            Some(ranges) => ranges.share_with(peers),
+            None if peers.is_empty() => Ok(()),
+            None => self.ranges()?.share_with(peers),
+        }
     }
 
     /// The live allocation that an address belongs to.
@@ -416,6 +559,7 @@ impl Tenant {
     /// Gives back the pieces that no allocation touches. Their slots are free for other pieces
     /// only when the manager has been told: a lease for them must not come before that.
     pub fn give_back_idle(&self, process: &Process) -> Result<(), DriverError> {
+        self.reclaim();
         let idle = self.books().start_leaving();
         let mut outcome = Ok(());
         let (gone, kept): (Vec<Placed>, Vec<Placed>) = idle.into_iter().partition(|placed| {

@@ -24,7 +24,7 @@ build() {
 copy() {
     rm -rf "$kit" "$kit.tar.gz"
     mkdir -p "$kit/bin/examples" "$kit/bin/grounds"
-    cp "$release"/{tidegate,libtidegate.so,libsoftgpu_cuda.so,libtrain_digits_kernels.so} "$kit/bin/"
+    cp "$release"/{tidegate,libtidegate.so,libsoftgpu_cuda.so,libsoftgpu_cudart.so,libtrain_digits_kernels.so} "$kit/bin/"
     cp "$release/examples/train_digits" "$kit/bin/examples/"
     cp "$conformance" "$kit/bin/conformance"
     rustc --edition=2024 --crate-type=cdylib -Copt-level=2 --crate-name=kernels \

@@ -1,4 +1,5 @@
-//! The tests' C programs: compiled by the system's compiler and linked with the software driver.
+//! The tests' C programs: compiled by the system's compiler and linked with the software driver or the
+//! runtime on top of it.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::path::{Path, PathBuf};
@@ -19,6 +20,11 @@ impl Compiler {
     /// The executable made of `tests/programs/NAME.c`.
     pub fn compile(&self, name: &str) -> PathBuf {
         self.make(name, name, &["-lcuda", "-ldl"])
+    }
+
+    /// The executable made of `tests/programs/NAME.c`, a program of the runtime.
+    pub fn compile_for_runtime(&self, name: &str) -> PathBuf {
+        self.make(name, name, &["-lcudart", "-ldl"])
     }
 
     /// The module image made of `tests/programs/NAME.c`: a library with kernels.

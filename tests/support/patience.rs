@@ -83,8 +83,9 @@ pub fn finish(program: Child) -> Output {
     finish_within(PATIENCE, program)
 }
 
+/// Waits for the end of a program that has much to do.
 #[track_caller]
-fn finish_within(patience: Duration, program: Child) -> Output {
+pub fn finish_within(patience: Duration, program: Child) -> Output {
     let process = program.id() as i32;
     match within(patience, move || program.wait_with_output()) {
         Ok(output) => output.unwrap(),

@@ -9,7 +9,7 @@
 
 #![expect(non_snake_case, reason = "the driver's own parameter names")]
 
-use cudarc::driver::sys::*;
+use super::sys::*;
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
 
 /// What the shim does with a driver function that a program calls.
@@ -39,7 +39,7 @@ pub struct Function {
 
 /// Calls `$callback!` with every row: `kind [older] name(parameter: type, …);`.
 ///
-/// Expand it where the driver's types are in scope: `use cudarc::driver::sys::*` and
+/// Expand it where the driver's types are in scope: `use tidegate_ffi::cuda::sys::*` and
 /// `use std::ffi::*`.
 #[macro_export]
 macro_rules! driver_functions {
@@ -51,7 +51,7 @@ macro_rules! driver_functions {
         hooked [older] cuGetProcAddress(symbol: *const c_char, pfn: *mut *mut c_void, cudaVersion: c_int, flags: cuuint64_t);
         hooked cuGetProcAddress_v2(symbol: *const c_char, pfn: *mut *mut c_void, cudaVersion: c_int, flags: cuuint64_t, symbolStatus: *mut CUdriverProcAddressQueryResult);
         hooked cuDeviceTotalMem_v2(bytes: *mut usize, dev: CUdevice);
-        hooked cuDeviceGetAttribute(pi: *mut c_int, attrib: CUdevice_attribute, dev: CUdevice);
+        hooked cuDeviceGetAttribute(pi: *mut c_int, attrib: DeviceAttribute, dev: CUdevice);
         hooked cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
         hooked cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice);
         hooked [older] cuCtxCreate(pctx: *mut CUcontext, flags: c_uint, dev: CUdevice);
@@ -64,14 +64,51 @@ macro_rules! driver_functions {
         hooked [older] cuDevicePrimaryCtxRelease(dev: CUdevice);
         hooked cuDevicePrimaryCtxReset_v2(dev: CUdevice);
         hooked [older] cuDevicePrimaryCtxReset(dev: CUdevice);
+        hooked cuCtxAttach(pctx: *mut CUcontext, flags: c_uint);
+        hooked cuCtxDetach(ctx: CUcontext);
+        hooked cuCtxEnablePeerAccess(peerContext: CUcontext, Flags: c_uint);
+        hooked cuCtxDisablePeerAccess(peerContext: CUcontext);
+        hooked cuGreenCtxCreate(phCtx: *mut CUgreenCtx, desc: CUdevResourceDesc, dev: CUdevice, flags: c_uint);
+        hooked cuGreenCtxDestroy(hCtx: CUgreenCtx);
+        hooked cuCtxFromGreenCtx(pContext: *mut CUcontext, hCtx: CUgreenCtx);
         hooked cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize);
         hooked cuMemAllocPitch_v2(dptr: *mut CUdeviceptr, pPitch: *mut usize, WidthInBytes: usize, Height: usize, ElementSizeBytes: c_uint);
         hooked cuMemFree_v2(dptr: CUdeviceptr);
         hooked cuMemAllocManaged(dptr: *mut CUdeviceptr, bytesize: usize, flags: c_uint);
         hooked cuLibraryGetManaged(dptr: *mut CUdeviceptr, bytes: *mut usize, library: CUlibrary, name: *const c_char);
+        hooked cuMemAllocAsync(dptr: *mut CUdeviceptr, bytesize: usize, hStream: CUstream) and cuMemAllocAsync_ptsz;
+        hooked cuMemAllocFromPoolAsync(dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, hStream: CUstream) and cuMemAllocFromPoolAsync_ptsz;
+        hooked cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) and cuMemFreeAsync_ptsz;
+        hooked cuMemPoolCreate(pool: *mut CUmemoryPool, poolProps: *const CUmemPoolProps);
+        hooked cuMemPoolDestroy(pool: CUmemoryPool);
+        hooked cuMemPoolTrimTo(pool: CUmemoryPool, minBytesToKeep: usize);
+        hooked cuMemPoolSetAttribute(pool: CUmemoryPool, attr: CUmemPool_attribute, value: *mut c_void);
+        hooked cuMemPoolGetAttribute(pool: CUmemoryPool, attr: CUmemPool_attribute, value: *mut c_void);
+        hooked cuMemPoolSetAccess(pool: CUmemoryPool, map: *const CUmemAccessDesc, count: usize);
+        hooked cuMemPoolGetAccess(flags: *mut CUmemAccess_flags, memPool: CUmemoryPool, location: *mut CUmemLocation);
+        hooked cuDeviceGetDefaultMemPool(pool_out: *mut CUmemoryPool, dev: CUdevice);
+        hooked cuDeviceGetMemPool(pool: *mut CUmemoryPool, dev: CUdevice);
+        hooked cuDeviceSetMemPool(dev: CUdevice, pool: CUmemoryPool);
+        hooked cuMemGetDefaultMemPool(pool_out: *mut CUmemoryPool, location: *mut CUmemLocation, type_: CUmemAllocationType);
+        hooked cuMemGetMemPool(pool: *mut CUmemoryPool, location: *mut CUmemLocation, type_: CUmemAllocationType);
+        hooked cuMemSetMemPool(location: *mut CUmemLocation, type_: CUmemAllocationType, pool: CUmemoryPool);
+        hooked [older] cuGraphExecUpdate(hGraphExec: CUgraphExec, hGraph: CUgraph, hErrorNode_out: *mut CUgraphNode, updateResult_out: *mut CUgraphExecUpdateResult);
+        hooked cuGraphExecUpdate_v2(hGraphExec: CUgraphExec, hGraph: CUgraph, resultInfo: *mut CUgraphExecUpdateResultInfo);
+        hooked cuGraphClone(phGraphClone: *mut CUgraph, originalGraph: CUgraph);
+        hooked cuGraphAddChildGraphNode(phGraphNode: *mut CUgraphNode, hGraph: CUgraph, dependencies: *const CUgraphNode, numDependencies: usize, childGraph: CUgraph);
+        hooked cuGraphAddMemAllocNode(phGraphNode: *mut CUgraphNode, hGraph: CUgraph, dependencies: *const CUgraphNode, numDependencies: usize, nodeParams: *mut CUDA_MEM_ALLOC_NODE_PARAMS);
+        hooked cuGraphAddMemFreeNode(phGraphNode: *mut CUgraphNode, hGraph: CUgraph, dependencies: *const CUgraphNode, numDependencies: usize, dptr: CUdeviceptr);
+        hooked [older] cuGraphAddNode(phGraphNode: *mut CUgraphNode, hGraph: CUgraph, dependencies: *const CUgraphNode, numDependencies: usize, nodeParams: *mut CUgraphNodeParams);
+        hooked cuGraphAddNode_v2(phGraphNode: *mut CUgraphNode, hGraph: CUgraph, dependencies: *const CUgraphNode, dependencyData: *const CUgraphEdgeData, numDependencies: usize, nodeParams: *mut CUgraphNodeParams);
+        hooked [newer] cuGraphAddNode_v3(phGraphNode: *mut CUgraphNode, hGraph: CUgraph, dependencies: *const CUgraphNode, dependencyData: *const CUgraphEdgeData, numDependencies: usize, nodeParams: *mut CUgraphNodeParams);
+        hooked cuGraphMemFreeNodeGetParams(hNode: CUgraphNode, dptr_out: *mut CUdeviceptr);
+        hooked cuGraphDestroy(hGraph: CUgraph);
+        hooked cuGraphExecDestroy(hGraphExec: CUgraphExec);
         hooked cuMemGetAddressRange_v2(pbase: *mut CUdeviceptr, psize: *mut usize, dptr: CUdeviceptr);
-        hooked cuPointerGetAttribute(data: *mut c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr);
-        hooked cuPointerGetAttributes(numAttributes: c_uint, attributes: *mut CUpointer_attribute, data: *mut *mut c_void, ptr: CUdeviceptr);
+        hooked cuPointerGetAttribute(data: *mut c_void, attribute: PointerAttribute, ptr: CUdeviceptr);
+        hooked cuPointerGetAttributes(numAttributes: c_uint, attributes: *mut PointerAttribute, data: *mut *mut c_void, ptr: CUdeviceptr);
+        hooked cuPointerSetAttribute(value: *const c_void, attribute: PointerAttribute, ptr: CUdeviceptr);
+        hooked cuMemGetAccess(flags: *mut c_ulonglong, location: *const CUmemLocation, ptr: CUdeviceptr);
         hooked [older] cuStreamBeginCapture(hStream: CUstream) and cuStreamBeginCapture_ptsz;
         hooked cuStreamBeginCapture_v2(hStream: CUstream, mode: CUstreamCaptureMode) and cuStreamBeginCapture_v2_ptsz;
         hooked cuStreamBeginCaptureToGraph(hStream: CUstream, hGraph: CUgraph, dependencies: *const CUgraphNode, dependencyData: *const CUgraphEdgeData, numDependencies: usize, mode: CUstreamCaptureMode) and cuStreamBeginCaptureToGraph_ptsz;
@@ -165,19 +202,16 @@ macro_rules! driver_functions {
         counted cuLibraryGetUnifiedFunction(fptr: *mut *mut c_void, library: CUlibrary, symbol: *const c_char);
         counted cuKernelGetFunction(pFunc: *mut CUfunction, kernel: CUkernel);
         counted cuFuncLoad(function: CUfunction);
-        counted [older] cuGraphInstantiate(phGraphExec: *mut CUgraphExec, hGraph: CUgraph, phErrorNode: *mut CUgraphNode, logBuffer: *mut c_char, bufferSize: usize);
-        counted [older] cuGraphInstantiate_v2(phGraphExec: *mut CUgraphExec, hGraph: CUgraph, phErrorNode: *mut CUgraphNode, logBuffer: *mut c_char, bufferSize: usize);
-        counted cuGraphInstantiateWithFlags(phGraphExec: *mut CUgraphExec, hGraph: CUgraph, flags: c_ulonglong);
-        counted cuGraphInstantiateWithParams(phGraphExec: *mut CUgraphExec, hGraph: CUgraph, instantiateParams: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) and cuGraphInstantiateWithParams_ptsz;
+        hooked [older] cuGraphInstantiate(phGraphExec: *mut CUgraphExec, hGraph: CUgraph, phErrorNode: *mut CUgraphNode, logBuffer: *mut c_char, bufferSize: usize);
+        hooked [older] cuGraphInstantiate_v2(phGraphExec: *mut CUgraphExec, hGraph: CUgraph, phErrorNode: *mut CUgraphNode, logBuffer: *mut c_char, bufferSize: usize);
+        hooked cuGraphInstantiateWithFlags(phGraphExec: *mut CUgraphExec, hGraph: CUgraph, flags: c_ulonglong);
+        hooked cuGraphInstantiateWithParams(phGraphExec: *mut CUgraphExec, hGraph: CUgraph, instantiateParams: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) and cuGraphInstantiateWithParams_ptsz;
         counted cuArrayCreate_v2(pHandle: *mut CUarray, pAllocateArray: *const CUDA_ARRAY_DESCRIPTOR);
         counted cuArray3DCreate_v2(pHandle: *mut CUarray, pAllocateArray: *const CUDA_ARRAY3D_DESCRIPTOR);
         counted cuMipmappedArrayCreate(pHandle: *mut CUmipmappedArray, pMipmappedArrayDesc: *const CUDA_ARRAY3D_DESCRIPTOR, numMipmapLevels: c_uint);
         counted cuCtxSetLimit(limit: CUlimit, value: usize);
 
         // Refused for now, by name: ways to get or share memory that would go past the ledger.
-        refused cuMemAllocAsync(dptr: *mut CUdeviceptr, bytesize: usize, hStream: CUstream) and cuMemAllocAsync_ptsz;
-        refused cuMemAllocFromPoolAsync(dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, hStream: CUstream) and cuMemAllocFromPoolAsync_ptsz;
-        refused cuMemPoolCreate(pool: *mut CUmemoryPool, poolProps: *const CUmemPoolProps);
         refused cuMemPoolImportFromShareableHandle(pool_out: *mut CUmemoryPool, handle: *mut c_void, handleType: CUmemAllocationHandleType, flags: c_ulonglong);
         refused cuMemCreate(handle: *mut CUmemGenericAllocationHandle, size: usize, prop: *const CUmemAllocationProp, flags: c_ulonglong);
         refused cuMemImportFromShareableHandle(handle: *mut CUmemGenericAllocationHandle, osHandle: *mut c_void, shHandleType: CUmemAllocationHandleType);
@@ -188,8 +222,6 @@ macro_rules! driver_functions {
         refused cuIpcGetMemHandle(pHandle: *mut CUipcMemHandle, dptr: CUdeviceptr);
         refused cuIpcOpenMemHandle_v2(pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, Flags: c_uint);
         refused cuImportExternalMemory(extMem_out: *mut CUexternalMemory, memHandleDesc: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC);
-        refused cuGraphAddMemAllocNode(phGraphNode: *mut CUgraphNode, hGraph: CUgraph, dependencies: *const CUgraphNode, numDependencies: usize, nodeParams: *mut CUDA_MEM_ALLOC_NODE_PARAMS);
-        refused cuGreenCtxCreate(phCtx: *mut CUgreenCtx, desc: CUdevResourceDesc, dev: CUdevice, flags: c_uint);
         refused cuMulticastCreate(mcHandle: *mut CUmemGenericAllocationHandle, prop: *const CUmulticastObjectProp);
         refused cuGraphicsMapResources(count: c_uint, resources: *mut CUgraphicsResource, hStream: CUstream) and cuGraphicsMapResources_ptsz;
 
@@ -217,6 +249,10 @@ macro_rules! driver_functions {
         passes cuStreamCreate(phStream: *mut CUstream, Flags: c_uint);
         passes cuStreamDestroy_v2(hStream: CUstream);
         passes cuStreamSynchronize(hStream: CUstream) and cuStreamSynchronize_ptsz;
+        passes cuStreamGetId(hStream: CUstream, streamId: *mut c_ulonglong);
+        passes cuStreamGetCtx(hStream: CUstream, pctx: *mut CUcontext);
+        passes [older] cuStreamGetCaptureInfo_v2(hStream: CUstream, captureStatus_out: *mut CUstreamCaptureStatus, id_out: *mut cuuint64_t, graph_out: *mut CUgraph, dependencies_out: *mut *const CUgraphNode, numDependencies_out: *mut usize);
+        passes cuGraphAddEmptyNode(phGraphNode: *mut CUgraphNode, hGraph: CUgraph, dependencies: *const CUgraphNode, numDependencies: usize);
         passes cuStreamIsCapturing(hStream: CUstream, captureStatus: *mut CUstreamCaptureStatus) and cuStreamIsCapturing_ptsz;
         passes cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode);
         passes cuMemAddressReserve(ptr: *mut CUdeviceptr, size: usize, alignment: usize, addr: CUdeviceptr, flags: c_ulonglong);
@@ -226,7 +262,6 @@ macro_rules! driver_functions {
         passes cuMemRelease(handle: CUmemGenericAllocationHandle);
         passes cuMemSetAccess(ptr: CUdeviceptr, size: usize, desc: *const CUmemAccessDesc, count: usize);
         passes cuMemGetAllocationGranularity(granularity: *mut usize, prop: *const CUmemAllocationProp, option: CUmemAllocationGranularity_flags);
-        passes cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) and cuMemFreeAsync_ptsz;
         passes cuMemHostAlloc(pp: *mut *mut c_void, bytesize: usize, Flags: c_uint);
         passes cuMemFreeHost(p: *mut c_void);
         passes cuMemHostRegister_v2(p: *mut c_void, bytesize: usize, Flags: c_uint);
@@ -257,12 +292,9 @@ macro_rules! driver_names {
             cuTexRefSetAddress2D cuTexRefSetAddress2D_v2
         }
 
-        // Refused: memory pools, until stream-ordered memory is ours.
+        // Refused: a pool's memory in another process. A pool of ours has no memory of its own.
         refused {
-            cuDeviceGetDefaultMemPool cuDeviceGetMemPool cuDeviceSetMemPool cuMemGetDefaultMemPool
-            cuMemGetMemPool cuMemPoolDestroy cuMemPoolExportPointer cuMemPoolExportToShareableHandle
-            cuMemPoolGetAccess cuMemPoolGetAttribute cuMemPoolImportPointer cuMemPoolSetAccess
-            cuMemPoolSetAttribute cuMemPoolTrimTo cuMemSetMemPool
+            cuMemPoolExportPointer cuMemPoolExportToShareableHandle cuMemPoolImportPointer
         }
 
         // Refused: gets memory that the ledger does not know, or lets others at memory that moves: graphics,
@@ -270,7 +302,7 @@ macro_rules! driver_names {
         refused {
             cuEGLStreamConsumerAcquireFrame cuEGLStreamProducerPresentFrame cuGLCtxCreate
             cuGLCtxCreate_v2 cuGLMapBufferObjectAsync_v2 cuGLMapBufferObjectAsync_v2_ptsz
-            cuGLMapBufferObject_v2 cuGLMapBufferObject_v2_ptds cuGraphAddMemFreeNode
+            cuGLMapBufferObject_v2 cuGLMapBufferObject_v2_ptds
             cuGraphicsResourceGetMappedEglFrame cuGraphicsResourceGetMappedMipmappedArray
             cuGraphicsResourceGetMappedPointer_v2 cuGraphicsSubResourceGetMappedArray
             cuIpcCloseMemHandle cuIpcOpenMemHandle cuLogicalEndpointAddDevice cuLogicalEndpointBindAddr
@@ -304,15 +336,14 @@ macro_rules! driver_names {
         }
 
         // Passes: contexts that exist already, their settings and what is asked of them. A context is made and
-        // ended by hooked functions only; what the deprecated `cuCtxDetach` leaves behind is freed at the end.
+        // ended by hooked functions only.
         passes {
-            cuCtxAttach cuCtxDetach cuCtxDisablePeerAccess cuCtxEnablePeerAccess cuCtxFromGreenCtx
             cuCtxGetApiVersion cuCtxGetCacheConfig cuCtxGetDevResource cuCtxGetDevice_v2
             cuCtxGetExecAffinity cuCtxGetFlags cuCtxGetId cuCtxGetLimit cuCtxGetSharedMemConfig
             cuCtxGetStreamPriorityRange cuCtxPopCurrent cuCtxPushCurrent cuCtxResetPersistingL2Cache
             cuCtxSetCacheConfig cuCtxSetFlags cuCtxSetSharedMemConfig cuCtxSynchronize_v2 cuCtxWaitEvent
             cuDevResourceGenerateDesc cuDevSmResourceSplit cuDevSmResourceSplitByCount
-            cuDevicePrimaryCtxSetFlags cuDevicePrimaryCtxSetFlags_v2 cuGreenCtxDestroy
+            cuDevicePrimaryCtxSetFlags cuDevicePrimaryCtxSetFlags_v2
             cuGreenCtxGetDevResource cuGreenCtxGetId cuGreenCtxRecordEvent cuGreenCtxStreamCreate
             cuGreenCtxWaitEvent cuSubgridCreate cuSubgridWorkerGridCreate cuSubgridWorksetCreate
         }
@@ -342,11 +373,10 @@ macro_rules! driver_names {
             cuLaunchHostFunc_v2_ptsz cuStreamAddCallback cuStreamAddCallback_ptsz cuStreamAttachMemAsync
             cuStreamAttachMemAsync_ptsz cuStreamCopyAttributes cuStreamCopyAttributes_ptsz
             cuStreamCreateWithPriority cuStreamDestroy cuStreamGetAttribute cuStreamGetAttribute_ptsz
-            cuStreamGetCaptureInfo cuStreamGetCaptureInfo_ptsz cuStreamGetCaptureInfo_v2
-            cuStreamGetCaptureInfo_v2_ptsz cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo_v3_ptsz
-            cuStreamGetCtx cuStreamGetCtx_ptsz cuStreamGetCtx_v2 cuStreamGetCtx_v2_ptsz
+            cuStreamGetCaptureInfo cuStreamGetCaptureInfo_ptsz cuStreamGetCaptureInfo_v2_ptsz cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo_v3_ptsz
+            cuStreamGetCtx_ptsz cuStreamGetCtx_v2 cuStreamGetCtx_v2_ptsz
             cuStreamGetDevResource cuStreamGetDevResource_ptsz cuStreamGetDevice cuStreamGetDevice_ptsz
-            cuStreamGetFlags cuStreamGetFlags_ptsz cuStreamGetGreenCtx cuStreamGetId cuStreamGetId_ptsz
+            cuStreamGetFlags cuStreamGetFlags_ptsz cuStreamGetGreenCtx cuStreamGetId_ptsz
             cuStreamGetPriority cuStreamGetPriority_ptsz cuStreamQuery cuStreamQuery_ptsz
             cuStreamSetAttribute cuStreamSetAttribute_ptsz cuStreamUpdateCaptureDependencies
             cuStreamUpdateCaptureDependencies_ptsz cuStreamUpdateCaptureDependencies_v2
@@ -355,29 +385,29 @@ macro_rules! driver_names {
 
         // Passes: graphs are plans; memory is taken when they are instantiated, work is submitted when launched.
         passes {
-            cuGraphAddBatchMemOpNode cuGraphAddChildGraphNode cuGraphAddDependencies
-            cuGraphAddDependencies_v2 cuGraphAddEmptyNode cuGraphAddEventRecordNode
+            cuGraphAddBatchMemOpNode cuGraphAddDependencies
+            cuGraphAddDependencies_v2 cuGraphAddEventRecordNode
             cuGraphAddEventWaitNode cuGraphAddExternalSemaphoresSignalNode
             cuGraphAddExternalSemaphoresWaitNode cuGraphAddHostNode cuGraphAddKernelNode
-            cuGraphAddKernelNode_v2 cuGraphAddMemcpyNode cuGraphAddMemsetNode cuGraphAddNode
-            cuGraphAddNode_v2 cuGraphAddNode_v3 cuGraphBatchMemOpNodeGetParams
-            cuGraphBatchMemOpNodeSetParams cuGraphChildGraphNodeGetGraph cuGraphClone
-            cuGraphConditionalHandleCreate cuGraphCreate cuGraphDebugDotPrint cuGraphDestroy
+            cuGraphAddKernelNode_v2 cuGraphAddMemcpyNode cuGraphAddMemsetNode
+            cuGraphBatchMemOpNodeGetParams
+            cuGraphBatchMemOpNodeSetParams cuGraphChildGraphNodeGetGraph
+            cuGraphConditionalHandleCreate cuGraphCreate cuGraphDebugDotPrint
             cuGraphDestroyNode cuGraphEventRecordNodeGetEvent cuGraphEventRecordNodeSetEvent
             cuGraphEventWaitNodeGetEvent cuGraphEventWaitNodeSetEvent cuGraphExecBatchMemOpNodeSetParams
-            cuGraphExecChildGraphNodeSetParams cuGraphExecDestroy cuGraphExecEventRecordNodeSetEvent
+            cuGraphExecChildGraphNodeSetParams cuGraphExecEventRecordNodeSetEvent
             cuGraphExecEventWaitNodeSetEvent cuGraphExecExternalSemaphoresSignalNodeSetParams
             cuGraphExecExternalSemaphoresWaitNodeSetParams cuGraphExecGetFlags cuGraphExecGetId
             cuGraphExecHostNodeSetParams cuGraphExecKernelNodeSetParams
             cuGraphExecKernelNodeSetParams_v2 cuGraphExecMemcpyNodeSetParams
-            cuGraphExecMemsetNodeSetParams cuGraphExecNodeSetParams cuGraphExecUpdate
-            cuGraphExecUpdate_v2 cuGraphExternalSemaphoresSignalNodeGetParams
+            cuGraphExecMemsetNodeSetParams cuGraphExecNodeSetParams
+            cuGraphExternalSemaphoresSignalNodeGetParams
             cuGraphExternalSemaphoresSignalNodeSetParams cuGraphExternalSemaphoresWaitNodeGetParams
             cuGraphExternalSemaphoresWaitNodeSetParams cuGraphGetEdges cuGraphGetEdges_v2 cuGraphGetId
             cuGraphGetNodes cuGraphGetRootNodes cuGraphHostNodeGetParams cuGraphHostNodeSetParams
             cuGraphKernelNodeCopyAttributes cuGraphKernelNodeGetAttribute cuGraphKernelNodeGetParams
             cuGraphKernelNodeGetParams_v2 cuGraphKernelNodeSetAttribute cuGraphKernelNodeSetParams
-            cuGraphKernelNodeSetParams_v2 cuGraphMemAllocNodeGetParams cuGraphMemFreeNodeGetParams
+            cuGraphKernelNodeSetParams_v2 cuGraphMemAllocNodeGetParams
             cuGraphMemcpyNodeGetParams cuGraphMemcpyNodeSetParams cuGraphMemsetNodeGetParams
             cuGraphMemsetNodeSetParams cuGraphNodeFindInClone cuGraphNodeGetContainingGraph
             cuGraphNodeGetDependencies cuGraphNodeGetDependencies_v2 cuGraphNodeGetDependentNodes
@@ -390,10 +420,10 @@ macro_rules! driver_names {
 
         // Passes: the host's own memory, and questions about addresses that are not ours to answer.
         passes {
-            cuMemAdvise cuMemAdvise_v2 cuMemAllocHost cuMemAllocHost_v2 cuMemGetAccess
+            cuMemAdvise cuMemAdvise_v2 cuMemAllocHost cuMemAllocHost_v2
             cuMemGetAllocationPropertiesFromHandle cuMemGetInfo cuMemGetLocationInfo
             cuMemHostGetDevicePointer_v2 cuMemHostGetFlags cuMemHostRegister cuMemRangeGetAttribute
-            cuMemRangeGetAttributes cuMulticastGetGranularity cuMulticastUnbind cuPointerSetAttribute
+            cuMemRangeGetAttributes cuMulticastGetGranularity cuMulticastUnbind
         }
 
         // Passes: arrays and textures that exist already.
@@ -464,7 +494,7 @@ macro_rules! kind {
 
 macro_rules! check_against_header {
     ([] $name:ident ($($arg:ident : $type:ty),* $(,)?)) => {
-        const _: unsafe fn($($type),*) -> CUresult = cudarc::driver::sys::$name;
+        const _: unsafe fn($($type),*) -> CUresult = sys::$name;
     };
     ([$tag:ident] $name:ident $parameters:tt) => {};
 }
@@ -492,7 +522,12 @@ macro_rules! signatures {
             $( signature!($name $parameters); $( signature!($twin $parameters); )? )*
         }
 
-        $( check_against_header!([$($tag)?] $name $parameters); )*
+        /// The header's functions have the table's types. (Its own enums stand where we have numbers.)
+        mod header {
+            use super::*;
+            use cudarc::driver::sys::{self, CUdevice_attribute as DeviceAttribute, CUpointer_attribute as PointerAttribute};
+            $( check_against_header!([$($tag)?] $name $parameters); )*
+        }
     };
 }
 

@@ -290,9 +290,7 @@ impl Scheduler {
     fn behind(&self, id: JobId) -> Option<JobId> {
         let gpus = self.gpus_of(id);
         let in_the_way = self.tenants.values().filter(|tenant| gpus.contains(&tenant.gpu)).map(|t| t.job);
-        in_the_way
-            .filter(|job| *job != id)
-            .find(|job| self.jobs.get(job).is_some_and(Job::cannot_be_stopped))
+        in_the_way.filter(|job| *job != id).find(|job| self.jobs.get(job).is_some_and(Job::cannot_be_stopped))
     }
 
     /// The jobs that wait: first those that wait for their turn, in order, then those that wait

@@ -61,6 +61,38 @@ impl<T: Copy> Filled<'_, T> {
     }
 }
 
+/// What the program passes by its address: not null.
+pub struct In<'a, T> {
+    place: *const T,
+    lives: PhantomData<&'a T>,
+}
+
+impl<T> In<'_, T> {
+    /// Reads it as an `As`: `T`, or its beginning, in plain numbers. (Of the driver's enums a program
+    /// may know values that our header does not have.)
+    pub fn read<As: Copy>(&self) -> As {
+        // SAFETY: not null, and by the driver's manual a `T` lies there; the caller names a type that
+        // is laid out like its beginning.
+        unsafe { self.place.cast::<As>().read() }
+    }
+}
+
+impl<'a, T> Argument<*const T> for In<'a, T> {
+    unsafe fn from_c(argument: *const T) -> Result<Self, Status> {
+        if argument.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        Ok(Self { place: argument, lives: PhantomData })
+    }
+}
+
+impl<'a, T> Argument<*mut T> for In<'a, T> {
+    unsafe fn from_c(argument: *mut T) -> Result<Self, Status> {
+        // SAFETY: the caller's promise.
+        unsafe { Self::from_c(argument.cast_const()) }
+    }
+}
+
 /// A hook's parameter, made of a C argument.
 pub trait Argument<C>: Sized {
     /// Checks and converts the argument.

@@ -1,8 +1,10 @@
 //! Stream capture: while one is under way the gate does not close, because draining would
 //! disturb it, and what it records is not submitted yet.
 
-use super::abi::Real;
+use super::abi::{Out, Real};
+use crate::driver;
 use crate::gate::GATE;
+use crate::graphs::User;
 use crate::process::Process;
 use crate::status::Answer;
 use std::ffi::c_void;
@@ -58,9 +60,22 @@ fn begin_any(process: &'static Process, real: Real<'_>, stream: CUstream) -> Ans
     Ok(())
 }
 
-/// `cuStreamEndCapture`: also a capture that failed has ended.
-pub fn end(process: &'static Process, real: Real<'_>, stream: CUstream, _graph: *mut CUgraph) -> Answer {
+/// `cuStreamEndCapture`: also a capture that failed has ended. What it allocated is the graph's.
+pub fn end(
+    process: &'static Process,
+    real: Real<'_>,
+    stream: CUstream,
+    graph: Option<Out<'_, CUgraph>>,
+) -> Answer {
+    let capture = (!process.graphs.is_empty()).then(|| driver::capture_number(stream).ok()).flatten();
+    let graph = graph.map(|graph| graph.preset(std::ptr::null_mut()));
     let ended = real();
     process.captures.ended(stream.addr());
+    if let Some(capture) = capture.map(User::Capture) {
+        if let (Ok(()), Some(graph)) = (ended, graph) {
+            process.graphs.share(capture, User::Graph(graph.get().addr()));
+        }
+        super::graph::end(process, capture);
+    }
     ended
 }

@@ -1,7 +1,7 @@
 //! Contexts: a GPU is attached before its first one; what was allocated in one dies with it.
 
 use super::abi::{Out, Real};
-use super::room;
+use super::{peer, room};
 use crate::driver::Context;
 use crate::process::Process;
 use crate::status::{Answer, Status};
@@ -84,7 +84,31 @@ fn made(
 pub fn destroy(process: &'static Process, real: Real<'_>, context: CUcontext) -> Answer {
     let context = Context(context);
     process.contexts.forget(context);
+    wait_for_ordered(process, context);
     real()?;
+    free_all_of(process, context);
+    Ok(())
+}
+
+/// `cuCtxAttach`: the current context needs one `cuCtxDetach` more to end.
+pub fn attach(
+    process: &'static Process,
+    real: Real<'_>,
+    context: Out<'_, CUcontext>,
+    _flags: c_uint,
+) -> Answer {
+    let context = context.preset(std::ptr::null_mut());
+    real()?;
+    process.contexts.attached(Context(context.get()));
+    Ok(())
+}
+
+/// `cuCtxDetach`: the last one ends the context.
+pub fn detach(process: &'static Process, real: Real<'_>, context: CUcontext) -> Answer {
+    let context = Context(context);
+    let Some(device) = process.contexts.detach(context) else { return real() };
+    wait_for_ordered(process, context);
+    real().inspect_err(|_| process.contexts.created(context, device))?;
     free_all_of(process, context);
     Ok(())
 }
@@ -92,6 +116,7 @@ pub fn destroy(process: &'static Process, real: Real<'_>, context: CUcontext) ->
 /// `cuDevicePrimaryCtxRelease_v2`: the last release ends the context.
 pub fn release_primary(process: &'static Process, real: Real<'_>, device: CUdevice) -> Answer {
     let ended = process.contexts.release_primary(device);
+    ended.into_iter().for_each(|context| wait_for_ordered(process, context));
     real()?;
     if let Some(context) = ended {
         free_all_of(process, context);
@@ -101,13 +126,23 @@ pub fn release_primary(process: &'static Process, real: Real<'_>, device: CUdevi
 
 /// `cuDevicePrimaryCtxReset_v2`: the context is emptied, but those who retain it keep it.
 pub fn reset_primary(process: &'static Process, real: Real<'_>, device: CUdevice) -> Answer {
+    let primary = process.contexts.primary(device);
+    primary.into_iter().for_each(|context| wait_for_ordered(process, context));
     real()?;
-    if let Some(context) = process.contexts.primary(device) {
+    if let Some(context) = primary {
+        process.contexts.part_from_all(context);
         free_all_of(process, context);
     }
     Ok(())
 }
 
+/// What was freed in stream order is free before the context's events end with it.
+fn wait_for_ordered(process: &Process, context: Context) {
+    process.tenants.all().iter().for_each(|tenant| tenant.wait_for_ordered_of(context));
+}
+
 fn free_all_of(process: &Process, context: Context) {
+    // What it shared with contexts of other devices it shares no more.
+    let _ = peer::renew(process);
     process.tenants.all().iter().for_each(|tenant| tenant.free_all_of(process, context));
 }

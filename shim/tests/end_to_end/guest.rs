@@ -212,8 +212,7 @@ fn carry_out(driver: &Driver, words: &[&str], numbers: &[u64]) -> Result<String,
             return Ok(format!("{first} {second}"));
         }
         ("attribute", [attribute, address]) => {
-            // SAFETY: the tests name attributes that exist.
-            let attribute = unsafe { std::mem::transmute::<u32, CUpointer_attribute>(*attribute as u32) };
+            let attribute = PointerAttribute(*attribute as u32);
             call!(driver, cuPointerGetAttribute((&raw mut first).cast(), attribute, *address))?;
             return Ok(first.to_string());
         }

@@ -57,6 +57,8 @@ plain!(
     sys::CUkernel,
     sys::CUgraph,
     sys::CUgraphExec,
+    sys::CUgraphNode,
+    sys::CUmemoryPool,
     sys::CUhostFn,
     sys::CUstreamCallback,
     sys::CUoccupancyB2DSize,
@@ -216,12 +218,144 @@ impl<T: Mirror> std::ops::Deref for InMut<T> {
     }
 }
 
+impl<T: Mirror> InMut<T> {
+    /// Writes the structure back.
+    pub fn set(&self, value: T) {
+        // SAFETY: by this module's invariant the caller's pointer is valid for one `T`, and the
+        // prototype lets us write there.
+        unsafe { self.0.0.as_ptr().write_unaligned(value) }
+    }
+}
+
 impl<T: Mirror> Border for InMut<T> {
     type C = *mut T;
     type Declared = *mut T::Of;
     unsafe fn from_c(raw: Self::C) -> Answer<Self> {
         // SAFETY: the same promise, handed on.
         unsafe { In::from_c(raw.cast_const()) }.map(InMut)
+    }
+}
+
+/// A place for an answer that also says something: null is refused.
+pub struct InOut<T>(Out<T>);
+
+impl<T: Copy> InOut<T> {
+    /// What the caller put there.
+    pub fn get(&self) -> T {
+        // SAFETY: by this module's invariant the pointer is the caller's, who has set what it names:
+        // a number or a handle.
+        unsafe { self.0.0.as_ptr().read_unaligned() }
+    }
+
+    /// Writes the answer.
+    pub fn set(&self, value: T) {
+        self.0.set(value);
+    }
+}
+
+impl<T> Border for InOut<T> {
+    type C = *mut T;
+    type Declared = *mut T;
+    unsafe fn from_c(raw: *mut T) -> Answer<Self> {
+        // SAFETY: the same promise, handed on.
+        unsafe { Out::from_c(raw) }.map(InOut)
+    }
+}
+
+/// An array of handles or numbers that the caller passes; its length is another argument.
+pub struct List<T>(*const T);
+
+impl<T: Copy> List<T> {
+    /// Whether the caller passed none.
+    pub fn is_null(&self) -> bool {
+        self.0.is_null()
+    }
+
+    /// The `count` items; null is refused unless there are none.
+    pub fn many(&self, count: usize) -> Answer<Vec<T>> {
+        match (count, self.0.is_null()) {
+            (0, _) => Ok(Vec::new()),
+            (_, true) => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+            // SAFETY: by this module's invariant the array has as many items as the caller said.
+            _ => Ok(unsafe { std::slice::from_raw_parts(self.0, count) }.to_vec()),
+        }
+    }
+}
+
+impl<T> Border for List<T> {
+    type C = *const T;
+    type Declared = *const T;
+    unsafe fn from_c(raw: Self::C) -> Answer<Self> {
+        Ok(List(raw))
+    }
+}
+
+/// As [`List`], for functions whose prototype lacks the `const`.
+pub struct ListMut<T>(List<T>);
+
+impl<T> std::ops::Deref for ListMut<T> {
+    type Target = List<T>;
+    fn deref(&self) -> &List<T> {
+        &self.0
+    }
+}
+
+impl<T> Border for ListMut<T> {
+    type C = *mut T;
+    type Declared = *mut T;
+    unsafe fn from_c(raw: Self::C) -> Answer<Self> {
+        Ok(ListMut(List(raw.cast_const())))
+    }
+}
+
+/// Room for an array of answers, or null; its length is another argument.
+pub struct Room<T>(Option<NonNull<T>>);
+
+impl<T: Copy> Room<T> {
+    /// Whether the caller wants this answer.
+    pub fn wanted(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Writes `count` items: those given as far as there is room, the rest `blank`.
+    pub fn fill(&self, items: &[T], count: usize, blank: T) {
+        let Some(start) = self.0 else { return };
+        for at in 0..count {
+            let item = items.get(at).copied().unwrap_or(blank);
+            // SAFETY: by this module's invariant the caller made room for `count` items.
+            let place = unsafe { start.as_ptr().add(at) };
+            // SAFETY: as above.
+            unsafe { place.write_unaligned(item) };
+        }
+    }
+}
+
+impl<T> Border for Room<T> {
+    type C = *mut T;
+    type Declared = *mut T;
+    unsafe fn from_c(raw: Self::C) -> Answer<Self> {
+        Ok(Room(NonNull::new(raw)))
+    }
+}
+
+/// A place for an enum of `cuda.h`, written as a number; null is refused.
+pub struct OutEnum<E>(NonNull<u32>, std::marker::PhantomData<E>);
+
+impl<E> OutEnum<E> {
+    /// Writes the answer.
+    pub fn set(&self, value: u32) {
+        // SAFETY: by this module's invariant the pointer is the caller's, valid for the enum: four bytes.
+        unsafe { self.0.as_ptr().write_unaligned(value) }
+    }
+}
+
+impl<E> Border for OutEnum<E> {
+    type C = *mut u32;
+    type Declared = *mut E;
+    unsafe fn from_c(raw: Self::C) -> Answer<Self> {
+        const { assert!(size_of::<E>() == size_of::<u32>()) };
+        let place = NonNull::new(raw).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        Ok(OutEnum(place, std::marker::PhantomData))
     }
 }
 

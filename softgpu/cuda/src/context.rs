@@ -20,7 +20,7 @@ use crate::registry::{self, Registry};
 use crate::store::Held;
 use crate::stream::{self, Role, Stream};
 use crate::work::Op;
-use crate::{memory, module, space, vmm};
+use crate::{memory, module, pool, space, vmm};
 
 const NO_CONTEXT: CUresult = CUresult::CUDA_ERROR_INVALID_CONTEXT;
 
@@ -198,6 +198,7 @@ impl Context {
             stream.stop();
         }
         module::forget_all_of(self.handle);
+        pool::forget_all_of(self.handle);
         let regions = space::change().take_all_of(self.handle);
         regions.into_iter().for_each(memory::give_back);
         self.of_threads.lock().clear();
@@ -208,6 +209,12 @@ impl Context {
 /// Tells all waiters to look again (a context may have had a fault).
 pub fn announce_all() {
     CONTEXTS.all().iter().for_each(|context| context.monitor.announce());
+}
+
+/// Waits for the work of all contexts of a GPU.
+pub fn synchronize_all_of(device: usize) -> Answer {
+    let of_device = CONTEXTS.all().into_iter().filter(|context| context.device == device);
+    of_device.into_iter().try_for_each(|context| context.synchronize())
 }
 
 /// The context of a handle.

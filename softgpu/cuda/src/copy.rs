@@ -51,6 +51,12 @@ impl Transfer {
         Transfer { from: end(from), to: end(to), width: bytes, height: 1, depth: 1, staged: None }
     }
 
+    /// As parameters of a node.
+    pub fn describe(&self) -> Raw3d {
+        let (from, to) = (self.from.describe(), self.to.describe());
+        Raw3d { from, to, width: self.width, height: self.height, depth: self.depth }
+    }
+
     /// Carries it out; a range that may not be touched faults the context.
     pub fn run(&self, context: &Context, clock: &mut Timeline) {
         let Ok(gpu) = context.gpu() else { return };
@@ -133,6 +139,22 @@ impl Transfer {
         let mut bytes = vec![0; self.reach(&self.from)];
         copy_bytes(bytes.as_mut_ptr() as usize, self.from.start, bytes.len());
         self.staged = Some(bytes.into());
+    }
+}
+
+impl End {
+    fn describe(&self) -> RawEnd3d {
+        let on_device = self.side == Side::Device || on_device(&space::look(), self);
+        let kind =
+            if on_device { CUmemorytype::CU_MEMORYTYPE_DEVICE } else { CUmemorytype::CU_MEMORYTYPE_HOST };
+        RawEnd3d {
+            kind: kind as u32,
+            host: if on_device { 0 } else { self.start },
+            device: if on_device { self.start as u64 } else { 0 },
+            pitch: self.pitch,
+            height: self.slice.checked_div(self.pitch).unwrap_or(0),
+            ..RawEnd3d::default()
+        }
     }
 }
 
@@ -256,7 +278,7 @@ impl Mirror for Raw2d {
 
 /// One end in `CUDA_MEMCPY3D`, its enum a number.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct RawEnd3d {
     x: usize,
     y: usize,
@@ -336,7 +358,8 @@ impl Raw2d {
 }
 
 impl Raw3d {
-    fn transfer(&self) -> Answer<Transfer> {
+    /// The copy it asks for.
+    pub fn transfer(&self) -> Answer<Transfer> {
         let (width, height, depth) = (self.width, self.height, self.depth);
         let (from, to) = (self.from.end(width, height)?, self.to.end(width, height)?);
         Ok(Transfer { from, to, width, height, depth, staged: None })

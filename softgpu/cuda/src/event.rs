@@ -13,12 +13,16 @@ use parking_lot::Mutex;
 use crate::abi::{Answer, Out};
 use crate::context::{self, Context};
 use crate::graph::Capture;
+use crate::graph::node::Work;
 use crate::registry::Registry;
 use crate::stream::{self, Stream};
 use crate::work::Op;
 
 const INVALID_HANDLE: CUresult = CUresult::CUDA_ERROR_INVALID_HANDLE;
 const DISABLE_TIMING: u32 = 2;
+
+/// A wait or a record that is a node where the stream is being captured.
+const EXTERNAL: u32 = 1;
 
 /// An event.
 struct Event {
@@ -33,8 +37,8 @@ struct Event {
 enum Last {
     Never,
     Recorded(Arc<Record>),
-    /// On a capturing stream: a node of that graph.
-    Captured(Arc<Capture>),
+    /// On a capturing stream: after those nodes of its graph.
+    Captured(Arc<Capture>, Vec<usize>),
 }
 
 /// One recording: complete when all its streams have come to it.
@@ -97,7 +101,7 @@ pub fn record(event: CUevent, stream: CUstream) -> Answer {
         return Err(INVALID_HANDLE);
     }
     if let Some(capture) = stream.capture() {
-        *event.last.lock() = Last::Captured(capture);
+        *event.last.lock() = Last::Captured(capture.clone(), capture.reached_by(&stream)?);
         return Ok(());
     }
     let record = Record::new(stream.context.clone(), 1);
@@ -106,9 +110,36 @@ pub fn record(event: CUevent, stream: CUstream) -> Answer {
     Ok(())
 }
 
-/// `cuEventRecordWithFlags`
-pub fn record_with_flags(event: CUevent, stream: CUstream, _flags: u32) -> Answer {
-    record(event, stream)
+/// `cuEventRecordWithFlags`: an external record is a node of a graph that is being captured.
+pub fn record_with_flags(event: CUevent, stream: CUstream, flags: u32) -> Answer {
+    let capture = stream::resolve(stream)?.capture();
+    match (flags, capture) {
+        (EXTERNAL, Some(capture)) => capture.add(&stream::resolve(stream)?, Work::Record(check(event)?)),
+        (0 | EXTERNAL, _) => record(event, stream),
+        _ => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+    }
+}
+
+/// The handle of an event, if it is one.
+pub fn check(event: CUevent) -> Answer<usize> {
+    Ok(find(event)?.handle)
+}
+
+/// A launch of a graph records an event: the operation for its stream.
+pub fn record_of_graph(event: usize, stream: &Stream) -> Answer<Op> {
+    let event = find(event as CUevent)?;
+    let record = Record::new(stream.context.clone(), 1);
+    *event.last.lock() = Last::Recorded(record.clone());
+    Ok(Op::Record(record))
+}
+
+/// A launch of a graph waits for an event: the operation for its stream, if there is something to
+/// wait for.
+pub fn await_of_graph(event: usize) -> Answer<Option<Op>> {
+    match find(event as CUevent)?.last() {
+        Last::Recorded(record) => Ok(Some(Op::Await(record))),
+        Last::Never | Last::Captured(..) => Ok(None),
+    }
 }
 
 /// `cuCtxRecordEvent`: all the work of a context submitted until now.
@@ -131,16 +162,21 @@ pub fn await_in_context(context: CUcontext, event: CUevent) -> Answer {
         Last::Never => Ok(()),
         Last::Recorded(record) if record.is_complete() => Ok(()),
         Last::Recorded(record) => context.await_everywhere(record),
-        Last::Captured(_) => Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED),
+        Last::Captured(..) => Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED),
     }
 }
 
 /// Makes what is submitted to a stream from now on wait for an event.
-pub fn await_on(stream: &Arc<Stream>, event: CUevent) -> Answer {
-    match (find(event)?.last(), stream.capture()) {
+pub fn await_on(stream: &Arc<Stream>, event: CUevent, flags: u32) -> Answer {
+    let event = find(event)?;
+    match (event.last(), stream.capture()) {
+        (_, Some(capture)) if flags == EXTERNAL => capture.add(stream, Work::Await(event.handle)),
         (Last::Never, _) => Ok(()),
-        (Last::Captured(capture), _) => capture.join(stream),
-        (Last::Recorded(_), Some(_)) => Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_ISOLATION),
+        (Last::Captured(capture, nodes), _) => capture.join(stream, &nodes),
+        (Last::Recorded(_), Some(capture)) => {
+            capture.invalidate();
+            Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_ISOLATION)
+        }
         (Last::Recorded(record), None) if record.is_complete() => Ok(()),
         (Last::Recorded(record), None) => stream.submit(Op::Await(record)),
     }
@@ -157,7 +193,7 @@ pub fn query(event: CUevent) -> Answer {
             record.context.check()?;
             Err(CUresult::CUDA_ERROR_NOT_READY)
         }
-        Last::Captured(_) => Err(CUresult::CUDA_ERROR_CAPTURED_EVENT),
+        Last::Captured(..) => Err(CUresult::CUDA_ERROR_CAPTURED_EVENT),
     }
 }
 
@@ -166,7 +202,7 @@ pub fn synchronize(event: CUevent) -> Answer {
     let event = find(event)?;
     match event.last() {
         Last::Never => event.context.check(),
-        Last::Captured(_) => Err(CUresult::CUDA_ERROR_CAPTURED_EVENT),
+        Last::Captured(..) => Err(CUresult::CUDA_ERROR_CAPTURED_EVENT),
         Last::Recorded(record) => {
             record.wait(&event.context);
             record.context.check()
@@ -192,7 +228,7 @@ impl Event {
         match self.last() {
             _ if self.flags & DISABLE_TIMING != 0 => Err(INVALID_HANDLE),
             Last::Recorded(record) => record.at.get().copied().ok_or(CUresult::CUDA_ERROR_NOT_READY),
-            Last::Captured(_) => Err(CUresult::CUDA_ERROR_CAPTURED_EVENT),
+            Last::Captured(..) => Err(CUresult::CUDA_ERROR_CAPTURED_EVENT),
             Last::Never => Err(INVALID_HANDLE),
         }
     }

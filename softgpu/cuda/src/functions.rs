@@ -8,8 +8,8 @@ use cudarc::driver::sys::*;
 
 use crate::abi::*;
 use crate::{
-    context, copy, device, error, event, graph, host, launch, memory, memset, module, node, pointer,
-    proc_address, stream, vmm,
+    context, copy, device, error, event, graph, host, launch, memory, memset, module, node, pointer, pool,
+    proc_address, stream, value, vmm,
 };
 
 driver! {
@@ -209,109 +209,188 @@ driver! {
     now fn cuMemsetD2D32Async(at: u64, pitch: usize, value: u32, width: usize, height: usize, stream: CUstream) | cuMemsetD2D32Async_ptsz => memset::d2d32_async;
 
     // Graphs.
-    now fn cuStreamBeginCapture_v2(stream: CUstream, mode: Enum<CUstreamCaptureMode>) | cuStreamBeginCapture_v2_ptsz => graph::begin_capture;
-    old fn cuStreamBeginCapture(stream: CUstream) | cuStreamBeginCapture_ptsz => graph::begin_capture_v1;
-    now fn cuStreamEndCapture(stream: CUstream, out: Out<CUgraph>) | cuStreamEndCapture_ptsz => graph::end_capture;
-    now fn cuStreamIsCapturing(stream: CUstream, out: Out<CUstreamCaptureStatus>) | cuStreamIsCapturing_ptsz => graph::is_capturing;
-    old fn cuStreamGetCaptureInfo(stream: CUstream, out: Out<CUstreamCaptureStatus>, id: Maybe<u64>) | cuStreamGetCaptureInfo_ptsz => graph::capture_info_v1;
-    old fn cuStreamGetCaptureInfo_v2(stream: CUstream, out: Out<CUstreamCaptureStatus>, id: Maybe<u64>, graph: Maybe<CUgraph>, nodes: Maybe<*const CUgraphNode>, count: Maybe<usize>) | cuStreamGetCaptureInfo_v2_ptsz => graph::capture_info_v2;
-    now fn cuStreamGetCaptureInfo_v3(stream: CUstream, out: Out<CUstreamCaptureStatus>, id: Maybe<u64>, graph: Maybe<CUgraph>, nodes: Maybe<*const CUgraphNode>, edges: Maybe<*const CUgraphEdgeData>, count: Maybe<usize>) | cuStreamGetCaptureInfo_v3_ptsz => graph::capture_info_v3;
-    now fn cuThreadExchangeStreamCaptureMode(mode: Out<CUstreamCaptureMode>) => graph::exchange_mode;
-    now fn cuGraphInstantiateWithFlags(out: Out<CUgraphExec>, graph: CUgraph, flags: u64) => graph::instantiate;
-    now fn cuGraphInstantiateWithParams(out: Out<CUgraphExec>, graph: CUgraph, parameters: Out<CUDA_GRAPH_INSTANTIATE_PARAMS>) | cuGraphInstantiateWithParams_ptsz => graph::instantiate_with;
-    now fn cuGraphLaunch(graph: CUgraphExec, stream: CUstream) | cuGraphLaunch_ptsz => graph::launch;
-    now fn cuGraphUpload(graph: CUgraphExec, stream: CUstream) | cuGraphUpload_ptsz => graph::upload;
+    now fn cuStreamBeginCapture_v2(stream: CUstream, mode: Enum<CUstreamCaptureMode>) | cuStreamBeginCapture_v2_ptsz => graph::capture::begin;
+    old fn cuStreamBeginCapture(stream: CUstream) | cuStreamBeginCapture_ptsz => graph::capture::begin_v1;
+    now fn cuStreamEndCapture(stream: CUstream, out: Out<CUgraph>) | cuStreamEndCapture_ptsz => graph::capture::end;
+    now fn cuStreamIsCapturing(stream: CUstream, out: Out<CUstreamCaptureStatus>) | cuStreamIsCapturing_ptsz => graph::capture::is_capturing;
+    old fn cuStreamGetCaptureInfo(stream: CUstream, out: Out<CUstreamCaptureStatus>, id: Maybe<u64>) | cuStreamGetCaptureInfo_ptsz => graph::capture::info;
+    old fn cuStreamGetCaptureInfo_v2(stream: CUstream, out: Out<CUstreamCaptureStatus>, id: Maybe<u64>, graph: Maybe<CUgraph>, nodes: Maybe<*const CUgraphNode>, count: Maybe<usize>) | cuStreamGetCaptureInfo_v2_ptsz => graph::capture::info_v2;
+    now fn cuStreamGetCaptureInfo_v3(stream: CUstream, out: Out<CUstreamCaptureStatus>, id: Maybe<u64>, graph: Maybe<CUgraph>, nodes: Maybe<*const CUgraphNode>, edges: Maybe<*const CUgraphEdgeData>, count: Maybe<usize>) | cuStreamGetCaptureInfo_v3_ptsz => graph::capture::info_v3;
+    now fn cuThreadExchangeStreamCaptureMode(mode: InMut<graph::capture::RawMode>) => graph::capture::exchange_mode;
+    now fn cuGraphInstantiateWithFlags(out: Out<CUgraphExec>, graph: CUgraph, flags: u64) => graph::executable::instantiate;
+    now fn cuGraphInstantiateWithParams(out: Out<CUgraphExec>, graph: CUgraph, parameters: InMut<graph::executable::RawInstantiation>) | cuGraphInstantiateWithParams_ptsz => graph::executable::instantiate_with;
+    now fn cuGraphLaunch(graph: CUgraphExec, stream: CUstream) | cuGraphLaunch_ptsz => graph::executable::launch;
+    now fn cuGraphUpload(graph: CUgraphExec, stream: CUstream) | cuGraphUpload_ptsz => graph::executable::upload;
     now fn cuGraphDestroy(graph: CUgraph) => graph::destroy;
-    now fn cuGraphExecDestroy(graph: CUgraphExec) => graph::destroy_executable;
+    now fn cuGraphExecDestroy(graph: CUgraphExec) => graph::executable::destroy;
+    now fn cuStreamBeginCaptureToGraph(stream: CUstream, graph: CUgraph, after: List<CUgraphNode>, edges: List<CUgraphEdgeData>, count: usize, mode: Enum<CUstreamCaptureMode>) | cuStreamBeginCaptureToGraph_ptsz => graph::capture::begin_to_graph;
+    old fn cuStreamUpdateCaptureDependencies(stream: CUstream, nodes: ListMut<CUgraphNode>, count: usize, flags: u32) | cuStreamUpdateCaptureDependencies_ptsz => graph::capture::update_dependencies;
+    now fn cuStreamUpdateCaptureDependencies_v2(stream: CUstream, nodes: ListMut<CUgraphNode>, edges: List<CUgraphEdgeData>, count: usize, flags: u32) | cuStreamUpdateCaptureDependencies_v2_ptsz => graph::capture::update_dependencies_v2;
+    now fn cuGraphCreate(out: Out<CUgraph>, flags: u32) => graph::create;
+    now fn cuGraphClone(out: Out<CUgraph>, graph: CUgraph) => graph::clone;
+    now fn cuGraphNodeFindInClone(out: Out<CUgraphNode>, node: CUgraphNode, clone: CUgraph) => graph::find_in_clone;
+    now fn cuGraphGetNodes(graph: CUgraph, room: Room<CUgraphNode>, count: InOut<usize>) => graph::nodes;
+    now fn cuGraphGetRootNodes(graph: CUgraph, room: Room<CUgraphNode>, count: InOut<usize>) => graph::roots;
+    old fn cuGraphGetEdges(graph: CUgraph, from: Room<CUgraphNode>, to: Room<CUgraphNode>, count: InOut<usize>) => graph::edges;
+    now fn cuGraphGetEdges_v2(graph: CUgraph, from: Room<CUgraphNode>, to: Room<CUgraphNode>, data: Room<CUgraphEdgeData>, count: InOut<usize>) => graph::edges_v2;
+    old fn cuGraphNodeGetDependencies(node: CUgraphNode, room: Room<CUgraphNode>, count: InOut<usize>) => graph::dependencies;
+    now fn cuGraphNodeGetDependencies_v2(node: CUgraphNode, room: Room<CUgraphNode>, data: Room<CUgraphEdgeData>, count: InOut<usize>) => graph::dependencies_v2;
+    old fn cuGraphNodeGetDependentNodes(node: CUgraphNode, room: Room<CUgraphNode>, count: InOut<usize>) => graph::dependents;
+    now fn cuGraphNodeGetDependentNodes_v2(node: CUgraphNode, room: Room<CUgraphNode>, data: Room<CUgraphEdgeData>, count: InOut<usize>) => graph::dependents_v2;
+    old fn cuGraphAddDependencies(graph: CUgraph, from: List<CUgraphNode>, to: List<CUgraphNode>, count: usize) => graph::add_dependencies;
+    now fn cuGraphAddDependencies_v2(graph: CUgraph, from: List<CUgraphNode>, to: List<CUgraphNode>, data: List<CUgraphEdgeData>, count: usize) => graph::add_dependencies_v2;
+    old fn cuGraphRemoveDependencies(graph: CUgraph, from: List<CUgraphNode>, to: List<CUgraphNode>, count: usize) => graph::remove_dependencies;
+    now fn cuGraphRemoveDependencies_v2(graph: CUgraph, from: List<CUgraphNode>, to: List<CUgraphNode>, data: List<CUgraphEdgeData>, count: usize) => graph::remove_dependencies_v2;
+    now fn cuGraphDestroyNode(node: CUgraphNode) => graph::destroy_node;
+    now fn cuGraphNodeGetType(node: CUgraphNode, out: OutEnum<CUgraphNodeType>) => graph::node_type;
+    new fn cuGraphNodeGetContainingGraph(node: CUgraphNode, out: Out<CUgraph>) => graph::containing_graph;
+    new fn cuGraphNodeGetLocalId(node: CUgraphNode, out: Out<u32>) => graph::local_id;
+    new fn cuGraphNodeGetToolsId(node: CUgraphNode, out: Out<u64>) => graph::tools_id;
+    new fn cuGraphGetId(graph: CUgraph, out: Out<u32>) => graph::id;
+    now fn cuGraphDebugDotPrint(graph: CUgraph, path: Text, flags: u32) => graph::print;
+
+    // Nodes of graphs.
+    now fn cuGraphAddEmptyNode(out: Out<CUgraphNode>, graph: CUgraph, after: List<CUgraphNode>, count: usize) => graph::node::add_empty;
+    old fn cuGraphAddKernelNode(out: Out<CUgraphNode>, graph: CUgraph, after: List<CUgraphNode>, count: usize, parameters: In<CUDA_KERNEL_NODE_PARAMS_v1>) => graph::node::add_kernel_v1;
+    now fn cuGraphAddKernelNode_v2(out: Out<CUgraphNode>, graph: CUgraph, after: List<CUgraphNode>, count: usize, parameters: In<CUDA_KERNEL_NODE_PARAMS>) => graph::node::add_kernel;
+    now fn cuGraphAddMemcpyNode(out: Out<CUgraphNode>, graph: CUgraph, after: List<CUgraphNode>, count: usize, parameters: In<copy::Raw3d>, context: CUcontext) => graph::node::add_copy;
+    now fn cuGraphAddMemsetNode(out: Out<CUgraphNode>, graph: CUgraph, after: List<CUgraphNode>, count: usize, parameters: In<CUDA_MEMSET_NODE_PARAMS>, context: CUcontext) => graph::node::add_fill;
+    now fn cuGraphAddHostNode(out: Out<CUgraphNode>, graph: CUgraph, after: List<CUgraphNode>, count: usize, parameters: In<CUDA_HOST_NODE_PARAMS>) => graph::node::add_call;
+    now fn cuGraphAddChildGraphNode(out: Out<CUgraphNode>, graph: CUgraph, after: List<CUgraphNode>, count: usize, child: CUgraph) => graph::node::add_child;
+    now fn cuGraphAddEventRecordNode(out: Out<CUgraphNode>, graph: CUgraph, after: List<CUgraphNode>, count: usize, event: CUevent) => graph::node::add_record;
+    now fn cuGraphAddEventWaitNode(out: Out<CUgraphNode>, graph: CUgraph, after: List<CUgraphNode>, count: usize, event: CUevent) => graph::node::add_await;
+    now fn cuGraphAddMemAllocNode(out: Out<CUgraphNode>, graph: CUgraph, after: List<CUgraphNode>, count: usize, parameters: InMut<graph::allocation::RawAllocation>) => graph::node::add_allocation;
+    now fn cuGraphAddMemFreeNode(out: Out<CUgraphNode>, graph: CUgraph, after: List<CUgraphNode>, count: usize, address: u64) => graph::node::add_free;
+    now fn cuGraphAddBatchMemOpNode(out: Out<CUgraphNode>, graph: CUgraph, after: List<CUgraphNode>, count: usize, parameters: In<value::RawBatch>) => graph::node::add_values;
+    old fn cuGraphAddNode(out: Out<CUgraphNode>, graph: CUgraph, after: List<CUgraphNode>, count: usize, parameters: InMut<graph::node::RawParameters>) => graph::node::add_any;
+    now fn cuGraphAddNode_v2(out: Out<CUgraphNode>, graph: CUgraph, after: List<CUgraphNode>, edges: List<CUgraphEdgeData>, count: usize, parameters: InMut<graph::node::RawParameters>) => graph::node::add_any_v2;
+    old fn cuGraphKernelNodeGetParams(node: CUgraphNode, out: Out<CUDA_KERNEL_NODE_PARAMS_v1>) => graph::node::get_kernel_v1;
+    now fn cuGraphKernelNodeGetParams_v2(node: CUgraphNode, out: Out<CUDA_KERNEL_NODE_PARAMS>) => graph::node::get_kernel;
+    old fn cuGraphKernelNodeSetParams(node: CUgraphNode, parameters: In<CUDA_KERNEL_NODE_PARAMS_v1>) => graph::node::set_kernel_v1;
+    now fn cuGraphKernelNodeSetParams_v2(node: CUgraphNode, parameters: In<CUDA_KERNEL_NODE_PARAMS>) => graph::node::set_kernel;
+    now fn cuGraphKernelNodeGetAttribute(node: CUgraphNode, attribute: Enum<CUkernelNodeAttrID>, out: InMut<graph::node::RawValue>) => graph::node::attribute;
+    now fn cuGraphKernelNodeSetAttribute(node: CUgraphNode, attribute: Enum<CUkernelNodeAttrID>, value: In<graph::node::RawValue>) => graph::node::set_attribute;
+    now fn cuGraphKernelNodeCopyAttributes(to: CUgraphNode, from: CUgraphNode) => graph::node::copy_attributes;
+    now fn cuGraphMemcpyNodeGetParams(node: CUgraphNode, out: InMut<copy::Raw3d>) => graph::node::get_copy;
+    now fn cuGraphMemcpyNodeSetParams(node: CUgraphNode, parameters: In<copy::Raw3d>) => graph::node::set_copy;
+    now fn cuGraphMemsetNodeGetParams(node: CUgraphNode, out: Out<CUDA_MEMSET_NODE_PARAMS>) => graph::node::get_fill;
+    now fn cuGraphMemsetNodeSetParams(node: CUgraphNode, parameters: In<CUDA_MEMSET_NODE_PARAMS>) => graph::node::set_fill;
+    now fn cuGraphHostNodeGetParams(node: CUgraphNode, out: Out<CUDA_HOST_NODE_PARAMS>) => graph::node::get_call;
+    now fn cuGraphHostNodeSetParams(node: CUgraphNode, parameters: In<CUDA_HOST_NODE_PARAMS>) => graph::node::set_call;
+    now fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, out: Out<CUgraph>) => graph::node::get_child;
+    now fn cuGraphEventRecordNodeGetEvent(node: CUgraphNode, out: Out<CUevent>) => graph::node::get_record;
+    now fn cuGraphEventRecordNodeSetEvent(node: CUgraphNode, event: CUevent) => graph::node::set_record;
+    now fn cuGraphEventWaitNodeGetEvent(node: CUgraphNode, out: Out<CUevent>) => graph::node::get_await;
+    now fn cuGraphEventWaitNodeSetEvent(node: CUgraphNode, event: CUevent) => graph::node::set_await;
+    now fn cuGraphMemAllocNodeGetParams(node: CUgraphNode, out: InMut<graph::allocation::RawAllocation>) => graph::node::get_allocation;
+    now fn cuGraphMemFreeNodeGetParams(node: CUgraphNode, out: Out<u64>) => graph::node::get_free;
+    now fn cuGraphBatchMemOpNodeSetParams(node: CUgraphNode, parameters: In<value::RawBatch>) => graph::node::set_values;
+    now fn cuGraphNodeSetParams(node: CUgraphNode, parameters: InMut<graph::node::RawParameters>) => graph::node::set_any;
+    now fn cuDeviceGraphMemTrim(device: i32) => graph::allocation::trim;
+    now fn cuDeviceGetGraphMemAttribute(device: i32, attribute: Enum<CUgraphMem_attribute>, out: OutAny) => graph::allocation::attribute;
+    now fn cuDeviceSetGraphMemAttribute(device: i32, attribute: Enum<CUgraphMem_attribute>, value: HostMut) => graph::allocation::set_attribute;
+
+    // Executable graphs.
+    old fn cuGraphInstantiate(out: Out<CUgraphExec>, graph: CUgraph, error_node: Maybe<CUgraphNode>, log: Maybe<c_char>, log_size: usize) => graph::executable::instantiate_v1;
+    old fn cuGraphInstantiate_v2(out: Out<CUgraphExec>, graph: CUgraph, error_node: Maybe<CUgraphNode>, log: Maybe<c_char>, log_size: usize) => graph::executable::instantiate_v1;
+    now fn cuGraphExecGetFlags(graph: CUgraphExec, out: Out<u64>) => graph::executable::flags;
+    new fn cuGraphExecGetId(graph: CUgraphExec, out: Out<u32>) => graph::executable::id;
+    old fn cuGraphExecUpdate(graph: CUgraphExec, new: CUgraph, error_node: Out<CUgraphNode>, out: Out<CUgraphExecUpdateResult>) => graph::executable::update_v1;
+    now fn cuGraphExecUpdate_v2(graph: CUgraphExec, new: CUgraph, out: Out<CUgraphExecUpdateResultInfo>) => graph::executable::update;
+    old fn cuGraphExecKernelNodeSetParams(graph: CUgraphExec, node: CUgraphNode, new: In<CUDA_KERNEL_NODE_PARAMS_v1>) => graph::executable::set_kernel_v1;
+    now fn cuGraphExecKernelNodeSetParams_v2(graph: CUgraphExec, node: CUgraphNode, new: In<CUDA_KERNEL_NODE_PARAMS>) => graph::executable::set_kernel;
+    now fn cuGraphExecMemcpyNodeSetParams(graph: CUgraphExec, node: CUgraphNode, new: In<copy::Raw3d>, context: CUcontext) => graph::executable::set_copy;
+    now fn cuGraphExecMemsetNodeSetParams(graph: CUgraphExec, node: CUgraphNode, new: In<CUDA_MEMSET_NODE_PARAMS>, context: CUcontext) => graph::executable::set_fill;
+    now fn cuGraphExecHostNodeSetParams(graph: CUgraphExec, node: CUgraphNode, new: In<CUDA_HOST_NODE_PARAMS>) => graph::executable::set_call;
+    now fn cuGraphExecChildGraphNodeSetParams(graph: CUgraphExec, node: CUgraphNode, child: CUgraph) => graph::executable::set_child;
+    now fn cuGraphExecEventRecordNodeSetEvent(graph: CUgraphExec, node: CUgraphNode, event: CUevent) => graph::executable::set_record;
+    now fn cuGraphExecEventWaitNodeSetEvent(graph: CUgraphExec, node: CUgraphNode, event: CUevent) => graph::executable::set_await;
+    now fn cuGraphExecBatchMemOpNodeSetParams(graph: CUgraphExec, node: CUgraphNode, new: In<value::RawBatch>) => graph::executable::set_values;
+    now fn cuGraphExecNodeSetParams(graph: CUgraphExec, node: CUgraphNode, new: InMut<graph::node::RawParameters>) => graph::executable::set_any;
+    now fn cuGraphNodeSetEnabled(graph: CUgraphExec, node: CUgraphNode, enabled: u32) => graph::executable::set_enabled;
+    now fn cuGraphNodeGetEnabled(graph: CUgraphExec, node: CUgraphNode, out: Out<u32>) => graph::executable::is_enabled;
+
+    // Stream-ordered memory.
+    now fn cuMemAllocAsync(out: Out<u64>, bytes: usize, stream: CUstream) | cuMemAllocAsync_ptsz => pool::alloc_async;
+    now fn cuMemAllocFromPoolAsync(out: Out<u64>, bytes: usize, pool: CUmemoryPool, stream: CUstream) | cuMemAllocFromPoolAsync_ptsz => pool::alloc_from;
+    now fn cuMemFreeAsync(at: u64, stream: CUstream) | cuMemFreeAsync_ptsz => pool::free_async;
+    now fn cuMemPoolCreate(out: Out<CUmemoryPool>, properties: In<pool::RawProperties>) => pool::create;
+    now fn cuMemPoolDestroy(pool: CUmemoryPool) => pool::destroy;
+    now fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) => pool::trim_to;
+    now fn cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: Enum<CUmemPool_attribute>, out: OutAny) => pool::attribute;
+    now fn cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: Enum<CUmemPool_attribute>, value: HostMut) => pool::set_attribute;
+    now fn cuMemPoolSetAccess(pool: CUmemoryPool, rights: In<vmm::RawAccess>, count: usize) => pool::set_access;
+    now fn cuMemPoolGetAccess(out: OutEnum<CUmemAccess_flags>, pool: CUmemoryPool, location: InMut<vmm::RawLocation>) => pool::access;
+    now fn cuDeviceGetDefaultMemPool(out: Out<CUmemoryPool>, device: i32) => pool::default_of;
+    now fn cuDeviceGetMemPool(out: Out<CUmemoryPool>, device: i32) => pool::current_of;
+    now fn cuDeviceSetMemPool(device: i32, pool: CUmemoryPool) => pool::set_current;
+    now fn cuMemGetDefaultMemPool(out: Out<CUmemoryPool>, at: InMut<vmm::RawLocation>, kind: Enum<CUmemAllocationType>) => pool::default_at;
+    now fn cuMemGetMemPool(out: Out<CUmemoryPool>, at: InMut<vmm::RawLocation>, kind: Enum<CUmemAllocationType>) => pool::current_at;
+    now fn cuMemSetMemPool(at: InMut<vmm::RawLocation>, kind: Enum<CUmemAllocationType>, pool: CUmemoryPool) => pool::set_current_at;
+
+    // Stream memory operations; the forms of before CUDA 11.7 differ in nothing but their name.
+    old fn cuStreamWaitValue32(stream: CUstream, address: u64, value: u32, flags: u32) | cuStreamWaitValue32_ptsz => value::wait_32;
+    now fn cuStreamWaitValue32_v2(stream: CUstream, address: u64, value: u32, flags: u32) | cuStreamWaitValue32_v2_ptsz => value::wait_32;
+    old fn cuStreamWaitValue64(stream: CUstream, address: u64, value: u64, flags: u32) | cuStreamWaitValue64_ptsz => value::wait_64;
+    now fn cuStreamWaitValue64_v2(stream: CUstream, address: u64, value: u64, flags: u32) | cuStreamWaitValue64_v2_ptsz => value::wait_64;
+    old fn cuStreamWriteValue32(stream: CUstream, address: u64, value: u32, flags: u32) | cuStreamWriteValue32_ptsz => value::write_32;
+    now fn cuStreamWriteValue32_v2(stream: CUstream, address: u64, value: u32, flags: u32) | cuStreamWriteValue32_v2_ptsz => value::write_32;
+    old fn cuStreamWriteValue64(stream: CUstream, address: u64, value: u64, flags: u32) | cuStreamWriteValue64_ptsz => value::write_64;
+    now fn cuStreamWriteValue64_v2(stream: CUstream, address: u64, value: u64, flags: u32) | cuStreamWriteValue64_v2_ptsz => value::write_64;
+    old fn cuStreamBatchMemOp(stream: CUstream, count: u32, list: InMut<value::RawOperation>, flags: u32) | cuStreamBatchMemOp_ptsz => value::batch;
+    now fn cuStreamBatchMemOp_v2(stream: CUstream, count: u32, list: InMut<value::RawOperation>, flags: u32) | cuStreamBatchMemOp_v2_ptsz => value::batch;
 }
 
 refused! {
-    cuGetExportTable
-    cuMemAllocAsync cuMemFreeAsync cuMemAllocFromPoolAsync cuMemAllocManaged
-    cuMemPoolCreate cuMemPoolDestroy cuMemPoolTrimTo cuMemPoolSetAttribute cuMemPoolGetAttribute
-    cuMemPoolSetAccess cuMemPoolGetAccess cuMemPoolExportToShareableHandle
-    cuMemPoolImportFromShareableHandle cuMemPoolExportPointer cuMemPoolImportPointer
-    cuDeviceGetDefaultMemPool cuDeviceGetMemPool cuDeviceSetMemPool
-    cuMemPrefetchAsync cuMemPrefetchAsync_v2 cuMemAdvise cuMemAdvise_v2 cuMemRangeGetAttribute
-    cuMemRangeGetAttributes cuStreamAttachMemAsync
-    cuMemGetHandleForAddressRange cuMemcpyBatchAsync_v2 cuMemcpy3DBatchAsync_v2
-    cuMemcpy3DPeer cuMemcpy3DPeerAsync cuMemMapArrayAsync
-    cuIpcGetMemHandle cuIpcOpenMemHandle_v2 cuIpcCloseMemHandle cuIpcGetEventHandle cuIpcOpenEventHandle
-    cuArrayCreate_v2 cuArray3DCreate_v2 cuArrayDestroy cuArrayGetDescriptor_v2 cuMipmappedArrayCreate
-    cuTexObjectCreate cuTexObjectDestroy cuSurfObjectCreate cuSurfObjectDestroy
-    cuMemcpyDtoA_v2 cuMemcpyAtoD_v2 cuMemcpyHtoA_v2 cuMemcpyAtoH_v2 cuMemcpyAtoA_v2
-    cuImportExternalMemory cuDestroyExternalMemory cuExternalMemoryGetMappedBuffer
-    cuImportExternalSemaphore cuGraphicsMapResources cuGraphicsUnmapResources
-    cuStreamWaitValue32_v2 cuStreamWaitValue64_v2 cuStreamWriteValue32_v2 cuStreamWriteValue64_v2
-    cuStreamBatchMemOp_v2 cuStreamGetAttribute cuStreamSetAttribute
-    cuStreamBeginCaptureToGraph cuStreamUpdateCaptureDependencies_v2
-    cuGraphCreate cuGraphClone cuGraphGetNodes cuGraphAddKernelNode_v2 cuGraphAddMemcpyNode
-    cuGraphAddMemsetNode cuGraphExecUpdate_v2 cuGraphDebugDotPrint
-    cuPointerSetAttribute cuLinkCreate_v2 cuLinkAddData_v2 cuLinkAddFile_v2 cuLinkComplete cuLinkDestroy
-    cuMulticastCreate cuGreenCtxCreate cuCtxGetExecAffinity cuDeviceGetExecAffinitySupport
+    cuGetExportTable cuMemAllocManaged cuMemPoolExportToShareableHandle
+    cuMemPoolImportFromShareableHandle cuMemPoolExportPointer cuMemPoolImportPointer cuMemPrefetchAsync
+    cuMemPrefetchAsync_v2 cuMemAdvise cuMemAdvise_v2 cuMemRangeGetAttribute cuMemRangeGetAttributes
+    cuStreamAttachMemAsync cuMemGetHandleForAddressRange cuMemcpyBatchAsync_v2 cuMemcpy3DBatchAsync_v2
+    cuMemcpy3DPeer cuMemcpy3DPeerAsync cuMemMapArrayAsync cuIpcGetMemHandle cuIpcOpenMemHandle_v2
+    cuIpcCloseMemHandle cuIpcGetEventHandle cuIpcOpenEventHandle cuArrayCreate_v2 cuArray3DCreate_v2
+    cuArrayDestroy cuArrayGetDescriptor_v2 cuMipmappedArrayCreate cuTexObjectCreate cuTexObjectDestroy
+    cuSurfObjectCreate cuSurfObjectDestroy cuMemcpyDtoA_v2 cuMemcpyAtoD_v2 cuMemcpyHtoA_v2
+    cuMemcpyAtoH_v2 cuMemcpyAtoA_v2 cuImportExternalMemory cuDestroyExternalMemory
+    cuExternalMemoryGetMappedBuffer cuImportExternalSemaphore cuGraphicsMapResources
+    cuGraphicsUnmapResources cuStreamGetAttribute cuStreamSetAttribute cuPointerSetAttribute
+    cuLinkCreate_v2 cuLinkAddData_v2 cuLinkAddFile_v2 cuLinkComplete cuLinkDestroy cuMulticastCreate
+    cuGreenCtxCreate cuCtxGetExecAffinity cuDeviceGetExecAffinitySupport
     cuDeviceGetHostAtomicCapabilities cuDeviceGetP2PAtomicCapabilities
     cuDeviceGetTexture1DLinearMaxWidth cuFlushGPUDirectRDMAWrites cuCtxDetach cuCtxGetSharedMemConfig
     cuCtxSetSharedMemConfig cuCtxResetPersistingL2Cache cuModuleGetTexRef cuModuleGetSurfRef
     cuLibraryGetManaged cuLibraryGetUnifiedFunction cuLibraryGetKernelCount cuLibraryEnumerateKernels
-    cuKernelGetParamCount cuLinkCreate cuLinkAddData cuLinkAddFile cuMemAllocAsync_ptsz
-    cuMemAllocFromPoolAsync_ptsz cuMemFreeAsync_ptsz cuMemGetDefaultMemPool cuMemGetMemPool
-    cuMemSetMemPool cuMemcpy3DPeer_ptds cuMemcpy3DPeerAsync_ptsz cuMemcpyBatchAsync_v2_ptsz
-    cuMemcpy3DBatchAsync_v2_ptsz cuMemcpyBatchAsync cuMemcpyBatchAsync_ptsz cuMemcpy3DBatchAsync
-    cuMemcpy3DBatchAsync_ptsz cuMemcpyWithAttributesAsync cuMemcpyWithAttributesAsync_ptsz
-    cuMemcpy3DWithAttributesAsync cuMemcpy3DWithAttributesAsync_ptsz cuFuncSetSharedMemConfig
-    cuFuncGetParamCount cuArrayGetSparseProperties cuArrayGetPlane cuArray3DGetDescriptor_v2
-    cuMipmappedArrayGetLevel cuMipmappedArrayGetSparseProperties cuMipmappedArrayDestroy
-    cuArrayGetMemoryRequirements cuMipmappedArrayGetMemoryRequirements cuTexObjectGetResourceDesc
-    cuTexObjectGetTextureDesc cuTexObjectGetResourceViewDesc cuSurfObjectGetResourceDesc
-    cuExternalMemoryGetMappedMipmappedArray cuSignalExternalSemaphoresAsync
+    cuKernelGetParamCount cuLinkCreate cuLinkAddData cuLinkAddFile cuMemcpy3DPeer_ptds
+    cuMemcpy3DPeerAsync_ptsz cuMemcpyBatchAsync_v2_ptsz cuMemcpy3DBatchAsync_v2_ptsz cuMemcpyBatchAsync
+    cuMemcpyBatchAsync_ptsz cuMemcpy3DBatchAsync cuMemcpy3DBatchAsync_ptsz cuMemcpyWithAttributesAsync
+    cuMemcpyWithAttributesAsync_ptsz cuMemcpy3DWithAttributesAsync cuMemcpy3DWithAttributesAsync_ptsz
+    cuFuncSetSharedMemConfig cuFuncGetParamCount cuArrayGetSparseProperties cuArrayGetPlane
+    cuArray3DGetDescriptor_v2 cuMipmappedArrayGetLevel cuMipmappedArrayGetSparseProperties
+    cuMipmappedArrayDestroy cuArrayGetMemoryRequirements cuMipmappedArrayGetMemoryRequirements
+    cuTexObjectGetResourceDesc cuTexObjectGetTextureDesc cuTexObjectGetResourceViewDesc
+    cuSurfObjectGetResourceDesc cuExternalMemoryGetMappedMipmappedArray cuSignalExternalSemaphoresAsync
     cuSignalExternalSemaphoresAsync_ptsz cuWaitExternalSemaphoresAsync
     cuWaitExternalSemaphoresAsync_ptsz cuDestroyExternalSemaphore cuDeviceGetNvSciSyncAttributes
-    cuStreamWaitValue32 cuStreamWaitValue32_ptsz cuStreamWriteValue32 cuStreamWriteValue32_ptsz
-    cuStreamWaitValue64 cuStreamWaitValue64_ptsz cuStreamWriteValue64 cuStreamWriteValue64_ptsz
-    cuStreamBatchMemOp cuStreamBatchMemOp_ptsz cuStreamAttachMemAsync_ptsz cuStreamCopyAttributes
-    cuStreamCopyAttributes_ptsz cuStreamGetAttribute_ptsz cuStreamSetAttribute_ptsz cuIpcOpenMemHandle
-    cuProfilerInitialize cuOccupancyMaxPotentialClusterSize cuOccupancyMaxActiveClusters
-    cuMemPrefetchAsync_ptsz cuMemPrefetchAsync_v2_ptsz cuMemPrefetchBatchAsync
-    cuMemPrefetchBatchAsync_ptsz cuMemDiscardBatchAsync cuMemDiscardBatchAsync_ptsz
-    cuMemDiscardAndPrefetchBatchAsync cuMemDiscardAndPrefetchBatchAsync_ptsz cuMemGetLocationInfo
-    cuGraphKernelNodeGetParams_v2 cuGraphKernelNodeSetParams_v2 cuGraphMemcpyNodeGetParams
-    cuGraphMemcpyNodeSetParams cuGraphMemsetNodeGetParams cuGraphMemsetNodeSetParams cuGraphAddHostNode
-    cuGraphHostNodeGetParams cuGraphHostNodeSetParams cuGraphAddChildGraphNode
-    cuGraphChildGraphNodeGetGraph cuGraphAddEmptyNode cuGraphAddEventRecordNode
-    cuGraphEventRecordNodeGetEvent cuGraphEventRecordNodeSetEvent cuGraphAddEventWaitNode
-    cuGraphEventWaitNodeGetEvent cuGraphEventWaitNodeSetEvent cuGraphAddExternalSemaphoresSignalNode
+    cuStreamAttachMemAsync_ptsz cuStreamCopyAttributes cuStreamCopyAttributes_ptsz
+    cuStreamGetAttribute_ptsz cuStreamSetAttribute_ptsz cuIpcOpenMemHandle cuProfilerInitialize
+    cuOccupancyMaxPotentialClusterSize cuOccupancyMaxActiveClusters cuMemPrefetchAsync_ptsz
+    cuMemPrefetchAsync_v2_ptsz cuMemPrefetchBatchAsync cuMemPrefetchBatchAsync_ptsz
+    cuMemDiscardBatchAsync cuMemDiscardBatchAsync_ptsz cuMemDiscardAndPrefetchBatchAsync
+    cuMemDiscardAndPrefetchBatchAsync_ptsz cuMemGetLocationInfo cuGraphAddExternalSemaphoresSignalNode
     cuGraphExternalSemaphoresSignalNodeGetParams cuGraphExternalSemaphoresSignalNodeSetParams
     cuGraphAddExternalSemaphoresWaitNode cuGraphExternalSemaphoresWaitNodeGetParams
     cuGraphExternalSemaphoresWaitNodeSetParams cuGraphExecExternalSemaphoresSignalNodeSetParams
-    cuGraphExecExternalSemaphoresWaitNodeSetParams cuGraphAddMemAllocNode cuGraphMemAllocNodeGetParams
-    cuGraphAddMemFreeNode cuGraphMemFreeNodeGetParams cuDeviceGraphMemTrim cuDeviceGetGraphMemAttribute
-    cuDeviceSetGraphMemAttribute cuGraphNodeFindInClone cuGraphNodeGetType cuGraphNodeGetContainingGraph
-    cuGraphNodeGetLocalId cuGraphNodeGetToolsId cuGraphGetId cuGraphExecGetId cuGraphGetRootNodes
-    cuGraphGetEdges cuGraphGetEdges_v2 cuGraphNodeGetDependencies cuGraphNodeGetDependencies_v2
-    cuGraphNodeGetDependentNodes cuGraphNodeGetDependentNodes_v2 cuGraphAddDependencies
-    cuGraphAddDependencies_v2 cuGraphRemoveDependencies cuGraphRemoveDependencies_v2 cuGraphDestroyNode
-    cuGraphInstantiate cuGraphInstantiate_v2 cuStreamBeginRecaptureToGraph
-    cuStreamBeginRecaptureToGraph_ptsz cuStreamBeginCaptureToGraph_ptsz
-    cuStreamUpdateCaptureDependencies cuStreamUpdateCaptureDependencies_ptsz
-    cuStreamUpdateCaptureDependencies_v2_ptsz cuGraphExecKernelNodeSetParams_v2
-    cuGraphExecMemcpyNodeSetParams cuGraphExecMemsetNodeSetParams cuGraphExecHostNodeSetParams
-    cuGraphExecChildGraphNodeSetParams cuGraphExecEventRecordNodeSetEvent
-    cuGraphExecEventWaitNodeSetEvent cuGraphKernelNodeCopyAttributes cuGraphKernelNodeGetAttribute
-    cuGraphKernelNodeSetAttribute cuUserObjectCreate cuUserObjectRetain cuUserObjectRelease
-    cuGraphRetainUserObject cuGraphReleaseUserObject cuGraphNodeSetEnabled cuGraphNodeGetEnabled
-    cuGraphExecGetFlags cuGraphAddNode cuGraphAddNode_v2 cuGraphNodeSetParams cuGraphNodeGetParams
-    cuGraphExecNodeSetParams cuGraphConditionalHandleCreate cuDeviceRegisterAsyncNotification
-    cuDeviceUnregisterAsyncNotification cuLogsRegisterCallback cuLogsUnregisterCallback cuLogsCurrent
-    cuLogsDumpToFile cuLogsDumpToMemory cuDeviceGetDevResource cuDevSmResourceSplitByCount
-    cuDevResourceGenerateDesc cuCtxFromGreenCtx cuGreenCtxDestroy cuCtxGetDevResource
-    cuGreenCtxGetDevResource cuGreenCtxGetId cuGreenCtxStreamCreate cuStreamGetDevResource
-    cuStreamGetDevResource_ptsz cuGreenCtxRecordEvent cuGreenCtxWaitEvent cuStreamGetCtx_v2
-    cuStreamGetCtx_v2_ptsz cuDevSmResourceSplit cuSubgridWorkerGridCreate cuSubgridWorksetCreate
-    cuSubgridCreate cuMemcpyDtoA_v2_ptds cuMemcpyAtoD_v2_ptds cuMemcpyHtoA_v2_ptds cuMemcpyAtoH_v2_ptds
-    cuMemcpyAtoA_v2_ptds cuMemcpyHtoAAsync_v2 cuMemcpyHtoAAsync_v2_ptsz cuMemcpyAtoHAsync_v2
-    cuMemcpyAtoHAsync_v2_ptsz cuStreamWriteValue32_v2_ptsz cuStreamWaitValue32_v2_ptsz
-    cuStreamWriteValue64_v2_ptsz cuStreamWaitValue64_v2_ptsz cuStreamBatchMemOp_v2_ptsz
-    cuMemMapArrayAsync_ptsz
+    cuGraphExecExternalSemaphoresWaitNodeSetParams cuStreamBeginRecaptureToGraph
+    cuStreamBeginRecaptureToGraph_ptsz cuUserObjectCreate cuUserObjectRetain cuUserObjectRelease
+    cuGraphRetainUserObject cuGraphReleaseUserObject cuGraphNodeGetParams cuGraphConditionalHandleCreate
+    cuDeviceRegisterAsyncNotification cuDeviceUnregisterAsyncNotification cuLogsRegisterCallback
+    cuLogsUnregisterCallback cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory cuDeviceGetDevResource
+    cuDevSmResourceSplitByCount cuDevResourceGenerateDesc cuCtxFromGreenCtx cuGreenCtxDestroy
+    cuCtxGetDevResource cuGreenCtxGetDevResource cuGreenCtxGetId cuGreenCtxStreamCreate
+    cuStreamGetDevResource cuStreamGetDevResource_ptsz cuGreenCtxRecordEvent cuGreenCtxWaitEvent
+    cuStreamGetCtx_v2 cuStreamGetCtx_v2_ptsz cuDevSmResourceSplit cuSubgridWorkerGridCreate
+    cuSubgridWorksetCreate cuSubgridCreate cuMemcpyDtoA_v2_ptds cuMemcpyAtoD_v2_ptds
+    cuMemcpyHtoA_v2_ptds cuMemcpyAtoH_v2_ptds cuMemcpyAtoA_v2_ptds cuMemcpyHtoAAsync_v2
+    cuMemcpyHtoAAsync_v2_ptsz cuMemcpyAtoHAsync_v2 cuMemcpyAtoHAsync_v2_ptsz cuMemMapArrayAsync_ptsz
     cuGLCtxCreate_v2 cuGLInit cuGLGetDevices cuGLRegisterBufferObject cuGLMapBufferObject_v2
     cuGLMapBufferObject_v2_ptds cuGLMapBufferObjectAsync_v2 cuGLMapBufferObjectAsync_v2_ptsz
     cuGLUnmapBufferObject cuGLUnmapBufferObjectAsync cuGLUnregisterBufferObject

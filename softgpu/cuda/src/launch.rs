@@ -3,7 +3,9 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{CUfunction, CUlaunchConfig, CUoccupancyB2DSize, CUresult, CUstream};
+use cudarc::driver::sys::{
+    CUDA_KERNEL_NODE_PARAMS, CUfunction, CUlaunchConfig, CUoccupancyB2DSize, CUresult, CUstream,
+};
 
 use crate::abi::{Answer, In, Mirror, Out, Parameters};
 use crate::context::Context;
@@ -20,7 +22,9 @@ const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 pub struct Launch {
     function: Arc<Function>,
     shape: Shape,
-    arguments: Vec<Cell>,
+    _arguments: Vec<Cell>,
+    /// Where in there each argument lies.
+    addresses: Vec<usize>,
 }
 
 /// Room for argument bytes, aligned for any parameter.
@@ -43,11 +47,48 @@ impl Launch {
 
     fn call(&self) {
         let Some(code) = self.function.kernel.code else { return };
-        let at = |offset: &usize| self.arguments.as_ptr().cast::<u8>().wrapping_add(*offset);
-        let arguments: Vec<*const c_void> = self.function.offsets.iter().map(|o| at(o).cast()).collect();
         // SAFETY: the kernel ABI: the image declared these parameters for this function. What it
         // does with addresses in them is the program's, and a fault is the context's.
-        unsafe { code(&self.shape, arguments.as_ptr()) };
+        unsafe { code(&self.shape, self.addresses.as_ptr().cast()) };
+    }
+
+    fn new(function: CUfunction, shape: Shape, each: Parameters, buffer: Parameters) -> Answer<Arc<Launch>> {
+        let function = module::find(function)?;
+        shape.check()?;
+        let arguments = copy_arguments(&function, each, buffer)?;
+        let start = arguments.as_ptr() as usize;
+        let addresses = function.offsets.iter().map(|offset| start + offset).collect();
+        Ok(Arc::new(Launch { function, shape, _arguments: arguments, addresses }))
+    }
+
+    /// The launch of a kernel node.
+    pub fn of_node(node: &CUDA_KERNEL_NODE_PARAMS) -> Answer<Arc<Launch>> {
+        let function = if node.func.is_null() { node.kern as CUfunction } else { node.func };
+        let shape = Shape {
+            grid: [node.gridDimX, node.gridDimY, node.gridDimZ],
+            block: [node.blockDimX, node.blockDimY, node.blockDimZ],
+            shared_bytes: node.sharedMemBytes,
+        };
+        Launch::new(function, shape, Parameters(node.kernelParams), Parameters(node.extra))
+    }
+
+    /// As parameters of a node; the arguments are valid as long as the launch.
+    pub fn describe(&self) -> CUDA_KERNEL_NODE_PARAMS {
+        let Shape { grid, block, shared_bytes } = self.shape;
+        CUDA_KERNEL_NODE_PARAMS {
+            func: self.function.handle as CUfunction,
+            gridDimX: grid[0],
+            gridDimY: grid[1],
+            gridDimZ: grid[2],
+            blockDimX: block[0],
+            blockDimY: block[1],
+            blockDimZ: block[2],
+            sharedMemBytes: shared_bytes,
+            kernelParams: self.addresses.as_ptr().cast_mut().cast(),
+            extra: std::ptr::null_mut(),
+            kern: std::ptr::null_mut(),
+            ctx: std::ptr::null_mut(),
+        }
     }
 }
 
@@ -142,11 +183,9 @@ fn submit(
     each: Parameters,
     buffer: Parameters,
 ) -> Answer {
-    let function = module::find(function)?;
+    module::find(function)?;
     let stream = stream::resolve(stream)?;
-    shape.check()?;
-    let arguments = copy_arguments(&function, each, buffer)?;
-    stream.submit(Op::Kernel(Arc::new(Launch { function, shape, arguments })))
+    stream.submit(Op::Kernel(Launch::new(function, shape, each, buffer)?))
 }
 
 /// `cuLaunchKernel`

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cudarc::driver::sys::{CUresult, CUstream};
+use cudarc::driver::sys::{CUDA_MEMSET_NODE_PARAMS, CUresult, CUstream};
 
 use crate::abi::Answer;
 use crate::context::Context;
@@ -59,6 +59,36 @@ fn fill<T: Copy>(at: *mut T, count: usize, value: T) {
 }
 
 impl Fill {
+    /// What a memset node does.
+    pub fn of_node(node: &CUDA_MEMSET_NODE_PARAMS) -> Answer<Fill> {
+        let value = match node.elementSize {
+            1 => Value::D8(node.value as u8),
+            2 => Value::D16(node.value as u16),
+            4 => Value::D32(node.value),
+            _ => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+        };
+        let fill = Fill::plane(node.dst, node.pitch, node.width, node.height, value);
+        let some = fill.check()?;
+        some.then_some(fill).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
+    }
+
+    /// As parameters of a node.
+    pub fn describe(&self) -> CUDA_MEMSET_NODE_PARAMS {
+        let value = match self.value {
+            Value::D8(value) => value.into(),
+            Value::D16(value) => value.into(),
+            Value::D32(value) => value,
+        };
+        CUDA_MEMSET_NODE_PARAMS {
+            dst: self.start as u64,
+            pitch: self.pitch,
+            value,
+            elementSize: self.value.size() as u32,
+            width: self.width,
+            height: self.height,
+        }
+    }
+
     fn line(start: u64, width: usize, value: Value) -> Fill {
         Fill { start: start as usize, pitch: 0, width, height: 1, value }
     }

@@ -90,7 +90,7 @@ fn value(attribute: u32, address: usize, region: &Region) -> Answer<Value> {
         }
         x if x == Attribute::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE as u32 => Value::Int(0),
         x if x == Attribute::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS as u32 => Value::Int(access(region)),
-        x if x == Attribute::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE as u32 => Value::Pointer(0),
+        x if x == Attribute::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE as u32 => Value::Pointer(pool(region)),
         x if x == Attribute::CU_POINTER_ATTRIBUTE_MAPPING_SIZE as u32 => Value::Pointer(region.size),
         x if x == Attribute::CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR as u32 => Value::Pointer(region.start),
         _ => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
@@ -125,6 +125,13 @@ fn ordinal(region: &Region) -> i32 {
 fn handle_types(region: &Region) -> u64 {
     match &region.kind {
         Kind::Mapped(mapping) => mapping.piece.handle_types().into(),
+        _ => 0,
+    }
+}
+
+fn pool(region: &Region) -> usize {
+    match &region.kind {
+        Kind::Allocated { pool, .. } => pool.as_ref().map_or(0, |pool| pool.handle),
         _ => 0,
     }
 }

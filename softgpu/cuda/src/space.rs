@@ -20,7 +20,9 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
 use crate::image::Image;
-use crate::store::{Held, Kept};
+use crate::memory::Block;
+use crate::pool::Pool;
+use crate::store::Held;
 use crate::vmm::Piece;
 
 /// The map of this process.
@@ -46,8 +48,8 @@ pub struct Region {
 pub enum Kind {
     /// A piece in a reserved range.
     Mapped(Mapping),
-    /// `cuMemAlloc` in the context of that handle.
-    Allocated { _memory: Arc<Kept>, device: usize, context: usize },
+    /// `cuMemAlloc` in the context of that handle, or `cuMemAllocAsync` from a pool.
+    Allocated { block: Arc<Block>, device: usize, context: usize, pool: Option<Arc<Pool>> },
     /// A variable of a module on that device.
     Global { device: usize, context: usize, image: Arc<Image> },
     /// Pinned host memory, ours to unmap unless `registered`.

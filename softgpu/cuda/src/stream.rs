@@ -120,9 +120,9 @@ impl Stream {
     pub fn submit_all(self: &Arc<Self>, ops: Vec<Op>) -> Answer {
         self.context.check()?;
         if let Some(capture) = self.capture() {
-            capture.add(ops);
-            return Ok(());
+            return ops.into_iter().try_for_each(|op| capture.add(self, op.into()));
         }
+        self.check_implicit()?;
         let before = self.predecessors();
         self.push(before.into_iter().chain(ops))
     }
@@ -130,9 +130,8 @@ impl Stream {
     /// Carries an operation out and returns when it is done: here, if nothing is before it.
     pub fn run_to_end(self: &Arc<Self>, op: Op) -> Answer {
         self.context.check()?;
-        if self.capture().is_some() {
-            return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-        }
+        self.check_not_capturing()?;
+        self.check_implicit()?;
         if !self.pending() && self.predecessors().is_empty() {
             return op.run(&self.context, &mut Timeline::starting_now());
         }
@@ -167,9 +166,7 @@ impl Stream {
 
     /// Waits for what has been submitted until now.
     pub fn synchronize(self: &Arc<Self>) -> Answer {
-        if self.capture().is_some() {
-            return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-        }
+        self.check_not_capturing()?;
         self.wait_for(self.submitted.load(Ordering::SeqCst), &self.context);
         for other in self.siblings() {
             other.wait_for(other.submitted.load(Ordering::SeqCst), &self.context);
@@ -185,6 +182,7 @@ impl Stream {
     /// Whether all that was submitted until now is done.
     pub fn query(&self) -> Answer {
         self.context.check()?;
+        self.check_not_capturing()?;
         let busy = self.pending() || self.siblings().iter().any(|other| other.pending());
         if busy { Err(CUresult::CUDA_ERROR_NOT_READY) } else { Ok(()) }
     }
@@ -225,6 +223,28 @@ impl Stream {
         let capturing = capture.is_some();
         *self.capture.lock() = capture;
         self.capturing.store(capturing, Ordering::Release);
+    }
+
+    /// What asks for the end of work that is only being described breaks the capture.
+    fn check_not_capturing(&self) -> Answer {
+        match self.capture() {
+            None => Ok(()),
+            Some(capture) => {
+                capture.invalidate();
+                Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+            }
+        }
+    }
+
+    /// The legacy default stream cannot wait for a stream that is being captured.
+    fn check_implicit(&self) -> Answer {
+        match self.siblings().iter().find_map(|other| other.capture()) {
+            None => Ok(()),
+            Some(capture) => {
+                capture.invalidate();
+                Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+            }
+        }
     }
 
     /// Whether it is a default stream, whose operations cannot be captured.
@@ -365,8 +385,8 @@ pub fn query(stream: CUstream) -> Answer {
 }
 
 /// `cuStreamWaitEvent`
-pub fn wait_event(stream: CUstream, event: cudarc::driver::sys::CUevent, _flags: u32) -> Answer {
-    event::await_on(&resolve(stream)?, event)
+pub fn wait_event(stream: CUstream, event: cudarc::driver::sys::CUevent, flags: u32) -> Answer {
+    event::await_on(&resolve(stream)?, event, flags)
 }
 
 /// `cuStreamGetPriority`

@@ -90,8 +90,8 @@ impl Mirror for RawProperties {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct RawAccess {
-    location: RawLocation,
-    flags: u32,
+    pub location: RawLocation,
+    pub flags: u32,
 }
 
 impl Mirror for RawAccess {
@@ -99,7 +99,13 @@ impl Mirror for RawAccess {
 }
 
 impl RawLocation {
-    fn resolve(self) -> Answer<Location> {
+    /// The memory of a GPU.
+    pub fn of_device(device: usize) -> RawLocation {
+        RawLocation { kind: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as u32, id: device as i32 }
+    }
+
+    /// The place it names.
+    pub fn resolve(self) -> Answer<Location> {
         const DEVICE: u32 = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as u32;
         const HOST: u32 = CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST as u32;
         const CURRENT: u32 = CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT as u32;

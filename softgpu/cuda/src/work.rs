@@ -13,7 +13,9 @@ use crate::event::Record;
 use crate::launch::Launch;
 use crate::memset::Fill;
 use crate::model::Timeline;
+use crate::pool;
 use crate::stream::Stream;
+use crate::value::Operation;
 
 /// One operation. Cloned when a graph is launched.
 #[derive(Clone)]
@@ -26,6 +28,10 @@ pub enum Op {
     Fill(Fill),
     /// Call the program back.
     Call(Callback),
+    /// Wait for words of memory, or write them.
+    Values(Arc<[Operation]>),
+    /// Free what the allocation with that number of [`pool`] was given.
+    Free(u64),
     /// Note that the stream came here.
     Record(Arc<Record>),
     /// Wait until an event's record is complete.
@@ -59,6 +65,8 @@ impl Op {
             Op::Transfer(transfer) => transfer.run(context, clock),
             Op::Fill(fill) => fill.run(context, clock),
             Op::Call(callback) => callback.run(),
+            Op::Values(operations) => operations.iter().for_each(|operation| operation.run(context)),
+            Op::Free(number) => pool::arrive(*number),
             Op::Record(record) => record.arrive(),
             Op::Await(record) => record.wait(context),
             Op::After(stream, ticket) => stream.wait_for(*ticket, context),

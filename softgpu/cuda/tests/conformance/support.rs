@@ -410,6 +410,37 @@ pub fn write<T: Copy>(at: CUdeviceptr, values: &[T]) {
     ok!(cuMemcpyHtoD_v2(at, values.as_ptr().cast(), std::mem::size_of_val(values)));
 }
 
+/// A copy of so many bytes, rows and slices between densely packed places that are yet to be named.
+pub fn volume([width, height, depth]: [usize; 3]) -> sys::CUDA_MEMCPY3D {
+    sys::CUDA_MEMCPY3D {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcZ: 0,
+        srcLOD: 0,
+        srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+        srcHost: std::ptr::null(),
+        srcDevice: 0,
+        srcArray: std::ptr::null_mut(),
+        reserved0: std::ptr::null_mut(),
+        srcPitch: width,
+        srcHeight: height,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstZ: 0,
+        dstLOD: 0,
+        dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+        dstHost: std::ptr::null_mut(),
+        dstDevice: 0,
+        dstArray: std::ptr::null_mut(),
+        reserved1: std::ptr::null_mut(),
+        dstPitch: width,
+        dstHeight: height,
+        WidthInBytes: width,
+        Height: height,
+        Depth: depth,
+    }
+}
+
 /// A stream of the current context.
 pub fn stream(flags: u32) -> sys::CUstream {
     let mut stream = std::ptr::null_mut();
