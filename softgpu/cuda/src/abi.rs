@@ -59,6 +59,12 @@ plain!(
     sys::CUgraphExec,
     sys::CUgraphNode,
     sys::CUmemoryPool,
+    sys::CUarray,
+    sys::CUlinkState,
+    sys::CUgreenCtx,
+    sys::CUdevResourceDesc,
+    sys::CUipcMemHandle,
+    sys::CUipcEventHandle,
     sys::CUhostFn,
     sys::CUstreamCallback,
     sys::CUoccupancyB2DSize,
@@ -121,6 +127,18 @@ impl OutAny {
     pub fn set<T>(&self, value: T) {
         // SAFETY: by this module's invariant the caller made room for the type its request implies.
         unsafe { self.0.cast::<T>().as_ptr().write_unaligned(value) }
+    }
+}
+
+impl OutAny {
+    /// Writes answers one after the other, as many as the caller said it has room for.
+    pub fn set_many<T>(&self, values: impl Iterator<Item = T>) {
+        for (at, value) in values.enumerate() {
+            // SAFETY: by this module's invariant the caller has room for as many as it said.
+            let place = unsafe { self.0.cast::<T>().as_ptr().add(at) };
+            // SAFETY: as above.
+            unsafe { place.write_unaligned(value) };
+        }
     }
 }
 

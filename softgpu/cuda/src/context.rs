@@ -4,7 +4,7 @@
 //! streams do nothing more. Other contexts do not notice.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
@@ -20,7 +20,7 @@ use crate::registry::{self, Registry};
 use crate::store::Held;
 use crate::stream::{self, Role, Stream};
 use crate::work::Op;
-use crate::{memory, module, pool, space, vmm};
+use crate::{ipc, memory, module, pool, space, vmm};
 
 const NO_CONTEXT: CUresult = CUresult::CUDA_ERROR_INVALID_CONTEXT;
 
@@ -41,6 +41,8 @@ pub struct Context {
     /// What streams made later have to wait for (`cuCtxWaitEvent`).
     barriers: Mutex<Vec<Arc<Record>>>,
     limits: Mutex<HashMap<u32, usize>>,
+    /// The contexts whose memory it asked to reach.
+    peers: Mutex<HashSet<usize>>,
     memory: Mutex<Option<Held>>,
 }
 
@@ -86,6 +88,7 @@ impl Context {
             of_threads: Mutex::default(),
             barriers: Mutex::default(),
             limits: Mutex::default(),
+            peers: Mutex::default(),
             memory: Mutex::new(take(node::gpu(device)?, |config| config.context_bytes)?),
         })
     }
@@ -200,6 +203,7 @@ impl Context {
         module::forget_all_of(self.handle);
         pool::forget_all_of(self.handle);
         let regions = space::change().take_all_of(self.handle);
+        ipc::forget(&regions);
         regions.into_iter().for_each(memory::give_back);
         self.of_threads.lock().clear();
         self.memory.lock().take();
@@ -274,6 +278,14 @@ pub fn create(out: Out<CUcontext>, flags: u32, device: i32) -> Answer {
     push(handle);
     out.set(handle as CUcontext);
     Ok(())
+}
+
+/// A context that is current to nobody.
+pub fn add(device: i32) -> Answer<Arc<Context>> {
+    let handle = registry::fresh();
+    let context = Arc::new(Context::new(handle, device, 0, false)?);
+    CONTEXTS.put(handle, context.clone());
+    Ok(context)
 }
 
 /// `cuCtxCreate_v3`
@@ -436,14 +448,22 @@ pub fn set_cache_config(_config: Enum<CUfunc_cache>) -> Answer {
 pub fn enable_peer(peer: CUcontext, flags: u32) -> Answer {
     let own = current()?;
     let peer = find(peer as usize).ok_or(NO_CONTEXT)?;
-    let sensible = flags == 0 && peer.device != own.device;
-    sensible.then_some(()).ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)
+    if flags != 0 {
+        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    if peer.device == own.device {
+        return Err(CUresult::CUDA_ERROR_INVALID_DEVICE);
+    }
+    let new = own.peers.lock().insert(peer.handle);
+    new.then_some(()).ok_or(CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
 }
 
 /// `cuCtxDisablePeerAccess`
 pub fn disable_peer(peer: CUcontext) -> Answer {
-    current()?;
-    find(peer as usize).map(drop).ok_or(NO_CONTEXT)
+    let own = current()?;
+    let peer = find(peer as usize).ok_or(NO_CONTEXT)?;
+    let was = own.peers.lock().remove(&peer.handle);
+    was.then_some(()).ok_or(CUresult::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED)
 }
 
 /// `cuProfilerStart` and `cuProfilerStop`: there is no profiler to tell.

@@ -7,9 +7,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cudarc::driver::sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUcontext, CUmemorytype, CUresult, CUstream};
+use cudarc::driver::sys::{
+    CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUarray, CUcontext, CUmemorytype, CUresult, CUstream,
+};
 
 use crate::abi::{Answer, Host, HostMut, In, Mirror};
+use crate::array::{self, Array};
 use crate::context::{self, Context};
 use crate::model::{Link, Timeline};
 use crate::node::Gpu;
@@ -110,7 +113,7 @@ impl Transfer {
     }
 
     /// Submits it; returns when CUDA would: at once, or when pageable memory has been written.
-    fn start(mut self, stream: &Arc<Stream>) -> Answer {
+    pub fn start(mut self, stream: &Arc<Stream>) -> Answer {
         let captured = stream.capture().is_some();
         if !captured && self.pageable(&self.to) {
             return self.start_and_wait(stream);
@@ -308,7 +311,7 @@ impl Mirror for Raw3d {
     type Of = CUDA_MEMCPY3D;
 }
 
-/// The base address of an end, by its memory type; arrays are not supported.
+/// The base address of an end that is no array, by its memory type.
 fn base(kind: u32, host: usize, device: u64) -> Answer<(usize, Side)> {
     const HOST: u32 = CUmemorytype::CU_MEMORYTYPE_HOST as u32;
     const DEVICE: u32 = CUmemorytype::CU_MEMORYTYPE_DEVICE as u32;
@@ -317,12 +320,27 @@ fn base(kind: u32, host: usize, device: u64) -> Answer<(usize, Side)> {
         HOST => Ok((host, Side::Anywhere)),
         DEVICE => Ok((device as usize, Side::Device)),
         UNIFIED => Ok((device as usize, Side::Anywhere)),
-        _ => Err(CUresult::CUDA_ERROR_NOT_SUPPORTED),
+        _ => Err(INVALID),
     }
 }
 
+const ARRAY: u32 = CUmemorytype::CU_MEMORYTYPE_ARRAY as u32;
+
+/// The part of an array from a place on, if so many bytes, rows and slices lie in it.
+fn part(array: &Array, [x, y, z]: [usize; 3], [width, height, depth]: [usize; 3]) -> Answer<End> {
+    let (pitch, slice) = (array.row(), array.row() * array.rows());
+    if x + width > pitch || y + height > array.rows() || z + depth > array.slices() {
+        return Err(INVALID);
+    }
+    let start = array.start + z * slice + y * pitch + x;
+    Ok(End { start, pitch, slice, side: Side::Device })
+}
+
 impl RawEnd2d {
-    fn end(&self, width: usize) -> Answer<End> {
+    fn end(&self, width: usize, height: usize) -> Answer<End> {
+        if self.kind == ARRAY {
+            return part(&*array::find(self.array)?, [self.x, self.y, 0], [width, height, 1]);
+        }
         let (start, side) = base(self.kind, self.host, self.device)?;
         let pitch = if self.pitch == 0 { width } else { self.pitch };
         if pitch < self.x + width {
@@ -333,7 +351,11 @@ impl RawEnd2d {
 }
 
 impl RawEnd3d {
-    fn end(&self, width: usize, height: usize) -> Answer<End> {
+    fn end(&self, [width, height, depth]: [usize; 3]) -> Answer<End> {
+        if self.kind == ARRAY {
+            let place = [self.x, self.y, self.z];
+            return part(&*array::find(self.array)?, place, [width, height, depth]);
+        }
         let flat = RawEnd2d {
             x: self.x,
             y: self.y,
@@ -343,7 +365,7 @@ impl RawEnd3d {
             array: self.array,
             pitch: self.pitch,
         };
-        let end = flat.end(width)?;
+        let end = flat.end(width, height)?;
         let slice = end.pitch * self.height.max(height);
         Ok(End { start: end.start + self.z * slice, slice, ..end })
     }
@@ -351,7 +373,7 @@ impl RawEnd3d {
 
 impl Raw2d {
     fn transfer(&self) -> Answer<Transfer> {
-        let (from, to) = (self.from.end(self.width)?, self.to.end(self.width)?);
+        let (from, to) = (self.from.end(self.width, self.height)?, self.to.end(self.width, self.height)?);
         let (width, height) = (self.width, self.height);
         Ok(Transfer { from, to, width, height, depth: 1, staged: None })
     }
@@ -361,7 +383,8 @@ impl Raw3d {
     /// The copy it asks for.
     pub fn transfer(&self) -> Answer<Transfer> {
         let (width, height, depth) = (self.width, self.height, self.depth);
-        let (from, to) = (self.from.end(width, height)?, self.to.end(width, height)?);
+        let extent = [width, height, depth];
+        let (from, to) = (self.from.end(extent)?, self.to.end(extent)?);
         Ok(Transfer { from, to, width, height, depth, staged: None })
     }
 }
@@ -384,4 +407,118 @@ pub fn volume(copy: In<Raw3d>) -> Answer {
 /// `cuMemcpy3DAsync_v2`
 pub fn volume_async(copy: In<Raw3d>, stream: CUstream) -> Answer {
     copy.get().transfer()?.start(&stream::resolve(stream)?)
+}
+
+/// `CUDA_MEMCPY3D_PEER`: each end with its context in place of what is reserved.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub struct RawPeer(Raw3d);
+
+impl Mirror for RawPeer {
+    type Of = CUDA_MEMCPY3D_PEER;
+}
+
+impl RawPeer {
+    fn transfer(&self) -> Answer<Transfer> {
+        context::named(self.0.from.reserved as CUcontext)?;
+        context::named(self.0.to.reserved as CUcontext)?;
+        self.0.transfer()
+    }
+}
+
+/// `cuMemcpy3DPeer`
+pub fn peer_volume(copy: In<RawPeer>) -> Answer {
+    copy.get().transfer()?.start_and_wait(&stream::default()?)
+}
+
+/// `cuMemcpy3DPeerAsync`
+pub fn peer_volume_async(copy: In<RawPeer>, stream: CUstream) -> Answer {
+    copy.get().transfer()?.start(&stream::resolve(stream)?)
+}
+
+/// `CUmemcpy3DOperand`: a pointer with its pitches, or an array with a place in it, in elements.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Operand {
+    kind: u32,
+    padding: u32,
+    /// The pointer or the array.
+    base: usize,
+    /// Elements of a row, rows of a slice, a hint; or x, y, z.
+    rest: [usize; 3],
+}
+
+impl Operand {
+    const POINTER: u32 = 1;
+
+    /// Bytes of an element, if it says.
+    fn element(&self) -> Answer<Option<usize>> {
+        if self.kind == Operand::POINTER { Ok(None) } else { Ok(Some(array::find(self.base)?.element())) }
+    }
+
+    fn end(&self, element: usize, extent: [usize; 3]) -> Answer<End> {
+        if self.kind != Operand::POINTER {
+            let [x, y, z] = self.rest;
+            return part(&*array::find(self.base)?, [x * element, y, z], extent);
+        }
+        let [row, rows, _] = self.rest;
+        let pitch = if row == 0 { extent[0] } else { row * element };
+        let slice = pitch * if rows == 0 { extent[1] } else { rows };
+        Ok(End { start: self.base, pitch, slice, side: Side::Anywhere })
+    }
+}
+
+/// A copy of so many elements, rows and slices; elements are bytes unless an array says.
+pub fn between(from: &Operand, to: &Operand, [width, height, depth]: [usize; 3]) -> Answer<Transfer> {
+    let element = from.element()?.or(to.element()?).unwrap_or(1);
+    let width = width * element;
+    let extent = [width, height, depth];
+    let (from, to) = (from.end(element, extent)?, to.end(element, extent)?);
+    Ok(Transfer { from, to, width, height, depth, staged: None })
+}
+
+/// Some bytes of an array of one dimension.
+fn in_array(array: CUarray, offset: usize, bytes: usize) -> Answer<(usize, Side)> {
+    Ok((array::find(array as usize)?.run(offset, bytes)?, Side::Device))
+}
+
+/// `cuMemcpyDtoA_v2`
+pub fn device_to_array(to: CUarray, offset: usize, from: u64, bytes: usize) -> Answer {
+    now(in_array(to, offset, bytes)?, device(from), bytes)
+}
+
+/// `cuMemcpyAtoD_v2`
+pub fn array_to_device(to: u64, from: CUarray, offset: usize, bytes: usize) -> Answer {
+    now(device(to), in_array(from, offset, bytes)?, bytes)
+}
+
+/// `cuMemcpyHtoA_v2`
+pub fn host_to_array(to: CUarray, offset: usize, from: Host, bytes: usize) -> Answer {
+    now(in_array(to, offset, bytes)?, anywhere(from.0), bytes)
+}
+
+/// `cuMemcpyHtoAAsync_v2`
+pub fn host_to_array_async(to: CUarray, offset: usize, from: Host, bytes: usize, stream: CUstream) -> Answer {
+    later(in_array(to, offset, bytes)?, anywhere(from.0), bytes, stream)
+}
+
+/// `cuMemcpyAtoH_v2`
+pub fn array_to_host(to: HostMut, from: CUarray, offset: usize, bytes: usize) -> Answer {
+    now(anywhere(to.0), in_array(from, offset, bytes)?, bytes)
+}
+
+/// `cuMemcpyAtoHAsync_v2`
+pub fn array_to_host_async(
+    to: HostMut,
+    from: CUarray,
+    offset: usize,
+    bytes: usize,
+    stream: CUstream,
+) -> Answer {
+    later(anywhere(to.0), in_array(from, offset, bytes)?, bytes, stream)
+}
+
+/// `cuMemcpyAtoA_v2`
+pub fn array_to_array(to: CUarray, there: usize, from: CUarray, here: usize, bytes: usize) -> Answer {
+    now(in_array(to, there, bytes)?, in_array(from, here, bytes)?, bytes)
 }

@@ -14,12 +14,14 @@ use crate::abi::{Answer, Out};
 use crate::context::{self, Context};
 use crate::graph::Capture;
 use crate::graph::node::Work;
+use crate::mark::Mark;
 use crate::registry::Registry;
 use crate::stream::{self, Stream};
 use crate::work::Op;
 
 const INVALID_HANDLE: CUresult = CUresult::CUDA_ERROR_INVALID_HANDLE;
 const DISABLE_TIMING: u32 = 2;
+const INTERPROCESS: u32 = 4;
 
 /// A wait or a record that is a node where the stream is being captured.
 const EXTERNAL: u32 = 1;
@@ -30,6 +32,8 @@ struct Event {
     context: Arc<Context>,
     flags: u32,
     last: Mutex<Last>,
+    /// What other processes see of it.
+    mark: Option<Arc<Mark>>,
 }
 
 /// What was last recorded into an event.
@@ -46,20 +50,26 @@ pub struct Record {
     context: Arc<Context>,
     missing: AtomicUsize,
     at: OnceLock<Instant>,
+    /// What other processes are to see of it.
+    shown: Option<(Arc<Mark>, u64)>,
 }
 
 static EVENTS: Registry<Event> = Registry::new();
 
 impl Record {
     /// A recording that `streams` streams have to come to.
-    fn new(context: Arc<Context>, streams: usize) -> Arc<Record> {
-        Arc::new(Record { context, missing: AtomicUsize::new(streams), at: OnceLock::new() })
+    fn new(event: &Event, context: Arc<Context>, streams: usize) -> Arc<Record> {
+        let shown = event.mark.as_ref().map(|mark| (mark.clone(), mark.begin()));
+        Arc::new(Record { context, missing: AtomicUsize::new(streams), at: OnceLock::new(), shown })
     }
 
     /// A stream came here.
     pub fn arrive(&self) {
         if self.missing.fetch_sub(1, Ordering::SeqCst) == 1 {
             let _ = self.at.set(Instant::now());
+            if let Some((mark, number)) = &self.shown {
+                mark.finish(*number);
+            }
             self.context.monitor.announce();
         }
     }
@@ -80,13 +90,28 @@ impl Record {
 /// `cuEventCreate`
 pub fn create(out: Out<CUevent>, flags: u32) -> Answer {
     let context = context::current()?;
-    if flags > 7 || flags & 6 == 4 {
+    if flags > 7 || flags & (INTERPROCESS | DISABLE_TIMING) == INTERPROCESS {
         return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
     }
-    let last = Mutex::new(Last::Never);
-    let event = EVENTS.add(|handle| Event { handle, context, flags, last });
-    out.set(event.handle as CUevent);
+    let shared = flags & INTERPROCESS != 0;
+    let mark = shared.then(|| Mark::create().map(Arc::new).ok_or(CUresult::CUDA_ERROR_OPERATING_SYSTEM));
+    out.set(add(context, flags, mark.transpose()?));
     Ok(())
+}
+
+fn add(context: Arc<Context>, flags: u32, mark: Option<Arc<Mark>>) -> CUevent {
+    let last = Mutex::new(Last::Never);
+    EVENTS.add(|handle| Event { handle, context, flags, last, mark }).handle as CUevent
+}
+
+/// What other processes see of an event that was made for that.
+pub fn mark_of(event: CUevent) -> Answer<Arc<Mark>> {
+    find(event)?.mark.clone().ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
+}
+
+/// An event of another process.
+pub fn open(mark: Arc<Mark>) -> Answer<CUevent> {
+    Ok(add(context::current()?, INTERPROCESS | DISABLE_TIMING, Some(mark)))
 }
 
 /// `cuEventDestroy_v2`
@@ -104,7 +129,7 @@ pub fn record(event: CUevent, stream: CUstream) -> Answer {
         *event.last.lock() = Last::Captured(capture.clone(), capture.reached_by(&stream)?);
         return Ok(());
     }
-    let record = Record::new(stream.context.clone(), 1);
+    let record = Record::new(&event, stream.context.clone(), 1);
     stream.submit(Op::Record(record.clone()))?;
     *event.last.lock() = Last::Recorded(record);
     Ok(())
@@ -128,7 +153,7 @@ pub fn check(event: CUevent) -> Answer<usize> {
 /// A launch of a graph records an event: the operation for its stream.
 pub fn record_of_graph(event: usize, stream: &Stream) -> Answer<Op> {
     let event = find(event as CUevent)?;
-    let record = Record::new(stream.context.clone(), 1);
+    let record = Record::new(&event, stream.context.clone(), 1);
     *event.last.lock() = Last::Recorded(record.clone());
     Ok(Op::Record(record))
 }
@@ -146,7 +171,7 @@ pub fn await_of_graph(event: usize) -> Answer<Option<Op>> {
 pub fn record_context(context: CUcontext, event: CUevent) -> Answer {
     let (context, event) = (context::named(context)?, find(event)?);
     let busy = context.pending_streams();
-    let record = Record::new(context.clone(), busy.len() + 1);
+    let record = Record::new(&event, context.clone(), busy.len() + 1);
     for stream in busy {
         stream.push_alone(Op::Record(record.clone()))?;
     }
@@ -171,6 +196,7 @@ pub fn await_on(stream: &Arc<Stream>, event: CUevent, flags: u32) -> Answer {
     let event = find(event)?;
     match (event.last(), stream.capture()) {
         (_, Some(capture)) if flags == EXTERNAL => capture.add(stream, Work::Await(event.handle)),
+        (Last::Never | Last::Recorded(_), None) if event.mark.is_some() => event.await_mark(stream),
         (Last::Never, _) => Ok(()),
         (Last::Captured(capture, nodes), _) => capture.join(stream, &nodes),
         (Last::Recorded(_), Some(capture)) => {
@@ -187,6 +213,7 @@ pub fn query(event: CUevent) -> Answer {
     let event = find(event)?;
     event.context.check()?;
     match event.last() {
+        Last::Never | Last::Recorded(_) if event.mark.is_some() => event.query_mark(),
         Last::Never => Ok(()),
         Last::Recorded(record) if record.is_complete() => Ok(()),
         Last::Recorded(record) => {
@@ -201,6 +228,7 @@ pub fn query(event: CUevent) -> Answer {
 pub fn synchronize(event: CUevent) -> Answer {
     let event = find(event)?;
     match event.last() {
+        Last::Never | Last::Recorded(_) if event.mark.is_some() => event.synchronize_mark(),
         Last::Never => event.context.check(),
         Last::Captured(..) => Err(CUresult::CUDA_ERROR_CAPTURED_EVENT),
         Last::Recorded(record) => {
@@ -220,6 +248,25 @@ pub fn elapsed(out: Out<f32>, start: CUevent, end: CUevent) -> Answer {
 }
 
 impl Event {
+    /// A stream waits for what some process recorded last.
+    fn await_mark(&self, stream: &Arc<Stream>) -> Answer {
+        let Some(mark) = self.mark.clone() else { return Ok(()) };
+        let number = mark.last();
+        if mark.is_complete(number) { Ok(()) } else { stream.submit(Op::AwaitMark(mark, number)) }
+    }
+
+    fn query_mark(&self) -> Answer {
+        let complete = self.mark.as_ref().is_none_or(|mark| mark.is_complete(mark.last()));
+        if complete { Ok(()) } else { Err(CUresult::CUDA_ERROR_NOT_READY) }
+    }
+
+    fn synchronize_mark(&self) -> Answer {
+        if let Some(mark) = &self.mark {
+            mark.wait(mark.last(), || self.context.is_faulted());
+        }
+        self.context.check()
+    }
+
     fn last(&self) -> Last {
         self.last.lock().clone()
     }

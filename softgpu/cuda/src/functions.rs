@@ -8,8 +8,8 @@ use cudarc::driver::sys::*;
 
 use crate::abi::*;
 use crate::{
-    context, copy, device, error, event, graph, host, launch, memory, memset, module, node, pointer, pool,
-    proc_address, stream, value, vmm,
+    array, batch, context, copy, device, error, event, graph, green, host, ipc, launch, link, managed,
+    memory, memset, module, node, pointer, pool, proc_address, stream, value, vmm,
 };
 
 driver! {
@@ -98,6 +98,8 @@ driver! {
     now fn cuKernelSetAttribute(attribute: Enum<CUfunction_attribute>, value: i32, kernel: CUkernel, device: i32) => module::set_kernel_attribute;
     now fn cuKernelSetCacheConfig(kernel: CUkernel, config: Enum<CUfunc_cache>, device: i32) => module::set_kernel_cache;
     now fn cuKernelGetParamInfo(kernel: CUkernel, index: usize, offset: Out<usize>, size: Maybe<usize>) => module::kernel_parameter;
+    new fn cuKernelGetParamCount(kernel: CUkernel, out: Out<usize>) => module::kernel_parameter_count;
+    new fn cuFuncGetParamCount(function: CUfunction, out: Out<usize>) => module::parameter_count;
     now fn cuFuncGetAttribute(out: Out<i32>, attribute: Enum<CUfunction_attribute>, function: CUfunction) => module::function_attribute;
     now fn cuFuncSetAttribute(function: CUfunction, attribute: Enum<CUfunction_attribute>, value: i32) => module::set_function_attribute;
     now fn cuFuncSetCacheConfig(function: CUfunction, config: Enum<CUfunc_cache>) => module::set_function_cache;
@@ -339,43 +341,103 @@ driver! {
     now fn cuStreamWriteValue64_v2(stream: CUstream, address: u64, value: u64, flags: u32) | cuStreamWriteValue64_v2_ptsz => value::write_64;
     old fn cuStreamBatchMemOp(stream: CUstream, count: u32, list: InMut<value::RawOperation>, flags: u32) | cuStreamBatchMemOp_ptsz => value::batch;
     now fn cuStreamBatchMemOp_v2(stream: CUstream, count: u32, list: InMut<value::RawOperation>, flags: u32) | cuStreamBatchMemOp_v2_ptsz => value::batch;
+
+    // Batches and copies between contexts.
+    old fn cuMemcpyBatchAsync(to: ListMut<u64>, from: ListMut<u64>, sizes: ListMut<usize>, count: usize, attributes: InMut<batch::RawAttributes>, indices: ListMut<usize>, attribute_count: usize, failed_at: Maybe<usize>, stream: CUstream) | cuMemcpyBatchAsync_ptsz => batch::lines_v1;
+    now fn cuMemcpyBatchAsync_v2(to: ListMut<u64>, from: ListMut<u64>, sizes: ListMut<usize>, count: usize, attributes: InMut<batch::RawAttributes>, indices: ListMut<usize>, attribute_count: usize, stream: CUstream) | cuMemcpyBatchAsync_v2_ptsz => batch::lines;
+    new fn cuMemcpyWithAttributesAsync(to: u64, from: u64, size: usize, attributes: InMut<batch::RawAttributes>, stream: CUstream) | cuMemcpyWithAttributesAsync_ptsz => batch::line;
+    old fn cuMemcpy3DBatchAsync(count: usize, list: InMut<batch::RawOperation>, failed_at: Maybe<usize>, flags: u64, stream: CUstream) | cuMemcpy3DBatchAsync_ptsz => batch::volumes_v1;
+    now fn cuMemcpy3DBatchAsync_v2(count: usize, list: InMut<batch::RawOperation>, flags: u64, stream: CUstream) | cuMemcpy3DBatchAsync_v2_ptsz => batch::volumes;
+    new fn cuMemcpy3DWithAttributesAsync(operation: InMut<batch::RawOperation>, flags: u64, stream: CUstream) | cuMemcpy3DWithAttributesAsync_ptsz => batch::one_volume;
+    now fn cuMemcpy3DPeer(copy: In<copy::RawPeer>) | cuMemcpy3DPeer_ptds => copy::peer_volume;
+    now fn cuMemcpy3DPeerAsync(copy: In<copy::RawPeer>, stream: CUstream) | cuMemcpy3DPeerAsync_ptsz => copy::peer_volume_async;
+
+    // Arrays.
+    now fn cuArrayCreate_v2(out: Out<CUarray>, shape: In<array::RawShape>) => array::create;
+    now fn cuArray3DCreate_v2(out: Out<CUarray>, shape: In<array::RawShape3d>) => array::create_3d;
+    now fn cuArrayDestroy(array: CUarray) => array::destroy;
+    now fn cuArrayGetDescriptor_v2(out: InMut<array::RawShape>, array: CUarray) => array::shape;
+    now fn cuArray3DGetDescriptor_v2(out: InMut<array::RawShape3d>, array: CUarray) => array::shape_3d;
+    now fn cuMemcpyDtoA_v2(to: CUarray, offset: usize, from: u64, bytes: usize) | cuMemcpyDtoA_v2_ptds => copy::device_to_array;
+    now fn cuMemcpyAtoD_v2(to: u64, from: CUarray, offset: usize, bytes: usize) | cuMemcpyAtoD_v2_ptds => copy::array_to_device;
+    now fn cuMemcpyHtoA_v2(to: CUarray, offset: usize, from: Host, bytes: usize) | cuMemcpyHtoA_v2_ptds => copy::host_to_array;
+    now fn cuMemcpyHtoAAsync_v2(to: CUarray, offset: usize, from: Host, bytes: usize, stream: CUstream) | cuMemcpyHtoAAsync_v2_ptsz => copy::host_to_array_async;
+    now fn cuMemcpyAtoH_v2(to: HostMut, from: CUarray, offset: usize, bytes: usize) | cuMemcpyAtoH_v2_ptds => copy::array_to_host;
+    now fn cuMemcpyAtoHAsync_v2(to: HostMut, from: CUarray, offset: usize, bytes: usize, stream: CUstream) | cuMemcpyAtoHAsync_v2_ptsz => copy::array_to_host_async;
+    now fn cuMemcpyAtoA_v2(to: CUarray, there: usize, from: CUarray, here: usize, bytes: usize) | cuMemcpyAtoA_v2_ptds => copy::array_to_array;
+
+    // Memory and events of other processes.
+    now fn cuIpcGetMemHandle(out: Out<CUipcMemHandle>, at: u64) => ipc::memory_handle;
+    old fn cuIpcOpenMemHandle(out: Out<u64>, handle: CUipcMemHandle, flags: u32) => ipc::open_memory;
+    now fn cuIpcOpenMemHandle_v2(out: Out<u64>, handle: CUipcMemHandle, flags: u32) => ipc::open_memory;
+    now fn cuIpcCloseMemHandle(at: u64) => ipc::close_memory;
+    now fn cuIpcGetEventHandle(out: Out<CUipcEventHandle>, event: CUevent) => ipc::event_handle;
+    now fn cuIpcOpenEventHandle(out: Out<CUevent>, handle: CUipcEventHandle) => ipc::open_event;
+
+    // Managed memory.
+    now fn cuMemAllocManaged(out: Out<u64>, bytes: usize, flags: u32) => managed::alloc;
+    old fn cuMemPrefetchAsync(at: u64, bytes: usize, device: i32, stream: CUstream) | cuMemPrefetchAsync_ptsz => managed::prefetch;
+    now fn cuMemPrefetchAsync_v2(at: u64, bytes: usize, location: vmm::RawLocation, flags: u32, stream: CUstream) | cuMemPrefetchAsync_v2_ptsz => managed::prefetch_to;
+    now fn cuMemPrefetchBatchAsync(at: ListMut<u64>, sizes: ListMut<usize>, count: usize, locations: InMut<vmm::RawLocation>, indices: ListMut<usize>, location_count: usize, flags: u64, stream: CUstream) | cuMemPrefetchBatchAsync_ptsz => managed::prefetch_batch;
+    now fn cuMemDiscardBatchAsync(at: ListMut<u64>, sizes: ListMut<usize>, count: usize, flags: u64, stream: CUstream) | cuMemDiscardBatchAsync_ptsz => managed::discard_batch;
+    now fn cuMemDiscardAndPrefetchBatchAsync(at: ListMut<u64>, sizes: ListMut<usize>, count: usize, locations: InMut<vmm::RawLocation>, indices: ListMut<usize>, location_count: usize, flags: u64, stream: CUstream) | cuMemDiscardAndPrefetchBatchAsync_ptsz => managed::prefetch_batch;
+    old fn cuMemAdvise(at: u64, bytes: usize, advice: Enum<CUmem_advise>, device: i32) => managed::advise;
+    now fn cuMemAdvise_v2(at: u64, bytes: usize, advice: Enum<CUmem_advise>, location: vmm::RawLocation) => managed::advise_at_location;
+    now fn cuMemRangeGetAttribute(out: OutAny, size: usize, attribute: Enum<CUmem_range_attribute>, at: u64, bytes: usize) => managed::attribute;
+    now fn cuMemRangeGetAttributes(out: OutAnys, sizes: ListMut<usize>, attributes: InMut<managed::RawAttribute>, count: usize, at: u64, bytes: usize) => managed::attributes;
+    now fn cuStreamAttachMemAsync(stream: CUstream, at: u64, bytes: usize, flags: u32) | cuStreamAttachMemAsync_ptsz => managed::attach;
+
+    // Attributes of streams and pointers.
+    now fn cuStreamGetAttribute(stream: CUstream, attribute: Enum<CUstreamAttrID>, out: InMut<graph::node::RawValue>) | cuStreamGetAttribute_ptsz => stream::attribute;
+    now fn cuStreamSetAttribute(stream: CUstream, attribute: Enum<CUstreamAttrID>, value: In<graph::node::RawValue>) | cuStreamSetAttribute_ptsz => stream::set_attribute;
+    now fn cuStreamCopyAttributes(to: CUstream, from: CUstream) | cuStreamCopyAttributes_ptsz => stream::copy_attributes;
+    now fn cuPointerSetAttribute(value: Host, attribute: Enum<CUpointer_attribute>, at: u64) => pointer::set_attribute;
+
+    // The linker.
+    old fn cuLinkCreate(count: u32, options: Ignored<*mut CUjit_option>, values: Ignored<*mut *mut c_void>, out: Out<CUlinkState>) => link::create;
+    now fn cuLinkCreate_v2(count: u32, options: Ignored<*mut CUjit_option>, values: Ignored<*mut *mut c_void>, out: Out<CUlinkState>) => link::create;
+    old fn cuLinkAddData(state: CUlinkState, kind: Enum<CUjitInputType>, data: HostMut, size: usize, name: Ignored<*const c_char>, count: u32, options: Ignored<*mut CUjit_option>, values: Ignored<*mut *mut c_void>) => link::add_data;
+    now fn cuLinkAddData_v2(state: CUlinkState, kind: Enum<CUjitInputType>, data: HostMut, size: usize, name: Ignored<*const c_char>, count: u32, options: Ignored<*mut CUjit_option>, values: Ignored<*mut *mut c_void>) => link::add_data;
+    old fn cuLinkAddFile(state: CUlinkState, kind: Enum<CUjitInputType>, path: Text, count: u32, options: Ignored<*mut CUjit_option>, values: Ignored<*mut *mut c_void>) => link::add_file;
+    now fn cuLinkAddFile_v2(state: CUlinkState, kind: Enum<CUjitInputType>, path: Text, count: u32, options: Ignored<*mut CUjit_option>, values: Ignored<*mut *mut c_void>) => link::add_file;
+    now fn cuLinkComplete(state: CUlinkState, out: Out<*mut c_void>, size: Maybe<usize>) => link::complete;
+    now fn cuLinkDestroy(state: CUlinkState) => link::destroy;
+
+    // Green contexts.
+    now fn cuDeviceGetDevResource(device: i32, out: InMut<green::RawResource>, kind: Enum<CUdevResourceType>) => green::of_device;
+    now fn cuCtxGetDevResource(context: CUcontext, out: InMut<green::RawResource>, kind: Enum<CUdevResourceType>) => green::of_named;
+    now fn cuGreenCtxGetDevResource(green: CUgreenCtx, out: InMut<green::RawResource>, kind: Enum<CUdevResourceType>) => green::of_green;
+    now fn cuDevSmResourceSplitByCount(groups: Room<CUdevResource>, count: InOut<u32>, input: In<green::RawResource>, rest: Maybe<CUdevResource>, flags: u32, least: u32) => green::split;
+    now fn cuDevResourceGenerateDesc(out: Out<CUdevResourceDesc>, resources: InMut<green::RawResource>, count: u32) => green::describe;
+    now fn cuGreenCtxCreate(out: Out<CUgreenCtx>, description: CUdevResourceDesc, device: i32, flags: u32) => green::create;
+    now fn cuGreenCtxDestroy(green: CUgreenCtx) => green::destroy;
+    now fn cuCtxFromGreenCtx(out: Out<CUcontext>, green: CUgreenCtx) => green::context;
+    now fn cuGreenCtxGetId(green: CUgreenCtx, out: Out<u64>) => green::id;
+    now fn cuGreenCtxStreamCreate(out: Out<CUstream>, green: CUgreenCtx, flags: u32, priority: i32) => green::create_stream;
+    now fn cuGreenCtxRecordEvent(green: CUgreenCtx, event: CUevent) => green::record;
+    now fn cuGreenCtxWaitEvent(green: CUgreenCtx, event: CUevent) => green::wait;
+    now fn cuStreamGetCtx_v2(stream: CUstream, context: Maybe<CUcontext>, green: Maybe<CUgreenCtx>) | cuStreamGetCtx_v2_ptsz => green::of_stream;
 }
 
 refused! {
-    cuGetExportTable cuMemAllocManaged cuMemPoolExportToShareableHandle
-    cuMemPoolImportFromShareableHandle cuMemPoolExportPointer cuMemPoolImportPointer cuMemPrefetchAsync
-    cuMemPrefetchAsync_v2 cuMemAdvise cuMemAdvise_v2 cuMemRangeGetAttribute cuMemRangeGetAttributes
-    cuStreamAttachMemAsync cuMemGetHandleForAddressRange cuMemcpyBatchAsync_v2 cuMemcpy3DBatchAsync_v2
-    cuMemcpy3DPeer cuMemcpy3DPeerAsync cuMemMapArrayAsync cuIpcGetMemHandle cuIpcOpenMemHandle_v2
-    cuIpcCloseMemHandle cuIpcGetEventHandle cuIpcOpenEventHandle cuArrayCreate_v2 cuArray3DCreate_v2
-    cuArrayDestroy cuArrayGetDescriptor_v2 cuMipmappedArrayCreate cuTexObjectCreate cuTexObjectDestroy
-    cuSurfObjectCreate cuSurfObjectDestroy cuMemcpyDtoA_v2 cuMemcpyAtoD_v2 cuMemcpyHtoA_v2
-    cuMemcpyAtoH_v2 cuMemcpyAtoA_v2 cuImportExternalMemory cuDestroyExternalMemory
-    cuExternalMemoryGetMappedBuffer cuImportExternalSemaphore cuGraphicsMapResources
-    cuGraphicsUnmapResources cuStreamGetAttribute cuStreamSetAttribute cuPointerSetAttribute
-    cuLinkCreate_v2 cuLinkAddData_v2 cuLinkAddFile_v2 cuLinkComplete cuLinkDestroy cuMulticastCreate
-    cuGreenCtxCreate cuCtxGetExecAffinity cuDeviceGetExecAffinitySupport
-    cuDeviceGetHostAtomicCapabilities cuDeviceGetP2PAtomicCapabilities
-    cuDeviceGetTexture1DLinearMaxWidth cuFlushGPUDirectRDMAWrites cuCtxDetach cuCtxGetSharedMemConfig
-    cuCtxSetSharedMemConfig cuCtxResetPersistingL2Cache cuModuleGetTexRef cuModuleGetSurfRef
-    cuLibraryGetManaged cuLibraryGetUnifiedFunction cuLibraryGetKernelCount cuLibraryEnumerateKernels
-    cuKernelGetParamCount cuLinkCreate cuLinkAddData cuLinkAddFile cuMemcpy3DPeer_ptds
-    cuMemcpy3DPeerAsync_ptsz cuMemcpyBatchAsync_v2_ptsz cuMemcpy3DBatchAsync_v2_ptsz cuMemcpyBatchAsync
-    cuMemcpyBatchAsync_ptsz cuMemcpy3DBatchAsync cuMemcpy3DBatchAsync_ptsz cuMemcpyWithAttributesAsync
-    cuMemcpyWithAttributesAsync_ptsz cuMemcpy3DWithAttributesAsync cuMemcpy3DWithAttributesAsync_ptsz
-    cuFuncSetSharedMemConfig cuFuncGetParamCount cuArrayGetSparseProperties cuArrayGetPlane
-    cuArray3DGetDescriptor_v2 cuMipmappedArrayGetLevel cuMipmappedArrayGetSparseProperties
-    cuMipmappedArrayDestroy cuArrayGetMemoryRequirements cuMipmappedArrayGetMemoryRequirements
-    cuTexObjectGetResourceDesc cuTexObjectGetTextureDesc cuTexObjectGetResourceViewDesc
-    cuSurfObjectGetResourceDesc cuExternalMemoryGetMappedMipmappedArray cuSignalExternalSemaphoresAsync
-    cuSignalExternalSemaphoresAsync_ptsz cuWaitExternalSemaphoresAsync
+    cuGetExportTable cuMemPoolExportToShareableHandle cuMemPoolImportFromShareableHandle
+    cuMemPoolExportPointer cuMemPoolImportPointer cuMemGetHandleForAddressRange cuMemMapArrayAsync
+    cuMipmappedArrayCreate cuTexObjectCreate cuTexObjectDestroy cuSurfObjectCreate cuSurfObjectDestroy
+    cuImportExternalMemory cuDestroyExternalMemory cuExternalMemoryGetMappedBuffer
+    cuImportExternalSemaphore cuGraphicsMapResources cuGraphicsUnmapResources cuMulticastCreate
+    cuCtxGetExecAffinity cuDeviceGetExecAffinitySupport cuDeviceGetHostAtomicCapabilities
+    cuDeviceGetP2PAtomicCapabilities cuDeviceGetTexture1DLinearMaxWidth cuFlushGPUDirectRDMAWrites
+    cuCtxDetach cuCtxGetSharedMemConfig cuCtxSetSharedMemConfig cuCtxResetPersistingL2Cache
+    cuModuleGetTexRef cuModuleGetSurfRef cuLibraryGetManaged cuLibraryGetUnifiedFunction
+    cuLibraryGetKernelCount cuLibraryEnumerateKernels cuFuncSetSharedMemConfig
+    cuArrayGetSparseProperties cuArrayGetPlane cuMipmappedArrayGetLevel
+    cuMipmappedArrayGetSparseProperties cuMipmappedArrayDestroy cuArrayGetMemoryRequirements
+    cuMipmappedArrayGetMemoryRequirements cuTexObjectGetResourceDesc cuTexObjectGetTextureDesc
+    cuTexObjectGetResourceViewDesc cuSurfObjectGetResourceDesc cuExternalMemoryGetMappedMipmappedArray
+    cuSignalExternalSemaphoresAsync cuSignalExternalSemaphoresAsync_ptsz cuWaitExternalSemaphoresAsync
     cuWaitExternalSemaphoresAsync_ptsz cuDestroyExternalSemaphore cuDeviceGetNvSciSyncAttributes
-    cuStreamAttachMemAsync_ptsz cuStreamCopyAttributes cuStreamCopyAttributes_ptsz
-    cuStreamGetAttribute_ptsz cuStreamSetAttribute_ptsz cuIpcOpenMemHandle cuProfilerInitialize
-    cuOccupancyMaxPotentialClusterSize cuOccupancyMaxActiveClusters cuMemPrefetchAsync_ptsz
-    cuMemPrefetchAsync_v2_ptsz cuMemPrefetchBatchAsync cuMemPrefetchBatchAsync_ptsz
-    cuMemDiscardBatchAsync cuMemDiscardBatchAsync_ptsz cuMemDiscardAndPrefetchBatchAsync
-    cuMemDiscardAndPrefetchBatchAsync_ptsz cuMemGetLocationInfo cuGraphAddExternalSemaphoresSignalNode
+    cuProfilerInitialize cuOccupancyMaxPotentialClusterSize cuOccupancyMaxActiveClusters
+    cuMemGetLocationInfo cuGraphAddExternalSemaphoresSignalNode
     cuGraphExternalSemaphoresSignalNodeGetParams cuGraphExternalSemaphoresSignalNodeSetParams
     cuGraphAddExternalSemaphoresWaitNode cuGraphExternalSemaphoresWaitNodeGetParams
     cuGraphExternalSemaphoresWaitNodeSetParams cuGraphExecExternalSemaphoresSignalNodeSetParams
@@ -383,26 +445,20 @@ refused! {
     cuStreamBeginRecaptureToGraph_ptsz cuUserObjectCreate cuUserObjectRetain cuUserObjectRelease
     cuGraphRetainUserObject cuGraphReleaseUserObject cuGraphNodeGetParams cuGraphConditionalHandleCreate
     cuDeviceRegisterAsyncNotification cuDeviceUnregisterAsyncNotification cuLogsRegisterCallback
-    cuLogsUnregisterCallback cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory cuDeviceGetDevResource
-    cuDevSmResourceSplitByCount cuDevResourceGenerateDesc cuCtxFromGreenCtx cuGreenCtxDestroy
-    cuCtxGetDevResource cuGreenCtxGetDevResource cuGreenCtxGetId cuGreenCtxStreamCreate
-    cuStreamGetDevResource cuStreamGetDevResource_ptsz cuGreenCtxRecordEvent cuGreenCtxWaitEvent
-    cuStreamGetCtx_v2 cuStreamGetCtx_v2_ptsz cuDevSmResourceSplit cuSubgridWorkerGridCreate
-    cuSubgridWorksetCreate cuSubgridCreate cuMemcpyDtoA_v2_ptds cuMemcpyAtoD_v2_ptds
-    cuMemcpyHtoA_v2_ptds cuMemcpyAtoH_v2_ptds cuMemcpyAtoA_v2_ptds cuMemcpyHtoAAsync_v2
-    cuMemcpyHtoAAsync_v2_ptsz cuMemcpyAtoHAsync_v2 cuMemcpyAtoHAsync_v2_ptsz cuMemMapArrayAsync_ptsz
-    cuGLCtxCreate_v2 cuGLInit cuGLGetDevices cuGLRegisterBufferObject cuGLMapBufferObject_v2
-    cuGLMapBufferObject_v2_ptds cuGLMapBufferObjectAsync_v2 cuGLMapBufferObjectAsync_v2_ptsz
-    cuGLUnmapBufferObject cuGLUnmapBufferObjectAsync cuGLUnregisterBufferObject
-    cuGLSetBufferObjectMapFlags cuGraphicsGLRegisterImage cuGraphicsGLRegisterBuffer
-    cuGraphicsEGLRegisterImage cuEGLStreamConsumerConnect cuEGLStreamConsumerDisconnect
-    cuEGLStreamConsumerAcquireFrame cuEGLStreamConsumerReleaseFrame cuEGLStreamProducerConnect
-    cuEGLStreamProducerDisconnect cuEGLStreamProducerPresentFrame cuEGLStreamProducerReturnFrame
-    cuGraphicsResourceGetMappedEglFrame cuEGLStreamConsumerConnectWithFlags cuGraphicsUnregisterResource
-    cuGraphicsMapResources_ptsz cuGraphicsUnmapResources_ptsz cuGraphicsResourceSetMapFlags_v2
-    cuGraphicsSubResourceGetMappedArray cuGraphicsResourceGetMappedMipmappedArray
-    cuGraphicsResourceGetMappedPointer_v2 cuVDPAUGetDevice cuVDPAUCtxCreate_v2
-    cuGraphicsVDPAURegisterVideoSurface cuGraphicsVDPAURegisterOutputSurface
+    cuLogsUnregisterCallback cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory cuStreamGetDevResource
+    cuStreamGetDevResource_ptsz cuDevSmResourceSplit cuSubgridWorkerGridCreate cuSubgridWorksetCreate
+    cuSubgridCreate cuMemMapArrayAsync_ptsz cuGLCtxCreate_v2 cuGLInit cuGLGetDevices
+    cuGLRegisterBufferObject cuGLMapBufferObject_v2 cuGLMapBufferObject_v2_ptds
+    cuGLMapBufferObjectAsync_v2 cuGLMapBufferObjectAsync_v2_ptsz cuGLUnmapBufferObject
+    cuGLUnmapBufferObjectAsync cuGLUnregisterBufferObject cuGLSetBufferObjectMapFlags
+    cuGraphicsGLRegisterImage cuGraphicsGLRegisterBuffer cuGraphicsEGLRegisterImage
+    cuEGLStreamConsumerConnect cuEGLStreamConsumerDisconnect cuEGLStreamConsumerAcquireFrame
+    cuEGLStreamConsumerReleaseFrame cuEGLStreamProducerConnect cuEGLStreamProducerDisconnect
+    cuEGLStreamProducerPresentFrame cuEGLStreamProducerReturnFrame cuGraphicsResourceGetMappedEglFrame
+    cuEGLStreamConsumerConnectWithFlags cuGraphicsUnregisterResource cuGraphicsMapResources_ptsz
+    cuGraphicsUnmapResources_ptsz cuGraphicsResourceSetMapFlags_v2 cuGraphicsSubResourceGetMappedArray
+    cuGraphicsResourceGetMappedMipmappedArray cuGraphicsResourceGetMappedPointer_v2 cuVDPAUGetDevice
+    cuVDPAUCtxCreate_v2 cuGraphicsVDPAURegisterVideoSurface cuGraphicsVDPAURegisterOutputSurface
 }
 
 /// The address of an exported function, by its exact name.

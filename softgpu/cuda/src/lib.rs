@@ -19,6 +19,8 @@
 //! Invariant: no lock is held while a kernel, a copy or a host function runs.
 
 mod abi;
+mod array;
+mod batch;
 mod context;
 mod copy;
 mod crash;
@@ -28,9 +30,14 @@ mod event;
 mod fault;
 mod functions;
 mod graph;
+mod green;
 mod host;
 mod image;
+mod ipc;
 mod launch;
+mod link;
+mod managed;
+mod mark;
 mod memory;
 mod memset;
 mod model;

@@ -2,12 +2,14 @@
 //! mapping alone, so that allocations do not use up the process's descriptors.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use cudarc::driver::sys::CUresult;
 
 use crate::abi::{Answer, Maybe, Out};
 use crate::context::{self, Context};
 use crate::graph;
+use crate::managed;
 use crate::node::Gpu;
 use crate::pool::{self, Pool};
 use crate::space::{self, Kind, Region};
@@ -58,6 +60,10 @@ pub fn free(address: u64) -> Answer {
     if graph::free_memory_of_a_graph(address)? {
         return context::current()?.synchronize();
     }
+    if managed::find(address) {
+        context::current()?.synchronize()?;
+        return managed::free(address);
+    }
     let (block, pool) = allocation_at(address as usize)?;
     if let Some(context) = owner_of(&block) {
         context.synchronize()?;
@@ -83,8 +89,10 @@ pub struct Block {
     pub start: usize,
     /// Bytes, whole pages.
     pub size: usize,
+    /// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`
+    pub synchronous: AtomicBool,
     /// What keeps it; dropped when it is unmapped.
-    _kept: Kept,
+    pub kept: Kept,
 }
 
 impl Block {
@@ -93,7 +101,7 @@ impl Block {
         let held = gpu.store.create(size as u64).map_err(|e| vmm::store_error(&e))?;
         let start = space::map_anywhere(size, &held);
         let start = start.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
-        Ok(Arc::new(Block { start, size, _kept: held.by_mapping() }))
+        Ok(Arc::new(Block { start, size, synchronous: AtomicBool::new(false), kept: held.by_mapping() }))
     }
 }
 
@@ -130,7 +138,9 @@ pub fn allocation_at(address: usize) -> Answer<(Arc<Block>, Option<Arc<Pool>>)> 
 /// Unmaps a region that has been taken off the map and belongs to this library.
 pub fn give_back(region: Region) {
     match &region.kind {
-        Kind::Pinned { registered: false, .. } => space::release(region.start, round(region.size)),
+        Kind::Pinned { registered: false, .. } | Kind::Managed { .. } | Kind::Opened { .. } => {
+            space::release(region.start, round(region.size));
+        }
         Kind::Allocated { .. } | Kind::Pinned { .. } | Kind::Mapped(_) | Kind::Global { .. } => {}
     }
 }

@@ -333,6 +333,17 @@ pub fn function_parameter(
     Ok(())
 }
 
+/// `cuFuncGetParamCount`
+pub fn parameter_count(function: CUfunction, out: Out<usize>) -> Answer {
+    out.set(find(function)?.kernel.sizes.len());
+    Ok(())
+}
+
+/// `cuKernelGetParamCount`
+pub fn kernel_parameter_count(kernel: CUkernel, out: Out<usize>) -> Answer {
+    parameter_count(kernel as CUfunction, out)
+}
+
 /// `cuFuncGetAttribute`
 pub fn function_attribute(
     out: Out<i32>,

@@ -1,10 +1,11 @@
 //! What the driver tells about an address.
 
 use std::ffi::c_void;
+use std::sync::atomic::Ordering;
 
 use cudarc::driver::sys::{CUcontext, CUmemorytype, CUpointer_attribute as Attribute, CUresult};
 
-use crate::abi::{Answer, Enum, InMut, Mirror, OutAny, OutAnys};
+use crate::abi::{Answer, Enum, Host, InMut, Mirror, OutAny, OutAnys};
 use crate::space::{self, HOST_BIT, Kind, Region};
 use crate::vmm::Location;
 
@@ -55,6 +56,29 @@ pub fn attributes(count: u32, list: InMut<RawAttribute>, out: OutAnys, at: u64) 
     Ok(())
 }
 
+fn synchronous(region: &Region) -> bool {
+    match &region.kind {
+        Kind::Allocated { block, .. } => block.synchronous.load(Ordering::Relaxed),
+        _ => false,
+    }
+}
+
+/// `cuPointerSetAttribute`: that copies and memsets of an allocation are to be synchronous; kept for
+/// who asks.
+pub fn set_attribute(value: Host, attribute: Enum<Attribute>, at: u64) -> Answer {
+    const SYNC_MEMOPS: u32 = Attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS as u32;
+    if value.0 == 0 || attribute.0 != SYNC_MEMOPS {
+        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    // SAFETY: the manual page says that this attribute is set from an int.
+    let on = unsafe { (value.0 as *const i32).read_unaligned() } != 0;
+    match space::look().find(at as usize).map(|region| &region.kind) {
+        Some(Kind::Allocated { block, .. }) => block.synchronous.store(on, Ordering::Relaxed),
+        _ => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+    }
+    Ok(())
+}
+
 fn nothing(attribute: u32) -> Value {
     match attribute {
         1 | 3 | 4 | 11 | 12 | 17 => Value::Pointer(0),
@@ -76,12 +100,20 @@ fn value(attribute: u32, address: usize, region: &Region) -> Answer<Value> {
             Value::Int(if on_host { HOST } else { DEVICE })
         }
         x if x == Attribute::CU_POINTER_ATTRIBUTE_DEVICE_POINTER as u32 => Value::Pointer(address),
-        x if x == Attribute::CU_POINTER_ATTRIBUTE_HOST_POINTER as u32 => host_pointer(address, on_host)?,
-        x if x == Attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS as u32 => Value::Int(0),
+        x if x == Attribute::CU_POINTER_ATTRIBUTE_HOST_POINTER as u32 => {
+            host_pointer(address, on_host || matches!(region.kind, Kind::Managed { .. }))?
+        }
+        x if x == Attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS as u32 => {
+            Value::Int(synchronous(region).into())
+        }
         x if x == Attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID as u32 => Value::Wide(region.start as u64),
-        x if x == Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED as u32 => Value::Int(0),
+        x if x == Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED as u32 => {
+            Value::Int(matches!(region.kind, Kind::Managed { .. }).into())
+        }
         x if x == Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL as u32 => Value::Int(ordinal(region)),
-        x if x == Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE as u32 => Value::Int(0),
+        x if x == Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE as u32 => {
+            Value::Int(matches!(region.kind, Kind::Allocated { pool: None, .. }).into())
+        }
         x if x == Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR as u32 => Value::Pointer(region.start),
         x if x == Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE as u32 => Value::Pointer(region.size),
         x if x == Attribute::CU_POINTER_ATTRIBUTE_MAPPED as u32 => Value::Int(1),
@@ -105,13 +137,16 @@ fn is_host(region: &Region) -> bool {
     match &region.kind {
         Kind::Pinned { .. } => true,
         Kind::Mapped(mapping) => matches!(mapping.piece.location, Location::Host(..)),
-        Kind::Allocated { .. } | Kind::Global { .. } => false,
+        Kind::Allocated { .. } | Kind::Global { .. } | Kind::Managed { .. } | Kind::Opened { .. } => false,
     }
 }
 
 fn ordinal(region: &Region) -> i32 {
     match &region.kind {
-        Kind::Allocated { device, .. } | Kind::Global { device, .. } => *device as i32,
+        Kind::Allocated { device, .. }
+        | Kind::Global { device, .. }
+        | Kind::Managed { device, .. }
+        | Kind::Opened { device, .. } => *device as i32,
         Kind::Pinned { context, .. } => {
             crate::context::find(*context).map_or(0, |context| context.device as i32)
         }

@@ -22,7 +22,6 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use crate::image::Image;
 use crate::memory::Block;
 use crate::pool::Pool;
-use crate::store::Held;
 use crate::vmm::Piece;
 
 /// The map of this process.
@@ -52,6 +51,10 @@ pub enum Kind {
     Allocated { block: Arc<Block>, device: usize, context: usize, pool: Option<Arc<Pool>> },
     /// A variable of a module on that device.
     Global { device: usize, context: usize, image: Arc<Image> },
+    /// Managed memory, which lies on the host.
+    Managed { device: usize, context: usize },
+    /// An allocation of another process.
+    Opened { device: usize, context: usize },
     /// Pinned host memory, ours to unmap unless `registered`.
     Pinned { context: usize, flags: u32, registered: bool },
 }
@@ -121,13 +124,13 @@ impl Space {
 
     /// Whether the range is wholly pinned host memory.
     pub fn is_pinned(&self, start: usize, bytes: usize) -> bool {
-        let region = self.find(start).filter(|region| matches!(region.kind, Kind::Pinned { .. }));
+        let region = self.find(start).filter(|region| region.kind.is_on_host());
         region.is_some_and(|region| start + bytes <= region.end())
     }
 
     /// Whether any of the range is device memory or reserved for it.
     pub fn touches_device(&self, start: usize, end: usize) -> bool {
-        let device = |region: &Region| !matches!(region.kind, Kind::Pinned { .. });
+        let device = |region: &Region| !region.kind.is_on_host();
         self.overlapping(start, end).any(device) || self.overlaps_reservation(start, end)
     }
 
@@ -246,9 +249,11 @@ impl Region {
     pub fn context(&self) -> Option<usize> {
         match &self.kind {
             Kind::Mapped(_) => None,
-            Kind::Allocated { context, .. } | Kind::Global { context, .. } | Kind::Pinned { context, .. } => {
-                Some(*context)
-            }
+            Kind::Allocated { context, .. }
+            | Kind::Global { context, .. }
+            | Kind::Managed { context, .. }
+            | Kind::Opened { context, .. }
+            | Kind::Pinned { context, .. } => Some(*context),
         }
     }
 
@@ -256,8 +261,19 @@ impl Region {
         match &self.kind {
             Kind::Mapped(mapping) if write => mapping.write & (1 << device) != 0,
             Kind::Mapped(mapping) => mapping.read & (1 << device) != 0,
-            Kind::Allocated { .. } | Kind::Global { .. } | Kind::Pinned { .. } => true,
+            Kind::Allocated { .. }
+            | Kind::Global { .. }
+            | Kind::Managed { .. }
+            | Kind::Opened { .. }
+            | Kind::Pinned { .. } => true,
         }
+    }
+}
+
+impl Kind {
+    /// Whether it is host memory that GPUs reach.
+    fn is_on_host(&self) -> bool {
+        matches!(self, Kind::Pinned { .. } | Kind::Managed { .. })
     }
 }
 
@@ -281,7 +297,7 @@ impl Mapping {
 }
 
 /// Maps a piece anywhere, readable and writable.
-pub fn map_anywhere(size: usize, piece: &Held) -> Result<usize, Errno> {
+pub fn map_anywhere(size: usize, piece: &impl AsFd) -> Result<usize, Errno> {
     let rights = ProtFlags::READ | ProtFlags::WRITE;
     let null = std::ptr::null_mut();
     // SAFETY: the system picks addresses that nobody uses.

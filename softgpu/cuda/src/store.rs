@@ -121,6 +121,18 @@ impl Store {
         Ok(Some(self.hold(name.to_owned(), size, own)))
     }
 
+    /// A piece that another process holds: the caller does not.
+    pub fn open_of_another(&self, name: &str) -> Option<OwnedFd> {
+        let (path, flags) = (self.dir.join(name), OFlags::RDWR | OFlags::CLOEXEC);
+        let plain = is_piece(name) && !name.contains('/');
+        plain.then(|| rustix::fs::open(path, flags, Mode::empty()).ok()).flatten()
+    }
+
+    /// Whether this process holds the piece of that name.
+    pub fn holds(&self, name: &str) -> bool {
+        self.held.lock().contains_key(name)
+    }
+
     fn hold(&'static self, name: String, size: u64, fd: OwnedFd) -> Held {
         self.held.lock().entry(name.clone()).or_insert((size, 0)).1 += 1;
         Held { fd, kept: Kept { store: self, name, size } }
@@ -241,6 +253,13 @@ impl Held {
     /// result is dropped.
     pub fn by_mapping(self) -> Kept {
         self.kept
+    }
+}
+
+impl Kept {
+    /// The file's name.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 }
 

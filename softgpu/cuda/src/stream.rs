@@ -5,19 +5,20 @@
 //! only operations submitted earlier, so waits never form a circle.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use cudarc::driver::sys::{CUcontext, CUhostFn, CUresult, CUstream, CUstreamCallback};
+use cudarc::driver::sys::{CUcontext, CUhostFn, CUresult, CUstream, CUstreamAttrID, CUstreamCallback};
 use parking_lot::{Condvar, Mutex};
 
-use crate::abi::{Answer, HostMut, Out};
+use crate::abi::{Answer, Enum, HostMut, In, InMut, Out};
 use crate::context::{self, Context};
 use crate::crash;
 use crate::event;
 use crate::graph::Capture;
+use crate::graph::node::RawValue;
 use crate::model::{self, Timeline};
 use crate::registry::Registry;
 use crate::work::{Callback, Function, Op};
@@ -42,6 +43,7 @@ pub struct Stream {
     completed: AtomicU64,
     capturing: AtomicBool,
     capture: Mutex<Option<Arc<Capture>>>,
+    attributes: Mutex<HashMap<u32, RawValue>>,
 }
 
 /// How a stream stands to the legacy default stream.
@@ -108,6 +110,7 @@ impl Stream {
             completed: AtomicU64::new(0),
             capturing: AtomicBool::new(false),
             capture: Mutex::new(None),
+            attributes: Mutex::default(),
         }
     }
 
@@ -349,7 +352,11 @@ pub fn create(out: Out<CUstream>, flags: u32) -> Answer {
 
 /// `cuStreamCreateWithPriority`
 pub fn create_with_priority(out: Out<CUstream>, flags: u32, priority: i32) -> Answer {
-    let context = context::current()?;
+    create_in(&out, &context::current()?, flags, priority)
+}
+
+/// A stream of some context.
+pub fn create_in(out: &Out<CUstream>, context: &Arc<Context>, flags: u32, priority: i32) -> Answer {
     let role = match flags {
         0 => Role::Blocking,
         NON_BLOCKING => Role::Free,
@@ -416,6 +423,28 @@ pub fn context(stream: CUstream, out: Out<CUcontext>) -> Answer {
 /// `cuStreamGetDevice`
 pub fn device(stream: CUstream, out: Out<i32>) -> Answer {
     out.set(resolve(stream)?.context.device as i32);
+    Ok(())
+}
+
+/// `cuStreamGetAttribute`
+pub fn attribute(stream: CUstream, attribute: Enum<CUstreamAttrID>, out: InMut<RawValue>) -> Answer {
+    const PRIORITY: u32 = CUstreamAttrID::CU_LAUNCH_ATTRIBUTE_PRIORITY as u32;
+    let stream = resolve(stream)?;
+    let default = if attribute.0 == PRIORITY { RawValue::of(stream.priority) } else { RawValue::ZERO };
+    out.set(stream.attributes.lock().get(&attribute.0).copied().unwrap_or(default));
+    Ok(())
+}
+
+/// `cuStreamSetAttribute`: kept for who asks.
+pub fn set_attribute(stream: CUstream, attribute: Enum<CUstreamAttrID>, value: In<RawValue>) -> Answer {
+    resolve(stream)?.attributes.lock().insert(attribute.0, value.get());
+    Ok(())
+}
+
+/// `cuStreamCopyAttributes`
+pub fn copy_attributes(to: CUstream, from: CUstream) -> Answer {
+    let attributes = resolve(from)?.attributes.lock().clone();
+    *resolve(to)?.attributes.lock() = attributes;
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use cudarc::driver::sys::{
     CUmemAllocationProp, CUmemAllocationType, CUmemLocation, CUmemLocationType, CUresult,
 };
 
-use crate::abi::{Answer, Enum, HostMut, In, Mirror, Out, OutAny};
+use crate::abi::{Answer, Border, Enum, HostMut, In, Mirror, Out, OutAny};
 use crate::node::{self, Gpu};
 use crate::registry::Registry;
 use crate::space::{self, HOST_BIT, Kind, Mapping, Region};
@@ -96,6 +96,14 @@ pub struct RawAccess {
 
 impl Mirror for RawAccess {
     type Of = CUmemAccessDesc;
+}
+
+impl Border for RawLocation {
+    type C = RawLocation;
+    type Declared = CUmemLocation;
+    unsafe fn from_c(raw: RawLocation) -> Answer<Self> {
+        Ok(raw)
+    }
 }
 
 impl RawLocation {

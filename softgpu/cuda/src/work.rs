@@ -11,6 +11,7 @@ use crate::copy::Transfer;
 use crate::crash;
 use crate::event::Record;
 use crate::launch::Launch;
+use crate::mark::Mark;
 use crate::memset::Fill;
 use crate::model::Timeline;
 use crate::pool;
@@ -36,6 +37,8 @@ pub enum Op {
     Record(Arc<Record>),
     /// Wait until an event's record is complete.
     Await(Arc<Record>),
+    /// Wait until the record with that number of some process is complete.
+    AwaitMark(Arc<Mark>, u64),
     /// Wait until another stream has come as far as it was submitted by then.
     After(Arc<Stream>, u64),
     /// End the stream.
@@ -69,6 +72,7 @@ impl Op {
             Op::Free(number) => pool::arrive(*number),
             Op::Record(record) => record.arrive(),
             Op::Await(record) => record.wait(context),
+            Op::AwaitMark(mark, number) => mark.wait(*number, || context.is_faulted()),
             Op::After(stream, ticket) => stream.wait_for(*ticket, context),
             Op::Stop => {}
         }

@@ -144,7 +144,9 @@ impl From<Op> for Work {
             Op::Call(callback) => Work::Call(callback),
             Op::Values(operations) => Work::Values(operations),
             // Marks and waits of streams are edges of graphs, or nodes made of their events.
-            Op::Free(_) | Op::Record(_) | Op::Await(_) | Op::After(..) | Op::Stop => Work::Empty,
+            Op::Free(_) | Op::Record(_) | Op::Await(_) | Op::AwaitMark(..) | Op::After(..) | Op::Stop => {
+                Work::Empty
+            }
         }
     }
 }
@@ -177,6 +179,13 @@ impl Mirror for RawValue {
 impl RawValue {
     /// What an attribute is that nobody has set.
     pub const ZERO: RawValue = RawValue([0; 8]);
+
+    /// A number.
+    pub fn of(number: i32) -> RawValue {
+        let mut value = RawValue::ZERO;
+        value.0[0] = u64::from(number.cast_unsigned());
+        value
+    }
 }
 
 /// `CUgraphNodeParams`: a kind, and parameters of that kind.

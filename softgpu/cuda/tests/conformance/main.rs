@@ -13,9 +13,14 @@
 #[macro_use]
 mod support;
 
+mod arrays;
+mod attributes;
 mod contexts;
 mod graphs;
+mod green;
+mod ipc;
 mod kernels;
+mod managed;
 mod memory;
 mod models;
 mod overhead;

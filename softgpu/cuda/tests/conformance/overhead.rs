@@ -1,7 +1,5 @@
 //! Memory that the driver takes for itself: contexts, modules.
 
-use std::io::{BufRead, BufReader};
-use std::process::Child;
 use std::ptr::null_mut;
 
 use cudarc::driver::sys::{CUcontext, CUlibrary, CUmodule, CUresult};
@@ -73,18 +71,13 @@ promise! {
             std::thread::sleep(std::time::Duration::from_secs(60));
         }
         let mut holder = partner("holder").spawn().unwrap();
-        wait_until_loaded(&mut holder);
+        let _output = wait_for_line(&mut holder, "loaded");
         assert_eq!(free_memory(), MEMORY - 2 * CONTEXT - MODULE);
         holder.kill().unwrap();
         holder.wait().unwrap();
         assert_eq!(free_memory(), MEMORY - CONTEXT);
         alloc(MEMORY - CONTEXT);
     }
-}
-
-fn wait_until_loaded(holder: &mut Child) {
-    let words = BufReader::new(holder.stdout.take().unwrap()).lines();
-    assert!(words.map(Result::unwrap).any(|line| line.ends_with("loaded")));
 }
 
 promise! {

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsString, c_void};
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -161,6 +161,15 @@ pub fn finish(mut child: Child, name: &str) {
     child.stderr.take().map(|mut pipe| pipe.read_to_string(&mut err));
     let Some(status) = status else { panic!("{name}: it did not end within {PATIENCE:?}\n{out}\n{err}") };
     assert!(status.success(), "{name}: {status:?}\n{out}\n{err}");
+}
+
+/// Waits until a process has written a line that ends so; it can write as long as the result lives.
+#[must_use]
+pub fn wait_for_line(child: &mut Child, end: &str) -> BufReader<ChildStdout> {
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut lines = output.by_ref().lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.ends_with(end)), "it ended without `{end}`");
+    output
 }
 
 fn this_program() -> Command {
