@@ -116,12 +116,6 @@ impl Contexts {
         Some(device)
     }
 
-    /// The device of a context.
-    pub fn device_of(&self, context: Context) -> Option<CUdevice> {
-        let home = self.home_of(context);
-        self.entries.lock().iter().find(|entry| entry.context == home).map(|entry| entry.device)
-    }
-
     /// A green context was made, for which the primary context of its device is retained.
     pub fn green_made(&self, handle: usize, device: CUdevice) {
         self.greens.lock().push(Green { handle, device, context: None });
@@ -282,7 +276,6 @@ mod tests {
         contexts.green_made(7, 3);
         contexts.green_is(7, context(2));
         assert_eq!(contexts.home_of(context(2)), context(1));
-        assert_eq!(contexts.device_of(context(2)), Some(3));
         assert_eq!((contexts.green_gone(7), contexts.green_gone(7)), (Some(3), None));
         assert_eq!(contexts.home_of(context(2)), context(2));
     }

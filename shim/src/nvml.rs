@@ -7,6 +7,8 @@
 //! Invariants: where there is no such library, there is none by our doing: its functions are looked up
 //! where the program has it, and nothing of it is loaded by us. No answer without the library's own.
 
+#![cfg_attr(test, expect(non_snake_case, reason = "the library's own names, exempt only as exports"))]
+
 use crate::driver;
 use crate::process;
 use crate::settings;
