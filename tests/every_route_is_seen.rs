@@ -124,13 +124,13 @@ fn a_required_manager_that_is_missing_means_no_cuda() {
 fn what_the_ledger_would_not_see_is_refused_by_name_and_once() {
     let manager = manager();
     let compiler = Compiler::with(Node::of(&manager).libraries());
-    let mut command = manager.run(&["--name", "managed"], &compiler.compile("managed"));
+    let mut command = manager.run(&["--name", "refused"], &compiler.compile("refused"));
     command.env("TIDEGATE_LOG", "info");
     let output = output(command);
     // CUDA_ERROR_NOT_SUPPORTED
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "cuMemAllocManaged is 801\n".repeat(2));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "cuMulticastCreate is 801\n".repeat(2));
     let said = String::from_utf8_lossy(&output.stderr);
-    let named: Vec<&str> = said.lines().filter(|line| line.contains("cuMemAllocManaged")).collect();
+    let named: Vec<&str> = said.lines().filter(|line| line.contains("cuMulticastCreate")).collect();
     assert!(matches!(named[..], [line] if line.starts_with("tidegate: ")), "{said}");
 }
 

@@ -5,6 +5,7 @@
 
 use crate::driver::Context;
 use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeSet;
 use tidegate_ffi::cuda::sys::CUdevice;
 
 struct Entry {
@@ -12,14 +13,29 @@ struct Entry {
     device: CUdevice,
     /// How often the program retained it, if it is the device's primary context.
     retained: Option<u32>,
+    /// How often the program attached to it and did not detach.
+    attached: u32,
+    /// The contexts of other devices whose memory it may use.
+    peers: Vec<Context>,
     users: u32,
     leaving: bool,
+}
+
+/// A part of a device's primary context with streams of its own. Its memory is the primary context's,
+/// and who waits for that waits for its work too.
+struct Green {
+    /// The driver's handle.
+    handle: usize,
+    device: CUdevice,
+    /// As what it is made current, if the program has asked.
+    context: Option<Context>,
 }
 
 /// The process's contexts.
 #[derive(Default)]
 pub struct Contexts {
     entries: Mutex<Vec<Entry>>,
+    greens: Mutex<Vec<Green>>,
     unused: Condvar,
 }
 
@@ -73,6 +89,96 @@ impl Contexts {
         Some(context)
     }
 
+    /// The program has attached to a context.
+    pub fn attached(&self, context: Context) {
+        let mut entries = self.entries.lock();
+        if let Some(entry) = entries.iter_mut().find(|entry| entry.context == context) {
+            entry.attached += 1;
+        }
+    }
+
+    /// The program is about to detach from a context that it has made. When that is its end, it is
+    /// forgotten as by [`Contexts::forget`], and its device returned.
+    pub fn detach(&self, context: Context) -> Option<CUdevice> {
+        let device = {
+            let mut entries = self.entries.lock();
+            let made = |entry: &&mut Entry| entry.context == context && entry.retained.is_none();
+            let entry = entries.iter_mut().find(made)?;
+            match entry.attached.checked_sub(1) {
+                Some(attached) => {
+                    entry.attached = attached;
+                    return None;
+                }
+                None => entry.device,
+            }
+        };
+        self.forget(context);
+        Some(device)
+    }
+
+    /// A green context was made, for which the primary context of its device is retained.
+    pub fn green_made(&self, handle: usize, device: CUdevice) {
+        self.greens.lock().push(Green { handle, device, context: None });
+    }
+
+    /// As what a green context is made current.
+    pub fn green_is(&self, handle: usize, context: Context) {
+        if let Some(green) = self.greens.lock().iter_mut().find(|green| green.handle == handle) {
+            green.context = Some(context);
+        }
+    }
+
+    /// A green context is no more: its device, the primary context of which it does not need any more.
+    pub fn green_gone(&self, handle: usize) -> Option<CUdevice> {
+        let mut greens = self.greens.lock();
+        let index = greens.iter().position(|green| green.handle == handle)?;
+        Some(greens.swap_remove(index).device)
+    }
+
+    /// The context that this one is a part of, or it itself.
+    pub fn home_of(&self, context: Context) -> Context {
+        let device = {
+            let greens = self.greens.lock();
+            greens.iter().find(|green| green.context == Some(context)).map(|green| green.device)
+        };
+        device.and_then(|device| self.primary(device)).unwrap_or(context)
+    }
+
+    /// A context may use the memory of another one from now on.
+    pub fn befriend(&self, context: Context, peer: Context) {
+        self.change_peers(context, |peers| peers.push(peer));
+    }
+
+    /// It may no longer.
+    pub fn part(&self, context: Context, peer: Context) {
+        self.change_peers(context, |peers| peers.retain(|known| *known != peer));
+    }
+
+    fn change_peers(&self, context: Context, change: impl FnOnce(&mut Vec<Context>)) {
+        let home = self.home_of(context);
+        let mut entries = self.entries.lock();
+        if let Some(entry) = entries.iter_mut().find(|entry| entry.context == home) {
+            change(&mut entry.peers);
+        }
+    }
+
+    /// A context was emptied: it may use nobody's memory, and nobody may use its.
+    pub fn part_from_all(&self, context: Context) {
+        let mut entries = self.entries.lock();
+        for entry in entries.iter_mut() {
+            entry.peers.retain(|peer| *peer != context && entry.context != context);
+        }
+    }
+
+    /// The devices of which a context may use a device's memory.
+    pub fn peers_of(&self, device: CUdevice) -> BTreeSet<CUdevice> {
+        let entries = self.entries.lock();
+        let is_there =
+            |context: &Context| entries.iter().any(|e| e.context == *context && e.device == device);
+        let may = |entry: &&Entry| entry.device != device && entry.peers.iter().any(is_there);
+        entries.iter().filter(may).map(|entry| entry.device).collect()
+    }
+
     /// The primary context of a device, if the program retains it.
     pub fn primary(&self, device: CUdevice) -> Option<Context> {
         let entries = self.entries.lock();
@@ -120,7 +226,15 @@ impl Contexts {
     }
 
     fn add(&self, context: Context, device: CUdevice, retained: Option<u32>) {
-        self.entries.lock().push(Entry { context, device, retained, users: 0, leaving: false });
+        self.entries.lock().push(Entry {
+            context,
+            device,
+            retained,
+            attached: 0,
+            peers: Vec::new(),
+            users: 0,
+            leaving: false,
+        });
     }
 }
 
@@ -141,6 +255,48 @@ mod tests {
         assert_eq!(contexts.release_primary(0), Some(context(1)));
         assert_eq!(contexts.release_primary(0), None);
         assert!(contexts.keep_one_of(0).is_none());
+    }
+
+    #[test]
+    fn a_context_ends_when_it_is_detached_from_as_often_as_it_was_made_and_attached_to() {
+        let contexts = Contexts::default();
+        contexts.created(context(1), 0);
+        contexts.retained(context(2), 0);
+        contexts.attached(context(1));
+        assert_eq!(contexts.detach(context(1)), None);
+        assert_eq!(contexts.detach(context(1)), Some(0));
+        assert_eq!(contexts.detach(context(2)), None, "a primary context is released, not detached from");
+        assert_eq!(contexts.keep_all().len(), 1);
+    }
+
+    #[test]
+    fn a_green_context_is_a_part_of_its_devices_primary_context() {
+        let contexts = Contexts::default();
+        contexts.retained(context(1), 3);
+        contexts.green_made(7, 3);
+        contexts.green_is(7, context(2));
+        assert_eq!(contexts.home_of(context(2)), context(1));
+        assert_eq!((contexts.green_gone(7), contexts.green_gone(7)), (Some(3), None));
+        assert_eq!(contexts.home_of(context(2)), context(2));
+    }
+
+    #[test]
+    fn a_device_is_a_peer_while_a_context_of_it_may_use_the_memory_and_both_are_there() {
+        let contexts = Contexts::default();
+        for (number, device) in [(1, 0), (2, 1), (3, 1)] {
+            contexts.created(context(number), device);
+        }
+        let peers = || [0, 1].map(|device| contexts.peers_of(device).into_iter().collect::<Vec<_>>());
+        contexts.befriend(context(2), context(1));
+        contexts.befriend(context(3), context(1));
+        assert_eq!(peers(), [vec![1], vec![]]);
+        contexts.part(context(2), context(1));
+        assert_eq!(peers(), [vec![1], vec![]]);
+        contexts.forget(context(3));
+        assert_eq!(peers(), [vec![], vec![]]);
+        contexts.befriend(context(2), context(1));
+        contexts.part_from_all(context(1));
+        assert_eq!(peers(), [vec![], vec![]]);
     }
 
     #[test]

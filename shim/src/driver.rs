@@ -76,6 +76,28 @@ pub fn current_device() -> Result<CUdevice, DriverError> {
     Ok(device)
 }
 
+/// Takes part in a device's primary context.
+pub fn retain_primary(device: CUdevice) -> Result<Context, DriverError> {
+    let mut context = std::ptr::null_mut();
+    // SAFETY: the result goes to our own variable; the driver checks the device.
+    unsafe { get().cuDevicePrimaryCtxRetain(&mut context, device) }?;
+    Ok(Context(context))
+}
+
+/// Takes part in it no longer.
+pub fn release_primary(device: CUdevice) -> Result<(), DriverError> {
+    // SAFETY: no pointers; the driver counts.
+    unsafe { get().cuDevicePrimaryCtxRelease_v2(device) }
+}
+
+/// An attribute of a device; `None`: the driver does not know it.
+pub fn device_attribute(device: CUdevice, attribute: CUdevice_attribute) -> Option<i32> {
+    let mut value = 0;
+    // SAFETY: the result goes to our own variable; the driver checks the device.
+    unsafe { get().cuDeviceGetAttribute(&mut value, attribute.into(), device) }.ok()?;
+    Some(value)
+}
+
 /// A device's UUID.
 pub fn uuid(device: CUdevice) -> Result<GpuUuid, DriverError> {
     let mut uuid = CUuuid_st { bytes: [0; 16] };

@@ -56,6 +56,7 @@ mod liveness;
 mod log;
 mod loose;
 mod mapping;
+mod nvml;
 mod ordered;
 mod orders;
 mod outgoing;

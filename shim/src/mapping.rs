@@ -7,7 +7,7 @@
 use crate::driver;
 use crate::log::info;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd};
 use tidegate_ffi::cuda::DriverError;
@@ -25,10 +25,19 @@ pub struct Ranges {
     starts: [CUdeviceptr; 2],
     /// Handles of mapped pieces that the driver did not release, by address.
     kept: Mutex<BTreeMap<CUdeviceptr, Imported>>,
+    shared: Mutex<Shared>,
+}
+
+/// What is mapped, and who may use it beside the device itself. Whoever maps a piece enters it before
+/// they look for peers, and a new peer is entered before it is looked for pieces: so none misses the other.
+#[derive(Debug, Default)]
+struct Shared {
+    peers: BTreeSet<CUdevice>,
+    mapped: BTreeSet<Window>,
 }
 
 /// Part of a range, in addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Window {
     start: CUdeviceptr,
     bytes: usize,
@@ -39,7 +48,14 @@ impl Ranges {
     pub fn reserve(device: CUdevice, unit: u64, bytes: u64) -> Result<Self, DriverError> {
         let persistent = reserve(bytes)?;
         let temporary = reserve(bytes).inspect_err(|_| free(persistent, bytes))?;
-        Ok(Self { device, unit, bytes, starts: [persistent, temporary], kept: Mutex::default() })
+        Ok(Self {
+            device,
+            unit,
+            bytes,
+            starts: [persistent, temporary],
+            kept: Mutex::default(),
+            shared: Mutex::default(),
+        })
     }
 
     /// The address of an offset in a class's range.
@@ -53,6 +69,36 @@ impl Ranges {
             let offset = address.checked_sub(self.starts[class.index()])?;
             (offset < self.bytes).then_some((class, offset))
         })
+    }
+
+    /// Whether a device may use what is mapped here.
+    pub fn is_for(&self, device: CUdevice) -> bool {
+        device == self.device || self.shared.lock().peers.contains(&device)
+    }
+
+    /// From now on these devices and no others may use what is mapped, and what will be.
+    pub fn share_with(&self, peers: BTreeSet<CUdevice>) -> Result<(), DriverError> {
+        let before = std::mem::replace(&mut self.shared.lock().peers, peers.clone());
+        let gone = before.difference(&peers).map(|peer| access(*peer, NO_ACCESS));
+        let new = peers.difference(&before).map(|peer| access(*peer, FULL_ACCESS));
+        self.change(&gone.chain(new).collect::<Vec<_>>()).inspect_err(|_| {
+            self.shared.lock().peers = before.clone();
+        })
+    }
+
+    /// Changes who may use what is mapped.
+    fn change(&self, rights: &[CUmemAccessDesc]) -> Result<(), DriverError> {
+        if rights.is_empty() {
+            return Ok(());
+        }
+        loop {
+            let mapped = self.shared.lock().mapped.clone();
+            match set_access(mapped.iter().copied().collect(), rights) {
+                // Some went meanwhile.
+                Err(_) if self.shared.lock().mapped != mapped => {}
+                outcome => return outcome,
+            }
+        }
     }
 
     /// Maps pieces, whose slots are free, and makes them accessible to the device.
@@ -84,6 +130,7 @@ impl Ranges {
         let window = self.window(piece);
         let kept = self.kept.lock().remove(&window.start);
         kept.map_or(Ok(()), |kept| self.release(window.start, kept))?;
+        self.shared.lock().mapped.remove(&window);
         // SAFETY: exactly one mapping of ours; no work that could use it is under way (the job
         // is drained, or nothing in the piece is allocated and every free waited for the work
         // before it).
@@ -102,21 +149,36 @@ impl Ranges {
         Window { start, bytes: (u64::from(piece.units.0) * self.unit) as usize }
     }
 
-    /// Makes pieces accessible, with one call for each run of neighbours.
+    /// Makes pieces accessible to the device and to its peers.
     fn allow(&self, pieces: &[Placed]) -> Result<(), DriverError> {
-        let access = CUmemAccessDesc {
-            location: CUmemLocation {
-                type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
-                id: self.device,
-            },
-            flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        let windows: Vec<Window> = pieces.iter().map(|piece| self.window(piece)).collect();
+        let peers = {
+            let mut shared = self.shared.lock();
+            shared.mapped.extend(&windows);
+            shared.peers.clone()
         };
-        for run in joined(pieces.iter().map(|piece| self.window(piece)).collect()) {
-            // SAFETY: all of the run is mapped by us; the description is read during the call.
-            unsafe { driver::get().cuMemSetAccess(run.start, run.bytes, &access, 1) }?;
-        }
-        Ok(())
+        let devices = std::iter::once(self.device).chain(peers);
+        set_access(windows, &devices.map(|device| access(device, FULL_ACCESS)).collect::<Vec<_>>())
     }
+}
+
+const FULL_ACCESS: CUmemAccess_flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+const NO_ACCESS: CUmemAccess_flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE;
+
+/// What a device may do.
+fn access(device: CUdevice, flags: CUmemAccess_flags) -> CUmemAccessDesc {
+    let location = CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device };
+    CUmemAccessDesc { location, flags }
+}
+
+/// Changes who may use mapped memory, with one call for each run of neighbours.
+fn set_access(windows: Vec<Window>, rights: &[CUmemAccessDesc]) -> Result<(), DriverError> {
+    for run in joined(windows) {
+        // SAFETY: our own range; the descriptions are read during the call. Where a part of the run is
+        // not mapped any more, the driver refuses.
+        unsafe { driver::get().cuMemSetAccess(run.start, run.bytes, rights.as_ptr(), rights.len()) }?;
+    }
+    Ok(())
 }
 
 impl Drop for Ranges {

@@ -95,6 +95,11 @@ fn quiet_panics() {
     std::panic::set_hook(Box::new(|panic| warning!("an error in Tidegate itself: {panic}")));
 }
 
+/// Whether the process has looked for a manager and goes on without one.
+pub fn is_without_manager() -> bool {
+    STATE.load(Ordering::Acquire) == INERT
+}
+
 /// Whether the environment insists on a manager.
 pub fn is_required() -> bool {
     !settings::is_off() && STATE.load(Ordering::Acquire) != ACTIVE && settings::is_required()

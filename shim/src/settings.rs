@@ -25,10 +25,16 @@ pub fn is_required() -> bool {
     early().required
 }
 
+/// `TIDEGATE_MEMORY`, before a manager is asked. One that cannot be read is named when it is.
+pub fn quota() -> Option<u64> {
+    early().memory
+}
+
 /// What is needed before and without a manager.
 struct Early {
     off: bool,
     required: bool,
+    memory: Option<u64>,
     level: Level,
 }
 
@@ -38,6 +44,7 @@ fn early() -> &'static Early {
         Box::new(Early {
             off: flag("TIDEGATE_OFF"),
             required: flag("TIDEGATE_REQUIRED"),
+            memory: var("TIDEGATE_MEMORY").ok().and_then(|text| bytes(&text)),
             level: level(var("TIDEGATE_LOG").ok()),
         })
     })

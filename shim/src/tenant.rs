@@ -21,10 +21,10 @@ use crate::process::Process;
 use crate::status::Status;
 use once_cell::race::OnceBox;
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate_ffi::cuda::DriverError;
 use tidegate_ffi::cuda::sys::{CUdevice, CUdeviceptr, CUstream};
 use tidegate_ffi::units::{Class, PieceId, Step, TenantId, Units};
@@ -68,7 +68,12 @@ struct Books {
 struct ClassBooks {
     arena: Arena,
     live: Liveness<Context>,
+    /// The numbers of allocations that were asked for, by their starts.
+    numbers: BTreeMap<u64, u64>,
 }
+
+/// The driver counts its own allocations from below.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1 << 63);
 
 /// Why memory could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -139,6 +144,7 @@ impl Tenant {
         let books = || ClassBooks {
             arena: Arena::new(layout.unit_bytes, layout.range_bytes),
             live: Liveness::default(),
+            numbers: BTreeMap::new(),
         };
         let books = Books { classes: [books(), books()], pieces: BTreeMap::new(), arriving: BTreeMap::new() };
         let (ranges, books, holding) = (OnceBox::new(), Mutex::new(books), Mutex::new(()));
@@ -499,13 +505,39 @@ impl Tenant {
         let mut books = self.books();
         let live = &mut books.classes[class.index()].live;
         let dead = live.remove(start)?;
-        self.row(process).publish_live(class, live.live_bytes());
+        let live_bytes = live.live_bytes();
+        books.classes[class.index()].numbers.remove(&start);
+        self.row(process).publish_live(class, live_bytes);
         Some(dead)
     }
 
     /// Whether an address lies in one of the tenant's ranges.
     pub fn has(&self, address: CUdeviceptr) -> bool {
         self.find_range(address).is_some()
+    }
+
+    /// A number that no other allocation of the process has, nor had: the same as often as it is asked
+    /// for, for the allocation that starts at an address.
+    pub fn number_of(&self, start: CUdeviceptr) -> Option<u64> {
+        let (class, at) = self.find_range(start)?;
+        let mut books = self.books();
+        let books = &mut books.classes[class.index()];
+        books.live.containing(at)?;
+        Some(*books.numbers.entry(at).or_insert_with(|| NEXT_NUMBER.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    /// Whether a device may use the tenant's memory.
+    pub fn is_for(&self, device: CUdevice) -> bool {
+        self.ranges.get().map_or(device == self.device, |ranges| ranges.is_for(device))
+    }
+
+    /// From now on these devices may use the tenant's memory too, and no others.
+    pub fn share_with(&self, peers: BTreeSet<CUdevice>) -> Result<(), DriverError> {
+        match self.ranges.get() {
+            Some(ranges) => ranges.share_with(peers),
+            None if peers.is_empty() => Ok(()),
+            None => self.ranges()?.share_with(peers),
+        }
     }
 
     /// The live allocation that an address belongs to.

@@ -219,7 +219,7 @@ impl World {
         };
         let step = Step(self.next);
         let gpu = *input.choose(&GPUS)?;
-        let event = match input.int_in_range(0..=22)? {
+        let event = match input.int_in_range(0..=23)? {
             0..=2 => Event::Attach { session, step, gpu },
             3..=8 => Event::Lease { session, request: lease(input, step, tenant)? },
             9..=11 => Event::Returned { session, tenant, pieces: self.some_pieces(input, tenant)? },
@@ -245,6 +245,7 @@ impl World {
             }
             20 if input.ratio(1, 3)? => return Ok(Some(Event::SessionEnded { session })),
             21 => Event::Hold { session, tenant, pieces: self.some_pieces(input, tenant)? },
+            23 if input.ratio(1, 8)? => Event::Unsliceable { session, reason: String::new() },
             22 => Event::LetGo { session, tenant, pieces: self.some_pieces(input, tenant)? },
             _ => return Ok(None),
         };

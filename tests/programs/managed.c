@@ -1,14 +1,59 @@
-/* Asks for managed memory, twice. */
+/* Fills managed memory and memory of its GPU, the former from both sides, and finds both as they were. Argument:
+ * the image with the kernel of count_up_kernel.c. */
 #include "driver.h"
 
 int cuInit(unsigned flags);
+int cuDeviceGet(int *device, int ordinal);
+int cuDevicePrimaryCtxRetain(void **context, int device);
+int cuCtxSetCurrent(void *context);
+int cuCtxSynchronize(void);
+int cuMemAlloc_v2(CUdeviceptr *address, size_t bytes);
 int cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned flags);
+int cuMemFree_v2(CUdeviceptr address);
+int cuMemsetD8_v2(CUdeviceptr address, unsigned char byte, size_t bytes);
+int cuMemcpyDtoH_v2(void *host, CUdeviceptr address, size_t bytes);
+int cuModuleLoad(void **module, const char *image);
+int cuModuleGetFunction(void **function, void *module, const char *name);
+int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+    unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **parameters, void **extra);
 
-int main(void)
+static int all_are(const unsigned char *bytes, unsigned char expected)
 {
-    CUdeviceptr address;
+    for (size_t i = 0; i < BYTES; i++)
+        if (bytes[i] != expected)
+            return printf("byte %zu is %d, not %d\n", i, bytes[i], expected), 0;
+    return 1;
+}
+
+int main(int argc, char **argv)
+{
+    int device;
+    void *context;
+    CUdeviceptr own, managed;
+    unsigned char *host = malloc(BYTES);
+    struct driver driver = { .cuModuleLoad = cuModuleLoad, .cuModuleGetFunction = cuModuleGetFunction,
+        .cuLaunchKernel = cuLaunchKernel };
+
+    if (argc != 2)
+        return 2;
     CHECK(cuInit(0));
-    for (int i = 0; i < 2; i++)
-        printf("cuMemAllocManaged is %d\n", cuMemAllocManaged(&address, BYTES, 1));
+    CHECK(cuDeviceGet(&device, 0));
+    CHECK(cuDevicePrimaryCtxRetain(&context, device));
+    CHECK(cuCtxSetCurrent(context));
+    CHECK(cuMemAllocManaged(&managed, BYTES, 1));
+    CHECK(cuMemAlloc_v2(&own, BYTES));
+    memset((void *)managed, 5, BYTES);
+    CHECK(cuMemsetD8_v2(own, 7, BYTES));
+    say_and_wait("filled");
+    for (int round = 0; round < 3; round++)
+        if (count_up(&driver, argv[1], managed) != 0 || count_up(&driver, argv[1], own) != 0)
+            return 1;
+    CHECK(cuCtxSynchronize());
+    CHECK(cuMemcpyDtoH_v2(host, own, BYTES));
+    if (!all_are((unsigned char *)managed, 8) || !all_are(host, 10))
+        return 1;
+    CHECK(cuMemFree_v2(managed));
+    CHECK(cuMemFree_v2(own));
+    puts("as expected");
     return 0;
 }

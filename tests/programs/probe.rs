@@ -11,6 +11,7 @@
 //! poke NAME OFFSET BYTE        peek NAME OFFSET
 //! boundary                     info                     (free and total memory)
 //! hold NAME                    where NAME               (the files behind its addresses)
+//! peer N                       no-peer N                (whether the GPU in use reaches GPU N's memory)
 //! fork                         a child that does nothing and outlives its parent a little; its process id
 //! cut                          ends the library's connection to the manager; how many there were
 //! starve                       from now on no file descriptor can be had
@@ -18,7 +19,7 @@
 //! ```
 
 use cudarc::driver::result;
-use cudarc::driver::sys::{CUcontext, CUdevice};
+use cudarc::driver::sys::{self, CUcontext, CUdevice};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_getfd};
 use rustix::net::{Shutdown, SocketAddrUnix, getpeername, shutdown};
@@ -68,6 +69,8 @@ impl Probe {
             ["peek", name, offset] => self.peek(name, offset.parse()?),
             ["hold", name] => hold(self.find(name)?.0),
             ["where", name] => self.whereabouts(name),
+            ["peer", ordinal] => self.peer(ordinal.parse()?, true),
+            ["no-peer", ordinal] => self.peer(ordinal.parse()?, false),
             ["boundary"] => boundary(),
             ["info"] => info(),
             ["fork"] => fork(),
@@ -95,6 +98,19 @@ impl Probe {
         let context = unsafe { result::primary_ctx::retain(device) }?;
         self.contexts.insert(ordinal, context);
         Ok(context)
+    }
+
+    /// The GPU in use may reach another one's memory from now on, or not any more.
+    fn peer(&mut self, ordinal: usize, may: bool) -> Answer {
+        let context = *self.contexts.get(&ordinal).ok_or("that GPU was never used")?;
+        if may {
+            // SAFETY: the context was retained and is never released.
+            unsafe { sys::cuCtxEnablePeerAccess(context, 0) }.result()?;
+        } else {
+            // SAFETY: as above.
+            unsafe { sys::cuCtxDisablePeerAccess(context) }.result()?;
+        }
+        Ok(String::new())
     }
 
     fn alloc(&mut self, name: &str, bytes: usize) -> Answer {

@@ -37,6 +37,21 @@ impl Compiler {
         self.make(name, &format!("lib{name}.so"), &["-DPLUGIN", "-shared", "-fPIC", "-lcuda"])
     }
 
+    /// A library in a file `made`, of that name, made of `tests/programs/NAME.c`.
+    pub fn compile_library(&self, name: &str, made: &str) -> PathBuf {
+        self.make(name, made, &["-shared", "-fPIC", &format!("-Wl,-soname,{made}")])
+    }
+
+    /// The executable made of `tests/programs/NAME.c`, linked with a library beside it.
+    pub fn compile_linked_with(&self, name: &str, library: &Path) -> PathBuf {
+        let library = library.to_str().unwrap();
+        self.make(
+            name,
+            &format!("{name}_linked"),
+            &["-DLINKED", library, "-Wl,-rpath,$ORIGIN", "-lcuda", "-ldl"],
+        )
+    }
+
     fn make(&self, name: &str, made: &str, options: &[&str]) -> PathBuf {
         let source = program(&format!("{name}.c"));
         let made = self.directory.path().join(made);

@@ -2,10 +2,10 @@
 
 #![expect(non_snake_case, clippy::too_many_arguments, reason = "the driver's own names and signatures")]
 
-use cudarc::driver::sys::*;
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
 
 use super::functions::signature;
+use super::sys::*;
 use crate::driver_functions;
 
 /// An error of a driver function, with the name of the call that returned it.

@@ -9,7 +9,7 @@
 
 #![expect(non_snake_case, reason = "the driver's own parameter names")]
 
-use cudarc::driver::sys::*;
+use super::sys::*;
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
 
 /// What the shim does with a driver function that a program calls.
@@ -39,7 +39,7 @@ pub struct Function {
 
 /// Calls `$callback!` with every row: `kind [older] name(parameter: type, …);`.
 ///
-/// Expand it where the driver's types are in scope: `use cudarc::driver::sys::*` and
+/// Expand it where the driver's types are in scope: `use tidegate_ffi::cuda::sys::*` and
 /// `use std::ffi::*`.
 #[macro_export]
 macro_rules! driver_functions {
@@ -51,7 +51,7 @@ macro_rules! driver_functions {
         hooked [older] cuGetProcAddress(symbol: *const c_char, pfn: *mut *mut c_void, cudaVersion: c_int, flags: cuuint64_t);
         hooked cuGetProcAddress_v2(symbol: *const c_char, pfn: *mut *mut c_void, cudaVersion: c_int, flags: cuuint64_t, symbolStatus: *mut CUdriverProcAddressQueryResult);
         hooked cuDeviceTotalMem_v2(bytes: *mut usize, dev: CUdevice);
-        hooked cuDeviceGetAttribute(pi: *mut c_int, attrib: CUdevice_attribute, dev: CUdevice);
+        hooked cuDeviceGetAttribute(pi: *mut c_int, attrib: DeviceAttribute, dev: CUdevice);
         hooked cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
         hooked cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice);
         hooked [older] cuCtxCreate(pctx: *mut CUcontext, flags: c_uint, dev: CUdevice);
@@ -64,9 +64,18 @@ macro_rules! driver_functions {
         hooked [older] cuDevicePrimaryCtxRelease(dev: CUdevice);
         hooked cuDevicePrimaryCtxReset_v2(dev: CUdevice);
         hooked [older] cuDevicePrimaryCtxReset(dev: CUdevice);
+        hooked cuCtxAttach(pctx: *mut CUcontext, flags: c_uint);
+        hooked cuCtxDetach(ctx: CUcontext);
+        hooked cuCtxEnablePeerAccess(peerContext: CUcontext, Flags: c_uint);
+        hooked cuCtxDisablePeerAccess(peerContext: CUcontext);
+        hooked cuGreenCtxCreate(phCtx: *mut CUgreenCtx, desc: CUdevResourceDesc, dev: CUdevice, flags: c_uint);
+        hooked cuGreenCtxDestroy(hCtx: CUgreenCtx);
+        hooked cuCtxFromGreenCtx(pContext: *mut CUcontext, hCtx: CUgreenCtx);
         hooked cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize);
         hooked cuMemAllocPitch_v2(dptr: *mut CUdeviceptr, pPitch: *mut usize, WidthInBytes: usize, Height: usize, ElementSizeBytes: c_uint);
         hooked cuMemFree_v2(dptr: CUdeviceptr);
+        hooked cuMemAllocManaged(dptr: *mut CUdeviceptr, bytesize: usize, flags: c_uint);
+        hooked cuLibraryGetManaged(dptr: *mut CUdeviceptr, bytes: *mut usize, library: CUlibrary, name: *const c_char);
         hooked cuMemAllocAsync(dptr: *mut CUdeviceptr, bytesize: usize, hStream: CUstream) and cuMemAllocAsync_ptsz;
         hooked cuMemAllocFromPoolAsync(dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, hStream: CUstream) and cuMemAllocFromPoolAsync_ptsz;
         hooked cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) and cuMemFreeAsync_ptsz;
@@ -105,8 +114,10 @@ macro_rules! driver_functions {
         hooked cuMemExportToShareableHandle(shareableHandle: *mut c_void, handle: CUmemGenericAllocationHandle, handleType: CUmemAllocationHandleType, flags: c_ulonglong);
         hooked cuMemGetAllocationPropertiesFromHandle(prop: *mut CUmemAllocationProp, handle: CUmemGenericAllocationHandle);
         hooked cuMemGetAddressRange_v2(pbase: *mut CUdeviceptr, psize: *mut usize, dptr: CUdeviceptr);
-        hooked cuPointerGetAttribute(data: *mut c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr);
-        hooked cuPointerGetAttributes(numAttributes: c_uint, attributes: *mut CUpointer_attribute, data: *mut *mut c_void, ptr: CUdeviceptr);
+        hooked cuPointerGetAttribute(data: *mut c_void, attribute: PointerAttribute, ptr: CUdeviceptr);
+        hooked cuPointerGetAttributes(numAttributes: c_uint, attributes: *mut PointerAttribute, data: *mut *mut c_void, ptr: CUdeviceptr);
+        hooked cuPointerSetAttribute(value: *const c_void, attribute: PointerAttribute, ptr: CUdeviceptr);
+        hooked cuMemGetAccess(flags: *mut c_ulonglong, location: *const CUmemLocation, ptr: CUdeviceptr);
         hooked [older] cuStreamBeginCapture(hStream: CUstream) and cuStreamBeginCapture_ptsz;
         hooked cuStreamBeginCapture_v2(hStream: CUstream, mode: CUstreamCaptureMode) and cuStreamBeginCapture_v2_ptsz;
         hooked cuStreamBeginCaptureToGraph(hStream: CUstream, hGraph: CUgraph, dependencies: *const CUgraphNode, dependencyData: *const CUgraphEdgeData, numDependencies: usize, mode: CUstreamCaptureMode) and cuStreamBeginCaptureToGraph_ptsz;
@@ -168,7 +179,6 @@ macro_rules! driver_functions {
         gated cuMemsetD2D16Async(dstDevice: CUdeviceptr, dstPitch: usize, us: c_ushort, Width: usize, Height: usize, hStream: CUstream) and cuMemsetD2D16Async_ptsz;
         gated cuMemsetD2D32Async(dstDevice: CUdeviceptr, dstPitch: usize, ui: c_uint, Width: usize, Height: usize, hStream: CUstream) and cuMemsetD2D32Async_ptsz;
         gated [older] cuMemPrefetchAsync(devPtr: CUdeviceptr, count: usize, dstDevice: CUdevice, hStream: CUstream) and cuMemPrefetchAsync_ptsz;
-        gated cuMemGetAccess(flags: *mut c_ulonglong, location: *const CUmemLocation, ptr: CUdeviceptr);
         gated cuMemPrefetchAsync_v2(devPtr: CUdeviceptr, count: usize, location: CUmemLocation, flags: c_uint, hStream: CUstream) and cuMemPrefetchAsync_v2_ptsz;
         gated cuMemPrefetchBatchAsync(dptrs: *mut CUdeviceptr, sizes: *mut usize, count: usize, prefetchLocs: *mut CUmemLocation, prefetchLocIdxs: *mut usize, numPrefetchLocs: usize, flags: c_ulonglong, hStream: CUstream) and cuMemPrefetchBatchAsync_ptsz;
         gated cuMemDiscardBatchAsync(dptrs: *mut CUdeviceptr, sizes: *mut usize, count: usize, flags: c_ulonglong, hStream: CUstream) and cuMemDiscardBatchAsync_ptsz;
@@ -199,27 +209,24 @@ macro_rules! driver_functions {
         counted cuLibraryGetModule(pMod: *mut CUmodule, library: CUlibrary);
         counted cuLibraryGetGlobal(dptr: *mut CUdeviceptr, bytes: *mut usize, library: CUlibrary, name: *const c_char);
         counted cuLibraryGetUnifiedFunction(fptr: *mut *mut c_void, library: CUlibrary, symbol: *const c_char);
-        counted cuLibraryGetManaged(dptr: *mut CUdeviceptr, bytes: *mut usize, library: CUlibrary, name: *const c_char);
         counted cuKernelGetFunction(pFunc: *mut CUfunction, kernel: CUkernel);
         counted cuFuncLoad(function: CUfunction);
         hooked [older] cuGraphInstantiate(phGraphExec: *mut CUgraphExec, hGraph: CUgraph, phErrorNode: *mut CUgraphNode, logBuffer: *mut c_char, bufferSize: usize);
         hooked [older] cuGraphInstantiate_v2(phGraphExec: *mut CUgraphExec, hGraph: CUgraph, phErrorNode: *mut CUgraphNode, logBuffer: *mut c_char, bufferSize: usize);
         hooked cuGraphInstantiateWithFlags(phGraphExec: *mut CUgraphExec, hGraph: CUgraph, flags: c_ulonglong);
         hooked cuGraphInstantiateWithParams(phGraphExec: *mut CUgraphExec, hGraph: CUgraph, instantiateParams: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) and cuGraphInstantiateWithParams_ptsz;
+        counted cuArrayCreate_v2(pHandle: *mut CUarray, pAllocateArray: *const CUDA_ARRAY_DESCRIPTOR);
+        counted cuArray3DCreate_v2(pHandle: *mut CUarray, pAllocateArray: *const CUDA_ARRAY3D_DESCRIPTOR);
+        counted cuMipmappedArrayCreate(pHandle: *mut CUmipmappedArray, pMipmappedArrayDesc: *const CUDA_ARRAY3D_DESCRIPTOR, numMipmapLevels: c_uint);
         counted cuCtxSetLimit(limit: CUlimit, value: usize);
 
         // Refused for now, by name: ways to get or share memory that would go past the ledger.
-        refused cuMemAllocManaged(dptr: *mut CUdeviceptr, bytesize: usize, flags: c_uint);
         refused cuMemPoolImportFromShareableHandle(pool_out: *mut CUmemoryPool, handle: *mut c_void, handleType: CUmemAllocationHandleType, flags: c_ulonglong);
-        refused cuArrayCreate_v2(pHandle: *mut CUarray, pAllocateArray: *const CUDA_ARRAY_DESCRIPTOR);
-        refused cuArray3DCreate_v2(pHandle: *mut CUarray, pAllocateArray: *const CUDA_ARRAY3D_DESCRIPTOR);
-        refused cuMipmappedArrayCreate(pHandle: *mut CUmipmappedArray, pMipmappedArrayDesc: *const CUDA_ARRAY3D_DESCRIPTOR, numMipmapLevels: c_uint);
         refused cuMemGetHandleForAddressRange(handle: *mut c_void, dptr: CUdeviceptr, size: usize, handleType: CUmemRangeHandleType, flags: c_ulonglong);
         refused cuMemMapArrayAsync(mapInfoList: *mut CUarrayMapInfo, count: c_uint, hStream: CUstream) and cuMemMapArrayAsync_ptsz;
         refused cuIpcGetMemHandle(pHandle: *mut CUipcMemHandle, dptr: CUdeviceptr);
         refused cuIpcOpenMemHandle_v2(pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, Flags: c_uint);
         refused cuImportExternalMemory(extMem_out: *mut CUexternalMemory, memHandleDesc: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC);
-        refused cuGreenCtxCreate(phCtx: *mut CUgreenCtx, desc: CUdevResourceDesc, dev: CUdevice, flags: c_uint);
         refused cuMulticastCreate(mcHandle: *mut CUmemGenericAllocationHandle, prop: *const CUmulticastObjectProp);
         refused cuGraphicsMapResources(count: c_uint, resources: *mut CUgraphicsResource, hStream: CUstream) and cuGraphicsMapResources_ptsz;
 
@@ -330,15 +337,14 @@ macro_rules! driver_names {
         }
 
         // Passes: contexts that exist already, their settings and what is asked of them. A context is made and
-        // ended by hooked functions only; what the deprecated `cuCtxDetach` leaves behind is freed at the end.
+        // ended by hooked functions only.
         passes {
-            cuCtxAttach cuCtxDetach cuCtxDisablePeerAccess cuCtxEnablePeerAccess cuCtxFromGreenCtx
             cuCtxGetApiVersion cuCtxGetCacheConfig cuCtxGetDevResource cuCtxGetDevice_v2
             cuCtxGetExecAffinity cuCtxGetFlags cuCtxGetId cuCtxGetLimit cuCtxGetSharedMemConfig
             cuCtxGetStreamPriorityRange cuCtxPopCurrent cuCtxPushCurrent cuCtxResetPersistingL2Cache
             cuCtxSetCacheConfig cuCtxSetFlags cuCtxSetSharedMemConfig cuCtxSynchronize_v2 cuCtxWaitEvent
             cuDevResourceGenerateDesc cuDevSmResourceSplit cuDevSmResourceSplitByCount
-            cuDevicePrimaryCtxSetFlags cuDevicePrimaryCtxSetFlags_v2 cuGreenCtxDestroy
+            cuDevicePrimaryCtxSetFlags cuDevicePrimaryCtxSetFlags_v2
             cuGreenCtxGetDevResource cuGreenCtxGetId cuGreenCtxRecordEvent cuGreenCtxStreamCreate
             cuGreenCtxWaitEvent cuSubgridCreate cuSubgridWorkerGridCreate cuSubgridWorksetCreate
         }
@@ -368,7 +374,7 @@ macro_rules! driver_names {
             cuLaunchHostFunc_v2_ptsz cuStreamAddCallback cuStreamAddCallback_ptsz cuStreamAttachMemAsync
             cuStreamAttachMemAsync_ptsz cuStreamCopyAttributes cuStreamCopyAttributes_ptsz
             cuStreamCreateWithPriority cuStreamDestroy cuStreamGetAttribute cuStreamGetAttribute_ptsz
-            cuStreamGetCaptureInfo cuStreamGetCaptureInfo_ptsz             cuStreamGetCaptureInfo_v2_ptsz cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo_v3_ptsz
+            cuStreamGetCaptureInfo cuStreamGetCaptureInfo_ptsz cuStreamGetCaptureInfo_v2_ptsz cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo_v3_ptsz
             cuStreamGetCtx_ptsz cuStreamGetCtx_v2 cuStreamGetCtx_v2_ptsz
             cuStreamGetDevResource cuStreamGetDevResource_ptsz cuStreamGetDevice cuStreamGetDevice_ptsz
             cuStreamGetFlags cuStreamGetFlags_ptsz cuStreamGetGreenCtx cuStreamGetId_ptsz
@@ -418,7 +424,7 @@ macro_rules! driver_names {
             cuMemAdvise cuMemAdvise_v2 cuMemAllocHost cuMemAllocHost_v2
             cuMemGetInfo cuMemGetLocationInfo
             cuMemHostGetDevicePointer_v2 cuMemHostGetFlags cuMemHostRegister cuMemRangeGetAttribute
-            cuMemRangeGetAttributes cuMulticastGetGranularity cuMulticastUnbind cuPointerSetAttribute
+            cuMemRangeGetAttributes cuMulticastGetGranularity cuMulticastUnbind
         }
 
         // Passes: arrays and textures that exist already.
@@ -489,7 +495,7 @@ macro_rules! kind {
 
 macro_rules! check_against_header {
     ([] $name:ident ($($arg:ident : $type:ty),* $(,)?)) => {
-        const _: unsafe fn($($type),*) -> CUresult = cudarc::driver::sys::$name;
+        const _: unsafe fn($($type),*) -> CUresult = sys::$name;
     };
     ([$tag:ident] $name:ident $parameters:tt) => {};
 }
@@ -517,7 +523,12 @@ macro_rules! signatures {
             $( signature!($name $parameters); $( signature!($twin $parameters); )? )*
         }
 
-        $( check_against_header!([$($tag)?] $name $parameters); )*
+        /// The header's functions have the table's types. (Its own enums stand where we have numbers.)
+        mod header {
+            use super::*;
+            use cudarc::driver::sys::{self, CUdevice_attribute as DeviceAttribute, CUpointer_attribute as PointerAttribute};
+            $( check_against_header!([$($tag)?] $name $parameters); )*
+        }
     };
 }
 

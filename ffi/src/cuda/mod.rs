@@ -4,6 +4,12 @@
 
 mod driver;
 pub mod functions;
+mod number;
 
-pub use cudarc::driver::sys;
+/// The types of `cuda.h`; where the table has numbers in place of the header's enums, these too.
+pub mod sys {
+    pub use super::number::{DeviceAttribute, PointerAttribute};
+    pub use cudarc::driver::sys::*;
+}
+
 pub use driver::{Driver, DriverError, LoadError};

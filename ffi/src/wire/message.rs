@@ -190,6 +190,12 @@ pub enum FromShim {
     Idle,
     /// A thread waits at the closed gate (sent once for each closing).
     Waiting,
+    /// The process has memory that no switch can take away: from now on its job is not to be stopped.
+    /// Said at most once.
+    Unsliceable {
+        /// Why, for people.
+        reason: String,
+    },
     /// The job said that its last iteration ended (R4.7).
     JobDone,
     /// Nothing but that the manager's messages were heard ([`super::line::SILENCE`]).

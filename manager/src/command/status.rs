@@ -98,6 +98,9 @@ fn print_job(job: &JobStatus) {
         size(job.spilled_bytes),
         figures.switches,
     );
+    if let Some(reason) = &job.unsliceable_because {
+        println!("      it is never preempted: {reason}");
+    }
 }
 
 fn size(bytes: u64) -> String {

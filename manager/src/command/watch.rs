@@ -83,7 +83,7 @@ impl Said {
             && self.behind != behind
         {
             eprintln!(
-                "tidegate: waiting for {name:?}, which cannot be preempted: its work does not end, or it does not answer"
+                "tidegate: waiting for {name:?}, which cannot be preempted: its work does not end, it does not answer, or it has memory that cannot be moved"
             );
             self.behind = behind;
         }

@@ -127,7 +127,7 @@ fn ask_gpu(driver: &Driver, ordinal: c_int) -> Result<Gpu, DriverError> {
 fn ask_attribute(driver: &Driver, device: CUdevice, attribute: Attribute) -> c_int {
     let mut value = 0;
     // SAFETY: the result goes to our own variable.
-    let known = unsafe { driver.cuDeviceGetAttribute(&mut value, attribute, device) };
+    let known = unsafe { driver.cuDeviceGetAttribute(&mut value, attribute.into(), device) };
     known.map_or(0, |()| value)
 }
 

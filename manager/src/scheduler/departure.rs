@@ -138,6 +138,15 @@ impl Scheduler {
         self.finish_closing(job_id);
     }
 
+    /// The process has memory that no switch can take away: while it lives, its job is not closed any
+    /// more. One that waits gets its turn as others do, and keeps it.
+    pub(super) fn note_unmovable(&mut self, id: SessionId, reason: String) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        if let Some(job) = self.jobs.get_mut(&session.job) {
+            job.unmovable.insert(id, reason);
+        }
+    }
+
     /// Goes on when the last process has answered: to save, or back to open.
     pub(super) fn finish_closing(&mut self, id: JobId) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
@@ -157,7 +166,8 @@ impl Scheduler {
         }
         job.failed_drains = 0;
         // Who wanted its place may be gone: then nothing is taken from it (I9).
-        if self.selection().contains(&id) { self.open(id) } else { self.leave(id) }
+        let stays = job.has_unmovable_memory() || self.selection().contains(&id);
+        if stays { self.open(id) } else { self.leave(id) }
     }
 
     /// All processes of the job are drained: its memory goes.

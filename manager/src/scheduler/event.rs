@@ -180,6 +180,13 @@ pub enum Event {
         /// Why.
         reason: String,
     },
+    /// A process has memory that no switch can take away.
+    Unsliceable {
+        /// Which.
+        session: SessionId,
+        /// Why, for people.
+        reason: String,
+    },
     /// A process submits nothing.
     Idle {
         /// Which.
@@ -240,6 +247,7 @@ impl Event {
             | Event::NotDrained { session, .. }
             | Event::ShimDone { session, .. }
             | Event::ShimFailed { session, .. }
+            | Event::Unsliceable { session, .. }
             | Event::Idle { session }
             | Event::Waiting { session } => Some(*session),
             _ => None,

@@ -46,6 +46,8 @@ pub struct Job {
     pub slice_end: Time,
     /// Its drain failed so often.
     pub failed_drains: u32,
+    /// Its processes that have memory which no switch can take away, and why.
+    pub unmovable: BTreeMap<SessionId, String>,
     /// A process of it has not answered in time, and not yet.
     pub silent: bool,
     /// Not asked to close before this.
@@ -158,6 +160,7 @@ impl Job {
             runtime: Duration::ZERO,
             slice_end: Time::ZERO,
             failed_drains: 0,
+            unmovable: BTreeMap::new(),
             silent: false,
             not_closed_before: Time::ZERO,
             not_restored_before: Time::ZERO,
@@ -173,13 +176,36 @@ impl Job {
         }
     }
 
-    /// May it never be closed: it serves, or it cannot be drained, or it does not answer.
+    /// May it never be closed: it serves, or it cannot be stopped.
     pub fn unsliceable(&self) -> bool {
-        self.spec.resident || self.is_endless() || self.is_stuck()
+        self.spec.resident || self.cannot_be_stopped()
+    }
+
+    /// Why it is never closed, for people.
+    pub fn why_unsliceable(&self) -> Option<&str> {
+        if let Some(reason) = self.unmovable.values().next() {
+            Some(reason)
+        } else if self.is_endless() {
+            Some("its work does not end")
+        } else if self.is_stuck() {
+            Some("it does not answer")
+        } else {
+            self.spec.resident.then_some("it is resident")
+        }
+    }
+
+    /// Is it never closed, though it did not ask for that.
+    pub(super) fn cannot_be_stopped(&self) -> bool {
+        self.has_unmovable_memory() || self.is_endless() || self.is_stuck()
+    }
+
+    /// Has it memory that no switch can take away.
+    pub(super) fn has_unmovable_memory(&self) -> bool {
+        !self.unmovable.is_empty()
     }
 
     /// Could it not be drained, however often that was tried.
-    pub fn is_endless(&self) -> bool {
+    fn is_endless(&self) -> bool {
         self.failed_drains >= super::DRAINS_BEFORE_UNSLICEABLE
     }
 

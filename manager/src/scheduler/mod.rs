@@ -208,6 +208,7 @@ impl Scheduler {
             Event::NotDrained { session, step } => self.not_drained(session, step),
             Event::ShimDone { session, step } => self.shim_done(session, step),
             Event::ShimFailed { session, step, reason } => self.shim_failed(session, step, &reason),
+            Event::Unsliceable { session, reason } => self.note_unmovable(session, reason),
             Event::Idle { session } => self.set_idle(session, true),
             Event::Waiting { session } => self.set_idle(session, false),
             Event::MoverDone { step, bytes, .. } => self.mover_done(step, bytes),
@@ -390,6 +391,7 @@ impl Scheduler {
         let Some(session) = self.sessions.remove(&id) else { return };
         if let Some(job) = self.jobs.get_mut(&session.job) {
             job.sessions.remove(&id);
+            job.unmovable.remove(&id);
         }
         for tenant in session.tenants {
             self.end_tenant(tenant, fate);

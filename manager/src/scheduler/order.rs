@@ -286,14 +286,11 @@ impl Scheduler {
         }
     }
 
-    /// A job whose work does not end, or that does not answer, on a GPU that this one waits for: it
-    /// cannot be stopped.
+    /// A job that cannot be stopped, on a GPU that this one waits for.
     fn behind(&self, id: JobId) -> Option<JobId> {
         let gpus = self.gpus_of(id);
         let in_the_way = self.tenants.values().filter(|tenant| gpus.contains(&tenant.gpu)).map(|t| t.job);
-        in_the_way
-            .filter(|job| *job != id)
-            .find(|job| self.jobs.get(job).is_some_and(|job| job.is_endless() || job.is_stuck()))
+        in_the_way.filter(|job| *job != id).find(|job| self.jobs.get(job).is_some_and(Job::cannot_be_stopped))
     }
 
     /// The jobs that wait: first those that wait for their turn, in order, then those that wait

@@ -8,6 +8,7 @@ mod hostile;
 mod outside;
 mod quota;
 mod silence;
+mod unmovable;
 mod written;
 
 use super::*;

@@ -294,6 +294,9 @@ impl World {
             11 => FromShim::LetGo { tenant, pieces: self.pieces(tenant) },
             12 => FromShim::MakeRoom { step, gpu: GPU },
             _ => {
+                if self.lies() {
+                    return FromShim::Unsliceable { reason: "b\n".repeat(999) };
+                }
                 let words = [FromShim::Idle, FromShim::Waiting, FromShim::JobDone, FromShim::Heard];
                 words[self.random.index(4)].clone()
             }

@@ -421,6 +421,7 @@ impl Server {
             }
             FromShim::Done { step } => Event::ShimDone { session, step },
             FromShim::Failed { step, reason } => Event::ShimFailed { session, step, reason: words(reason) },
+            FromShim::Unsliceable { reason } => Event::Unsliceable { session, reason: words(reason) },
             FromShim::Idle => Event::Idle { session },
             FromShim::Waiting => Event::Waiting { session },
             FromShim::MakeRoom { step, gpu } => Event::MakeRoom { session, step, gpu },

@@ -126,8 +126,10 @@ pub struct JobStatus {
     pub state: String,
     /// Its place among those that wait; 0: it does not wait.
     pub queue_place: u32,
-    /// It is never closed: it is resident, or its work did not end when it should have.
+    /// It is never closed.
     pub unsliceable: bool,
+    /// Why that is so, in words for people.
+    pub unsliceable_because: Option<String>,
     /// The GPUs it is on.
     pub gpus: Vec<String>,
     /// Process ids.
@@ -372,6 +374,7 @@ fn job_status(server: &Server, id: JobId, job: &Job) -> JobStatus {
         state: state(job, tenants.is_empty()).into(),
         queue_place: queue.iter().position(|waiting| *waiting == id).map_or(0, |index| index as u32 + 1),
         unsliceable: job.unsliceable(),
+        unsliceable_because: job.why_unsliceable().map(Into::into),
         gpus: tenants.iter().map(|tenant| tenant.gpu.to_string()).collect(),
         pids: clients().map(|client| client.conversation.pid).collect(),
         persistent_bytes: resident(Class::Persistent),

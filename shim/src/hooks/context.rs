@@ -1,7 +1,7 @@
 //! Contexts: a GPU is attached before its first one; what was allocated in one dies with it.
 
 use super::abi::{Out, Real};
-use super::room;
+use super::{peer, room};
 use crate::driver::Context;
 use crate::process::Process;
 use crate::status::{Answer, Status};
@@ -90,6 +90,29 @@ pub fn destroy(process: &'static Process, real: Real<'_>, context: CUcontext) ->
     Ok(())
 }
 
+/// `cuCtxAttach`: the current context needs one `cuCtxDetach` more to end.
+pub fn attach(
+    process: &'static Process,
+    real: Real<'_>,
+    context: Out<'_, CUcontext>,
+    _flags: c_uint,
+) -> Answer {
+    let context = context.preset(std::ptr::null_mut());
+    real()?;
+    process.contexts.attached(Context(context.get()));
+    Ok(())
+}
+
+/// `cuCtxDetach`: the last one ends the context.
+pub fn detach(process: &'static Process, real: Real<'_>, context: CUcontext) -> Answer {
+    let context = Context(context);
+    let Some(device) = process.contexts.detach(context) else { return real() };
+    wait_for_ordered(process, context);
+    real().inspect_err(|_| process.contexts.created(context, device))?;
+    free_all_of(process, context);
+    Ok(())
+}
+
 /// `cuDevicePrimaryCtxRelease_v2`: the last release ends the context.
 pub fn release_primary(process: &'static Process, real: Real<'_>, device: CUdevice) -> Answer {
     let ended = process.contexts.release_primary(device);
@@ -107,6 +130,7 @@ pub fn reset_primary(process: &'static Process, real: Real<'_>, device: CUdevice
     primary.into_iter().for_each(|context| wait_for_ordered(process, context));
     real()?;
     if let Some(context) = primary {
+        process.contexts.part_from_all(context);
         free_all_of(process, context);
     }
     Ok(())
@@ -118,5 +142,7 @@ fn wait_for_ordered(process: &Process, context: Context) {
 }
 
 fn free_all_of(process: &Process, context: Context) {
+    // What it shared with contexts of other devices it shares no more.
+    let _ = peer::renew(process);
     process.tenants.all().iter().for_each(|tenant| tenant.free_all_of(process, context));
 }

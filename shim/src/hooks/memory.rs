@@ -3,7 +3,7 @@
 use super::abi::{Out, Real};
 use crate::capi;
 use crate::driver::{Context, current_context};
-use crate::process::Process;
+use crate::process::{self, Process};
 use crate::status::{Answer, Status};
 use std::ffi::c_uint;
 use tidegate_ffi::cuda::sys::{CUdeviceptr, CUresult};
@@ -51,9 +51,10 @@ fn allocate_bytes(process: &'static Process, bytes: usize) -> Result<CUdeviceptr
     tenant.allocate(process, capi::birth_class(), bytes as u64, owner)
 }
 
-/// The context that memory is allocated in: the current one.
+/// The context that memory is allocated in: the current one, or the one that it is a part of.
 pub fn owner() -> Result<Context, Status> {
-    current_context().ok_or(Status(CUresult::CUDA_ERROR_INVALID_CONTEXT))
+    let current = current_context().ok_or(Status(CUresult::CUDA_ERROR_INVALID_CONTEXT))?;
+    Ok(process::active().map_or(current, |process| process.contexts.home_of(current)))
 }
 
 /// `cuMemFree_v2`. Memory that is not ours (the driver's own) is the driver's to free.

@@ -1,17 +1,16 @@
 //! Questions about memory: answered for the logical allocation and the job's quota.
 
 use super::abi::{Out, Real, slice};
+use crate::driver;
 use crate::process::Process;
 use crate::status::{Answer, Status};
 use crate::tenant::{Found, Tenant};
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use tidegate_ffi::cuda::sys::*;
 
 /// What a job is told that its GPU cannot do, because Tidegate refuses it: programs then take
 /// their other way.
 const NOT_OFFERED: &[CUdevice_attribute] = &[
-    CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY,
-    CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,
     CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED,
 ];
 
@@ -20,12 +19,12 @@ pub fn device_attribute(
     _process: &'static Process,
     real: Real<'_>,
     value: Out<'_, c_int>,
-    attribute: CUdevice_attribute,
+    attribute: DeviceAttribute,
     _device: CUdevice,
 ) -> Answer {
     let value = value.preset(0);
     real()?;
-    if NOT_OFFERED.contains(&attribute) {
+    if NOT_OFFERED.iter().any(|known| attribute == *known) {
         value.set(0);
     }
     Ok(())
@@ -85,14 +84,22 @@ pub fn pointer_attribute(
     process: &'static Process,
     real: Real<'_>,
     data: Out<'_, c_void>,
-    attribute: CUpointer_attribute,
+    attribute: PointerAttribute,
     address: CUdeviceptr,
 ) -> Answer {
-    match find(process, address).and_then(|(tenant, found)| ours(process, tenant, found, attribute, address))
-    {
+    let Some(it) = Ours::at(process, address) else { return real() };
+    match it.answer(attribute) {
         Some(value) => {
             value.write(data);
             Ok(())
+        }
+        None if attribute == SYNC_MEMOPS => {
+            // Nobody has set it for memory that the driver does not know now: it would be held.
+            let value = data.of_type::<c_uint>().preset(0);
+            real().or_else(|_| {
+                value.set(0);
+                Ok(())
+            })
         }
         None => real(),
     }
@@ -103,18 +110,18 @@ pub fn pointer_attributes(
     process: &'static Process,
     real: Real<'_>,
     count: c_uint,
-    attributes: *mut CUpointer_attribute,
+    attributes: *mut PointerAttribute,
     data: *mut *mut c_void,
     address: CUdeviceptr,
 ) -> Answer {
     real()?;
-    let Some((tenant, found)) = find(process, address) else { return Ok(()) };
+    let Some(it) = Ours::at(process, address) else { return Ok(()) };
     // SAFETY: the program passes `count` attributes, by the driver's manual.
     let attributes = unsafe { slice(attributes, count as usize) }?;
     // SAFETY: and as many places for the answers.
     let data = unsafe { slice(data, count as usize) }?;
     for (&attribute, &place) in attributes.iter().zip(data) {
-        if let Some(value) = ours(process, tenant, found, attribute, address) {
+        if let Some(value) = it.answer(attribute) {
             // SAFETY: the place has room for an answer of the attribute's type.
             value.write(unsafe { super::abi::Argument::from_c(place) }?);
         }
@@ -122,9 +129,55 @@ pub fn pointer_attributes(
     Ok(())
 }
 
-fn find(process: &Process, address: CUdeviceptr) -> Option<(&'static Tenant, Found)> {
-    let tenant = process.tenants.with_address(address)?;
-    Some((tenant, tenant.find(address)?))
+/// `cuPointerSetAttribute`: memory whose copies are to be synchronous is about to be used past the
+/// driver (RDMA), so it stays where it is from now on.
+pub fn set_pointer_attribute(
+    process: &'static Process,
+    real: Real<'_>,
+    _value: *const c_void,
+    attribute: PointerAttribute,
+    address: CUdeviceptr,
+) -> Answer {
+    if attribute == SYNC_MEMOPS
+        && let Some(tenant) = process.tenants.with_address(address)
+    {
+        tenant.hold(process, address);
+    }
+    real()
+}
+
+/// `cuMemGetAccess`.
+pub fn access(
+    process: &'static Process,
+    real: Real<'_>,
+    flags: Out<'_, c_ulonglong>,
+    location: *const CUmemLocation,
+    address: CUdeviceptr,
+) -> Answer {
+    let Some(it) = Ours::at(process, address) else { return real() };
+    // SAFETY: the program passes a location, by the driver's manual.
+    let [location] = (unsafe { slice(location.cast::<Location>(), 1) })? else { return real() };
+    if location.kind != CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as c_uint {
+        return real();
+    }
+    flags.set(rights(it.tenant, location.id).into());
+    Ok(())
+}
+
+/// A `CUmemLocation`, of whatever kind.
+#[repr(C)]
+struct Location {
+    kind: c_uint,
+    id: c_int,
+}
+
+const _: () = assert!(size_of::<Location>() == size_of::<CUmemLocation>());
+
+const SYNC_MEMOPS: CUpointer_attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
+
+/// What a device may do with a tenant's memory: read (1) and write (2).
+fn rights(tenant: &Tenant, device: CUdevice) -> u32 {
+    if tenant.is_for(device) { 3 } else { 0 }
 }
 
 /// An attribute of our memory, in the size in which the driver writes it.
@@ -142,26 +195,72 @@ impl Value {
     }
 }
 
-/// What we answer for our memory. The driver would speak of a piece, or of the whole range; and
-/// it knows nothing of memory that is away.
-fn ours(
-    process: &Process,
-    tenant: &Tenant,
+/// Live memory of ours that is asked about.
+struct Ours {
+    process: &'static Process,
+    tenant: &'static Tenant,
     found: Found,
-    attribute: CUpointer_attribute,
     address: CUdeviceptr,
-) -> Option<Value> {
-    use CUpointer_attribute::*;
-    Some(match attribute {
-        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => Value::Pointer(found.start),
-        CU_POINTER_ATTRIBUTE_RANGE_SIZE => Value::Pointer(found.bytes),
-        CU_POINTER_ATTRIBUTE_CONTEXT => Value::Pointer(found.owner.0.addr() as u64),
-        CU_POINTER_ATTRIBUTE_DEVICE_POINTER => Value::Pointer(address),
-        CU_POINTER_ATTRIBUTE_MEMORY_TYPE => Value::Number(CUmemorytype::CU_MEMORYTYPE_DEVICE as u32),
-        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => Value::Number(tenant.device as u32),
-        CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => {
-            Value::Pointer(process.pools.of(found.start).map_or(0, |pool| pool.0 as u64))
-        }
-        _ => return None,
-    })
 }
+
+impl Ours {
+    fn at(process: &'static Process, address: CUdeviceptr) -> Option<Self> {
+        let tenant = process.tenants.with_address(address)?;
+        Some(Self { process, tenant, found: tenant.find(address)?, address })
+    }
+
+    /// What the driver says of memory that it has allocated itself. Of ours it would speak of a piece, or
+    /// of the whole range; and it knows nothing of memory that is away.
+    fn answer(&self, attribute: PointerAttribute) -> Option<Value> {
+        let (_, answer) = ANSWERS.iter().find(|(known, _)| attribute == *known)?;
+        Some(answer(self))
+    }
+
+    fn number(&self) -> u64 {
+        self.tenant.number_of(self.found.start).unwrap_or(0)
+    }
+
+    fn pool(&self) -> u64 {
+        self.process.pools.of(self.found.start).map_or(0, |pool| pool.0 as u64)
+    }
+
+    /// Pieces are made so where the device can, as the mover does.
+    fn is_for_rdma(&self) -> u32 {
+        let supported = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED;
+        driver::device_attribute(self.tenant.device, supported).is_some_and(|value| value != 0).into()
+    }
+
+    fn rights_here(&self) -> u32 {
+        driver::current_device().map_or(0, |device| rights(self.tenant, device))
+    }
+}
+
+type AnswerOf = fn(&Ours) -> Value;
+
+/// What we answer. Of the rest the driver's own word is right: that there is no host pointer, and what
+/// is set for memory that is held.
+const ANSWERS: &[(CUpointer_attribute, AnswerOf)] = {
+    use CUpointer_attribute::*;
+    use Value::{Number, Pointer};
+    &[
+        (CU_POINTER_ATTRIBUTE_CONTEXT, |it| Pointer(it.found.owner.0.addr() as u64)),
+        (CU_POINTER_ATTRIBUTE_MEMORY_TYPE, |_| Number(CUmemorytype::CU_MEMORYTYPE_DEVICE as u32)),
+        (CU_POINTER_ATTRIBUTE_DEVICE_POINTER, |it| Pointer(it.address)),
+        (CU_POINTER_ATTRIBUTE_BUFFER_ID, |it| Pointer(it.number())),
+        (CU_POINTER_ATTRIBUTE_IS_MANAGED, |_| Number(0)),
+        (CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, |it| Number(it.tenant.device as u32)),
+        // Until a handle of it can be had.
+        (CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, |_| Number(0)),
+        (CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, |it| Pointer(it.found.start)),
+        (CU_POINTER_ATTRIBUTE_RANGE_SIZE, |it| Pointer(it.found.bytes)),
+        (CU_POINTER_ATTRIBUTE_MAPPED, |_| Number(1)),
+        (CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, |_| Pointer(0)),
+        (CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, |it| Number(it.is_for_rdma())),
+        (CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, |it| Number(it.rights_here())),
+        (CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, |it| Pointer(it.pool())),
+        (CU_POINTER_ATTRIBUTE_MAPPING_SIZE, |it| Pointer(it.found.bytes)),
+        (CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, |it| Pointer(it.found.start)),
+        (CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, |it| Pointer(it.number())),
+        (CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE, |_| Number(0)),
+    ]
+};

@@ -1,7 +1,8 @@
 //! Symbols: our own `dlsym` and `dlvsym`, and the real ones behind them.
 //!
 //! Programs get driver functions from `dlsym` (FACTS §1). Ours answers with our function where
-//! the table of driver functions says so and the real `dlsym` finds one in that library;
+//! the table of driver functions says so (or it is one of [`nvml`]'s) and the real `dlsym` finds one in
+//! that library;
 //! everything else is passed on by a [`jump`], so that the real one still sees who called.
 //!
 //! Invariant: nothing here allocates, locks, or uses anything that must be initialised first;
@@ -11,7 +12,7 @@
 mod elf;
 pub mod jump;
 
-use crate::hooks;
+use crate::{hooks, nvml};
 use jump::{Decision, entry};
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
@@ -62,12 +63,15 @@ unsafe extern "C" fn decide(
     }
     // SAFETY: not null, and a C string by dlsym's contract.
     let name = unsafe { CStr::from_ptr(name.cast()) };
-    if !name.to_bytes().starts_with(b"cu") {
+    let is_drivers = name.to_bytes().starts_with(b"cu");
+    if !is_drivers && !name.to_bytes().starts_with(b"nvmlDeviceGetMemoryInfo") {
         return pass_on;
     }
     // SAFETY: the program's own arguments.
     let theirs = unsafe { look_up.call(handle, name, version.cast()) };
-    match hooks::instead_of(name, theirs) {
+    let ours =
+        if is_drivers { hooks::instead_of(name, theirs) } else { nvml::instead_of(handle, name, theirs) };
+    match ours {
         Some(ours) => Decision::answer(ours),
         None => pass_on,
     }

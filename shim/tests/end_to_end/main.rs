@@ -14,6 +14,7 @@ mod manager;
 mod alone;
 mod calls;
 mod memory;
+mod others;
 mod refused;
 mod reunion;
 mod room;

@@ -158,7 +158,8 @@ promise! {
 promise! {
     fn every_call_that_takes_memory_asks_once_and_is_made_once_more() {
         let mut manager = Manager::start();
-        let counted: Vec<&str> = calls::of_kind(Kind::Counted).collect();
+        let managed = ["cuMemAllocManaged", "cuLibraryGetManaged"];
+        let counted: Vec<&str> = calls::of_kind(Kind::Counted).chain(managed).collect();
         let (guest, mut line) = short_guest(&mut manager, &counted);
         line.tell("context");
         manager.attach();

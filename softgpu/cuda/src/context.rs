@@ -21,7 +21,7 @@ use crate::registry::{self, Registry};
 use crate::store::Held;
 use crate::stream::{self, Role, Stream};
 use crate::work::Op;
-use crate::{ipc, memory, module, pool, space, vmm};
+use crate::{green, ipc, memory, module, pool, space, vmm};
 
 const NO_CONTEXT: CUresult = CUresult::CUDA_ERROR_INVALID_CONTEXT;
 
@@ -175,12 +175,12 @@ impl Context {
 
     /// The streams that have something to do, default streams included.
     pub fn pending_streams(&self) -> Vec<Arc<Stream>> {
-        self.all_streams().into_iter().filter(|stream| stream.pending()).collect()
+        self.streams_of_all_parts().into_iter().filter(|stream| stream.pending()).collect()
     }
 
     /// Waits for all that was submitted until now.
     pub fn synchronize(&self) -> Answer {
-        self.all_streams().iter().try_for_each(Stream::synchronize_unless_capturing)?;
+        self.streams_of_all_parts().iter().try_for_each(Stream::synchronize_unless_capturing)?;
         self.check()
     }
 
@@ -189,6 +189,13 @@ impl Context {
         self.barriers.lock().push(record.clone());
         self.legacy();
         self.all_streams().iter().try_for_each(|s| s.push_alone(Op::Await(record.clone())))
+    }
+
+    /// Its streams, and of a primary context those of its GPU's green contexts.
+    fn streams_of_all_parts(&self) -> Vec<Arc<Stream>> {
+        let parts = if self.primary { green::contexts_on(self.device) } else { Vec::new() };
+        let theirs = parts.iter().flat_map(|part| part.all_streams());
+        self.all_streams().into_iter().chain(theirs).collect()
     }
 
     fn all_streams(&self) -> Vec<Arc<Stream>> {

@@ -70,6 +70,12 @@ fn of_context(context: usize) -> Option<Arc<Green>> {
     GREEN.all().into_iter().find(|green| green.context.handle == context)
 }
 
+/// The contexts of a GPU's green contexts.
+pub fn contexts_on(device: usize) -> Vec<Arc<Context>> {
+    let contexts = GREEN.all().into_iter().map(|green| green.context.clone());
+    contexts.filter(|context| context.device == device).collect()
+}
+
 fn whole() -> u32 {
     device::MULTIPROCESSORS.unsigned_abs()
 }

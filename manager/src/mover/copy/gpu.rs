@@ -274,7 +274,7 @@ fn name(driver: &Driver, device: CUdevice) -> Result<String, DriverError> {
 
 fn attribute(driver: &Driver, device: CUdevice, attribute: Attribute) -> Result<c_int, DriverError> {
     // SAFETY: `out` is a valid place for a number.
-    read(|out| unsafe { driver.cuDeviceGetAttribute(out, attribute, device) })
+    read(|out| unsafe { driver.cuDeviceGetAttribute(out, attribute.into(), device) })
 }
 
 /// What the GPU lacks for Tidegate, if anything (DESIGN §2).

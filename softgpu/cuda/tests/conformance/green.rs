@@ -111,3 +111,23 @@ promise! {
         assert_eq!(refused, CUresult::CUDA_ERROR_INVALID_VALUE);
     }
 }
+
+promise! {
+    fn a_primary_context_waits_for_its_green_contexts() on PLAIN; {
+        let primary = start();
+        let (green, mut lane, mut event, mut flag) = (green(split(8).0), null_mut(), null_mut(), null_mut());
+        ok!(cuGreenCtxStreamCreate(&mut lane, green, 1, 0));
+        ok!(cuEventCreate(&mut event, 0));
+        ok!(cuMemHostAlloc(&mut flag, 4, 0));
+        let flag = flag.cast::<u32>();
+        // SAFETY: pinned memory of that size.
+        unsafe { flag.write_volatile(0) };
+        ok!(cuStreamWaitValue32_v2(lane, flag.addr() as u64, 1, 0));
+        ok!(cuCtxRecordEvent(primary, event));
+        assert_eq!(cu!(cuEventQuery(event)), CUresult::CUDA_ERROR_NOT_READY);
+        // SAFETY: as above; the GPU reads it meanwhile.
+        unsafe { flag.write_volatile(1) };
+        ok!(cuCtxSynchronize());
+        ok!(cuEventQuery(event));
+    }
+}
