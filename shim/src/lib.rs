@@ -35,6 +35,7 @@
 compile_error!("Tidegate runs on 64-bit Linux");
 
 mod arena;
+mod borrowed;
 mod capi;
 mod captures;
 mod classify;

@@ -69,6 +69,13 @@ pub enum Reply {
         /// Keeps the gate from shutting until the pieces are mapped.
         arrival: Arrival,
     },
+    /// To `Borrow`.
+    Lent {
+        /// Where the pieces lie in their tenant's range.
+        pieces: Vec<Placed>,
+        /// Their handles, in order; fewer, where the process has no descriptors left.
+        handles: Vec<OwnedFd>,
+    },
     /// To `MakeRoom`: what could be set free is.
     Room,
     /// No, and why.
@@ -231,6 +238,9 @@ impl Link {
         match message {
             ToShim::Attached { step, tenant, layout } => {
                 self.waiting.lock().answer_last(step, Reply::Attached { tenant, layout });
+            }
+            ToShim::Lent { step, pieces } => {
+                self.waiting.lock().answer_last(step, Reply::Lent { pieces, handles: fds });
             }
             ToShim::Room { step } => self.waiting.lock().answer_last(step, Reply::Room),
             ToShim::LeaseRefused { step, reason } => {

@@ -211,7 +211,7 @@ fn unmap_all(parts: &[Part], address: CUdeviceptr) {
 }
 
 /// Gives access to addresses that are mapped.
-fn allow(start: CUdeviceptr, bytes: u64, access: &[Access]) -> Result<(), DriverError> {
+pub fn allow(start: CUdeviceptr, bytes: u64, access: &[Access]) -> Result<(), DriverError> {
     let list = access.as_ptr().cast::<CUmemAccessDesc>();
     // SAFETY: as many descriptions as are said, in the driver's layout.
     unsafe { driver::get().cuMemSetAccess(start, bytes as usize, list, access.len()) }

@@ -80,6 +80,7 @@ fn obey(process: &'static Process, message: ToShim, handles: Vec<OwnedFd>, watch
         | ToShim::Attached { .. }
         | ToShim::Room { .. }
         | ToShim::Leased { .. }
+        | ToShim::Lent { .. }
         | ToShim::LeaseRefused { .. } => Ok(()),
     };
     // The reader notices the end of the session too: it is the next order.

@@ -9,6 +9,7 @@
 //! Invariant: before `cuInit` there is no thread, no socket, no lock taken; a forked child of an
 //! active process touches nothing that its parent's threads may hold.
 
+use crate::borrowed::Borrowed;
 use crate::captures::Captures;
 use crate::contexts::Contexts;
 use crate::driver;
@@ -68,6 +69,8 @@ pub struct Process {
     pub graphs: Graphs,
     /// What it has made by handles of its own.
     pub loose: Loose,
+    /// What other processes of its job share with it.
+    pub borrowed: Borrowed,
     /// For its live maps: one for each tenant.
     pub spares: Spares,
     boundaries: AtomicU64,
@@ -196,6 +199,7 @@ impl Process {
             pools: Pools::default(),
             graphs: Graphs::default(),
             loose: Loose::default(),
+            borrowed: Borrowed::default(),
             spares: Spares::default(),
             boundaries: AtomicU64::new(0),
             switches: AtomicU64::new(0),
@@ -264,7 +268,7 @@ impl Process {
                 warning!("{gpu} cannot be used: {reason}");
                 Err(Status::OUT_OF_MEMORY)
             }
-            Reply::Leased { .. } | Reply::Room => Err(Status::UNKNOWN),
+            Reply::Leased { .. } | Reply::Lent { .. } | Reply::Room => Err(Status::UNKNOWN),
         }
     }
 

@@ -9,6 +9,7 @@
 //! knows. The lock of the books is never held during a driver call or a wait.
 
 use crate::arena::{ALIGNMENT, Arena, Claim, Place};
+use crate::borrowed::Shared;
 use crate::driver::{self, Context, Current, Mark, synchronize};
 use crate::gate::{Arrival, Failed, GATE};
 use crate::handles::{Extent, HandleNumber, Properties};
@@ -60,6 +61,8 @@ pub struct Tenant {
 struct Books {
     classes: [ClassBooks; 2],
     pieces: BTreeMap<PieceId, Placed>,
+    /// Pieces that other processes may have mapped: they stay held to the end.
+    shared: BTreeSet<PieceId>,
     /// Pieces that are mapped for leases whose last answer has not come. Nothing is placed in
     /// them yet, so they can be taken away again if a closing comes first.
     arriving: BTreeMap<Step, Vec<Placed>>,
@@ -146,7 +149,12 @@ impl Tenant {
             live: Liveness::default(),
             numbers: BTreeMap::new(),
         };
-        let books = Books { classes: [books(), books()], pieces: BTreeMap::new(), arriving: BTreeMap::new() };
+        let books = Books {
+            classes: [books(), books()],
+            pieces: BTreeMap::new(),
+            shared: BTreeSet::new(),
+            arriving: BTreeMap::new(),
+        };
         let (ranges, books, holding) = (OnceBox::new(), Mutex::new(books), Mutex::new(()));
         Self { id, device, layout, row, ranges, books, ordered: Mutex::default(), holding }
     }
@@ -401,7 +409,7 @@ impl Tenant {
                     }
                 }
                 Reply::Refused(reason) => return Err(Shortage::Refused(reason)),
-                Reply::Attached { .. } | Reply::Room => return Err(Shortage::Misplaced),
+                Reply::Attached { .. } | Reply::Lent { .. } | Reply::Room => return Err(Shortage::Misplaced),
             }
         }
     }
@@ -575,6 +583,20 @@ impl Tenant {
         let _ = process.link.send(FromShim::Hold { tenant: self.id, pieces: ids(&pieces) });
     }
 
+    /// The allocation that an address belongs to is shared with other processes of the job: it stays
+    /// where it is, even when it is freed. Returned is where it lies.
+    pub fn share(&self, process: &Process, address: CUdeviceptr) -> Result<Shared, Status> {
+        let (class, at) = self.find_range(address).ok_or(Status::INVALID_VALUE)?;
+        let found = self.find(address).ok_or(Status::INVALID_VALUE)?;
+        self.hold_at(process, class, at);
+        let (_, start) = self.find_range(found.start).ok_or(Status::INVALID_VALUE)?;
+        let unit = self.layout.unit_bytes;
+        let mut books = self.books();
+        let pieces = books.pieces_behind(class, start..start + found.bytes, unit);
+        books.shared.extend(ids(&pieces));
+        Ok(Shared { tenant: self.id, class, start, bytes: found.bytes, unit })
+    }
+
     /// What was held is dead: pieces in which nothing else is held may go again.
     fn let_go(&self, process: &Process, class: Class, start: u64, dead: Allocation<Context>) {
         if !dead.held {
@@ -585,7 +607,9 @@ impl Tenant {
             let (books, unit) = (self.books(), self.layout.unit_bytes);
             let mut pieces = books.pieces_behind(class, start..start + dead.bytes, unit);
             let live = &books.classes[class.index()].live;
-            pieces.retain(|piece| !live.holds_any_of(extent(piece, unit)));
+            pieces.retain(|piece| {
+                !live.holds_any_of(extent(piece, unit)) && !books.shared.contains(&piece.piece)
+            });
             pieces
         };
         // As above.

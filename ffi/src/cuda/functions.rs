@@ -113,6 +113,10 @@ macro_rules! driver_functions {
         hooked cuMemSetAccess(ptr: CUdeviceptr, size: usize, desc: *const CUmemAccessDesc, count: usize);
         hooked cuMemExportToShareableHandle(shareableHandle: *mut c_void, handle: CUmemGenericAllocationHandle, handleType: CUmemAllocationHandleType, flags: c_ulonglong);
         hooked cuMemGetAllocationPropertiesFromHandle(prop: *mut CUmemAllocationProp, handle: CUmemGenericAllocationHandle);
+        hooked cuIpcGetMemHandle(pHandle: *mut CUipcMemHandle, dptr: CUdeviceptr);
+        hooked cuIpcOpenMemHandle_v2(pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, Flags: c_uint);
+        hooked [older] cuIpcOpenMemHandle(pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, Flags: c_uint);
+        hooked cuIpcCloseMemHandle(dptr: CUdeviceptr);
         hooked cuMemGetAddressRange_v2(pbase: *mut CUdeviceptr, psize: *mut usize, dptr: CUdeviceptr);
         hooked cuPointerGetAttribute(data: *mut c_void, attribute: PointerAttribute, ptr: CUdeviceptr);
         hooked cuPointerGetAttributes(numAttributes: c_uint, attributes: *mut PointerAttribute, data: *mut *mut c_void, ptr: CUdeviceptr);
@@ -224,8 +228,6 @@ macro_rules! driver_functions {
         refused cuMemPoolImportFromShareableHandle(pool_out: *mut CUmemoryPool, handle: *mut c_void, handleType: CUmemAllocationHandleType, flags: c_ulonglong);
         refused cuMemGetHandleForAddressRange(handle: *mut c_void, dptr: CUdeviceptr, size: usize, handleType: CUmemRangeHandleType, flags: c_ulonglong);
         refused cuMemMapArrayAsync(mapInfoList: *mut CUarrayMapInfo, count: c_uint, hStream: CUstream) and cuMemMapArrayAsync_ptsz;
-        refused cuIpcGetMemHandle(pHandle: *mut CUipcMemHandle, dptr: CUdeviceptr);
-        refused cuIpcOpenMemHandle_v2(pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, Flags: c_uint);
         refused cuImportExternalMemory(extMem_out: *mut CUexternalMemory, memHandleDesc: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC);
         refused cuMulticastCreate(mcHandle: *mut CUmemGenericAllocationHandle, prop: *const CUmulticastObjectProp);
         refused cuGraphicsMapResources(count: c_uint, resources: *mut CUgraphicsResource, hStream: CUstream) and cuGraphicsMapResources_ptsz;
@@ -306,7 +308,7 @@ macro_rules! driver_names {
             cuGLMapBufferObject_v2 cuGLMapBufferObject_v2_ptds
             cuGraphicsResourceGetMappedEglFrame cuGraphicsResourceGetMappedMipmappedArray
             cuGraphicsResourceGetMappedPointer_v2 cuGraphicsSubResourceGetMappedArray
-            cuIpcCloseMemHandle cuIpcOpenMemHandle cuLogicalEndpointAddDevice cuLogicalEndpointBindAddr
+            cuLogicalEndpointAddDevice cuLogicalEndpointBindAddr
             cuLogicalEndpointBindMem cuLogicalEndpointCreate cuLogicalEndpointExport
             cuLogicalEndpointImport cuMulticastAddDevice cuMulticastBindAddr cuMulticastBindAddr_v2
             cuMulticastBindMem cuMulticastBindMem_v2 cuStreamBeginCaptureToCig

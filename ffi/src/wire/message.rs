@@ -157,6 +157,21 @@ pub enum FromShim {
         /// Which.
         pieces: Vec<PieceId>,
     },
+    /// Asks for the pieces behind slots of another process of the same job, all of them held.
+    /// Answered by `Lent` or `LeaseRefused`. Asked for no units: the answer says that all before was
+    /// heard.
+    Borrow {
+        /// Repeated by the answer.
+        step: Step,
+        /// Whose they are.
+        tenant: TenantId,
+        /// Which of its two address ranges.
+        class: Class,
+        /// The first slot there.
+        first: SlotIndex,
+        /// How many.
+        units: Units,
+    },
     /// These pieces may go again: nothing in them is held any more.
     LetGo {
         /// Whose.
@@ -299,9 +314,16 @@ pub enum ToShim {
         /// More pieces for the same request follow.
         more: bool,
     },
-    /// The other answer to `Lease`: out of memory.
+    /// The answer to `Borrow`; one fd per piece, in slot order and without gaps.
+    Lent {
+        /// Of the `Borrow`.
+        step: Step,
+        /// The pieces, and where they lie in their tenant's range.
+        pieces: Vec<Placed>,
+    },
+    /// The other answer to `Lease` (out of memory) and to `Borrow`.
     LeaseRefused {
-        /// Of the `Lease`.
+        /// Of the question.
         step: Step,
         /// Why, in one sentence.
         reason: String,

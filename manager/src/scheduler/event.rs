@@ -4,7 +4,7 @@ use super::job::Job;
 use super::quota::UserQuotas;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use tidegate_ffi::units::{GpuUuid, JobId, PieceId, SessionId, Step, TenantId};
+use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, SlotIndex, Step, TenantId, Units};
 use tidegate_ffi::wire::live::LiveRange;
 use tidegate_ffi::wire::message::{JobSpec, LeaseRequest, ToMover, ToShim};
 
@@ -133,6 +133,21 @@ pub enum Event {
         /// Which.
         pieces: Vec<PieceId>,
     },
+    /// A process needs another one's pieces.
+    Borrow {
+        /// Who asks.
+        session: SessionId,
+        /// Of the question.
+        step: Step,
+        /// Whose they are.
+        tenant: TenantId,
+        /// Behind which slots.
+        class: Class,
+        /// The first of them.
+        first: SlotIndex,
+        /// How many.
+        units: Units,
+    },
     /// A process needs them so no more.
     LetGo {
         /// The process.
@@ -242,6 +257,7 @@ impl Event {
             | Event::MakeRoom { session, .. }
             | Event::Returned { session, .. }
             | Event::Hold { session, .. }
+            | Event::Borrow { session, .. }
             | Event::LetGo { session, .. }
             | Event::Drained { session, .. }
             | Event::NotDrained { session, .. }

@@ -1,11 +1,14 @@
 //! Held pieces: somebody outside relies on their place, a network card perhaps. No switch takes
 //! them and no room is made with them; so they count as persistent, and who needs their room waits.
 //!
+//! A held piece may be lent to other processes of the job (IPC), who map it too. So one whose tenant is
+//! no more is destroyed, and never anybody else's: a borrower may still have it.
+//!
 //! Invariant: a held piece is its tenant's, mapped, until the process lets go of it or is no more.
 
-use super::{Phase, Scheduler, Tenant};
-use tidegate_ffi::units::{GpuUuid, JobId, PieceId, SessionId, TenantId};
-use tidegate_ffi::wire::message::Placed;
+use super::{NAMES_PER_MESSAGE, Phase, Scheduler, Tenant};
+use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, SlotIndex, Step, TenantId, Units};
+use tidegate_ffi::wire::message::{Placed, ToShim};
 
 impl Scheduler {
     pub(super) fn hold(&mut self, session: SessionId, id: TenantId, pieces: Vec<PieceId>) {
@@ -28,6 +31,30 @@ impl Scheduler {
         }
     }
 
+    /// Lends pieces to another process of their job. What is lent is held: it stays its tenant's, where
+    /// it is.
+    pub(super) fn lend(&mut self, session: SessionId, step: Step, of: TenantId, slots: Slots) {
+        match self.lendable(session, of, slots) {
+            Ok(pieces) => self.tell(session, ToShim::Lent { step, pieces }),
+            Err(reason) => self.tell(session, ToShim::LeaseRefused { step, reason: reason.into() }),
+        }
+    }
+
+    fn lendable(&self, session: SessionId, of: TenantId, slots: Slots) -> Result<Vec<Placed>, &'static str> {
+        let job = self.sessions.get(&session).map(|session| session.job);
+        let tenant = self.tenants.get(&of).filter(|tenant| Some(tenant.job) == job);
+        let tenant = tenant.ok_or("it is no memory of a process of this job")?;
+        let pieces = tenant.pieces_behind(slots);
+        let covered: u32 = pieces.iter().map(|piece| piece.units.0).sum();
+        if covered < slots.units.0 || !pieces.iter().all(|piece| tenant.held.contains(&piece.piece)) {
+            return Err("it is not shared, or not any more");
+        }
+        if pieces.len() > NAMES_PER_MESSAGE {
+            return Err("it lies in too many pieces");
+        }
+        Ok(pieces)
+    }
+
     pub(super) fn let_go_of_held(&mut self, session: SessionId, id: TenantId, pieces: &[PieceId]) {
         match self.tenants.get_mut(&id).filter(|tenant| tenant.session == session) {
             Some(tenant) => tenant.held.retain(|piece| !pieces.contains(piece)),
@@ -42,7 +69,28 @@ impl Scheduler {
     }
 }
 
+/// A run of slots of a tenant's.
+#[derive(Clone, Copy)]
+pub(super) struct Slots {
+    pub(super) class: Class,
+    pub(super) first: SlotIndex,
+    pub(super) units: Units,
+}
+
 impl Tenant {
+    /// The pieces that touch some slots, in slot order.
+    fn pieces_behind(&self, slots: Slots) -> Vec<Placed> {
+        let end = |first: SlotIndex, units: Units| u64::from(first.0) + u64::from(units.0);
+        let touches = |piece: &&Placed| {
+            piece.class == slots.class
+                && u64::from(piece.slot.0) < end(slots.first, slots.units)
+                && u64::from(slots.first.0) < end(piece.slot, piece.units)
+        };
+        let mut pieces: Vec<Placed> = self.pieces.values().filter(touches).copied().collect();
+        pieces.sort_by_key(|piece| piece.slot);
+        pieces
+    }
+
     fn has_all(&self, pieces: &[PieceId]) -> bool {
         pieces.iter().all(|piece| self.pieces.contains_key(piece))
     }

@@ -411,6 +411,8 @@ impl Scheduler {
         if pieces.iter().any(|piece| out_of_reach.contains(piece)) {
             return self.expel(session, "it gave back memory that it cannot reach");
         }
+        // Others may be using held ones: nobody gets them.
+        let held: Vec<PieceId> = pieces.iter().copied().filter(|piece| tenant.held.contains(piece)).collect();
         let taken: Vec<_> = pieces.iter().filter_map(|piece| tenant.lose(piece)).collect();
         let units: u32 = taken.iter().map(|placed| placed.units.0).sum();
         tenant.ahead = tenant.ahead.saturating_sub(units);
@@ -422,7 +424,9 @@ impl Scheduler {
         if taken.len() != pieces.len() {
             self.expel(session, "it gave back memory that it does not have");
         }
-        self.dispose(gpu, job, taken.into_iter().map(|placed| placed.piece).collect());
+        let own = taken.into_iter().map(|placed| placed.piece).filter(|piece| !held.contains(piece));
+        self.dispose(gpu, job, own.collect());
+        self.destroy(gpu, held);
         self.note_need(id);
     }
 

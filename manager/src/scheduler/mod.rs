@@ -201,6 +201,9 @@ impl Scheduler {
             Event::Lease { session, request } => self.ask_lease(session, request),
             Event::Returned { session, tenant, pieces } => self.take_back(session, tenant, &pieces),
             Event::Hold { session, tenant, pieces } => self.hold(session, tenant, pieces),
+            Event::Borrow { session, step, tenant, class, first, units } => {
+                self.lend(session, step, tenant, held::Slots { class, first, units });
+            }
             Event::LetGo { session, tenant, pieces } => self.let_go_of_held(session, tenant, &pieces),
             Event::Drained { session, step, at_boundary, drain, maps, outstanding } => {
                 self.drained(session, step, at_boundary, drain, maps, &outstanding);
@@ -411,9 +414,14 @@ impl Scheduler {
         if let Some(gpu) = self.gpus.get_mut(&tenant.gpu) {
             gpu.tenants.remove(&id);
         }
-        let pieces = tenant.pieces.into_keys().collect();
+        let pieces: Vec<PieceId> = tenant.pieces.into_keys().collect();
         match fate {
-            Fate::Dead => self.dispose(tenant.gpu, tenant.job, pieces),
+            // Others may be using held ones: nobody gets them.
+            Fate::Dead => {
+                let (held, own) = pieces.into_iter().partition(|piece| tenant.held.contains(piece));
+                self.dispose(tenant.gpu, tenant.job, own);
+                self.destroy(tenant.gpu, held);
+            }
             Fate::Expelled => self.retire(tenant.gpu, tenant.session, pieces),
         }
         self.effects.push(Effect::Mover(tenant.gpu, ToMover::Forget { tenant: id }));

@@ -92,7 +92,7 @@ fn words(text: String) -> String {
 /// The pieces that a message hands out.
 fn placed_in(message: &ToShim) -> &[Placed] {
     match message {
-        ToShim::Leased { pieces, .. } | ToShim::Map { pieces, .. } => pieces,
+        ToShim::Leased { pieces, .. } | ToShim::Lent { pieces, .. } | ToShim::Map { pieces, .. } => pieces,
         _ => &[],
     }
 }
@@ -396,6 +396,9 @@ impl Server {
             FromShim::Lease(request) => Event::Lease { session, request },
             FromShim::Return { tenant, pieces } => Event::Returned { session, tenant, pieces },
             FromShim::Hold { tenant, pieces } => Event::Hold { session, tenant, pieces },
+            FromShim::Borrow { step, tenant, class, first, units } => {
+                Event::Borrow { session, step, tenant, class, first, units }
+            }
             FromShim::LetGo { tenant, pieces } => Event::LetGo { session, tenant, pieces },
             FromShim::Drained(drained) if !self.is_expected(session, &drained) => {
                 return self.expel(id, "it reported a closing that it was not asked for, or not for its own");

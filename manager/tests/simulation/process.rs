@@ -549,7 +549,11 @@ impl Process {
                 self.gate = if closed { Gate::Closed } else { Gate::Open };
                 self.go(around)
             }
-            ToShim::Refused { .. } | ToShim::AttachRefused { .. } | ToShim::Heard => Ok(()),
+            // These processes borrow nothing.
+            ToShim::Refused { .. }
+            | ToShim::AttachRefused { .. }
+            | ToShim::Lent { .. }
+            | ToShim::Heard => Ok(()),
             ToShim::Room { step } => self.room(step, around),
             ToShim::Attached { step, tenant, .. } => self.attached(step, tenant, around),
             ToShim::Leased { step, pieces, more } => self.leased(step, &pieces, more, around),

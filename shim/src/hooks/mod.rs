@@ -15,6 +15,7 @@ mod context;
 mod graph;
 mod green;
 mod init;
+mod ipc;
 mod managed;
 mod memory;
 mod peer;
@@ -105,6 +106,10 @@ abi::hooks! {
     fn cuMemUnmap(address: CUdeviceptr, bytes: usize) => vmm::unmap;
     fn cuMemSetAccess(address: CUdeviceptr, bytes: usize, list: *const CUmemAccessDesc, count: usize) => vmm::set_access;
     fn cuMemExportToShareableHandle(shared: *mut c_void, handle: CUmemGenericAllocationHandle, kind: CUmemAllocationHandleType, flags: c_ulonglong) => vmm::export;
+    fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, address: CUdeviceptr) => ipc::share;
+    fn cuIpcOpenMemHandle(address: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint) => ipc::open;
+    fn cuIpcOpenMemHandle_v2(address: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint) => ipc::open;
+    fn cuIpcCloseMemHandle(address: CUdeviceptr) => ipc::close;
     fn cuMemGetAddressRange_v2(base: *mut CUdeviceptr, bytes: *mut usize, address: CUdeviceptr) => query::address_range;
     fn cuPointerGetAttribute(data: *mut c_void, attribute: PointerAttribute, address: CUdeviceptr) => query::pointer_attribute;
     fn cuPointerGetAttributes(count: c_uint, attributes: *mut PointerAttribute, data: *mut *mut c_void, address: CUdeviceptr) => query::pointer_attributes;
