@@ -29,7 +29,7 @@ pub fn carry_out(driver: &Driver, words: &[&str], numbers: &[u64]) -> Result<Str
     match (words[0], numbers) {
         ("array", [value]) => return array(driver, *value as u32),
         ("read-array", [array]) => return read_array(driver, handle(*array)),
-        ("green", []) => return Ok(green(driver)?),
+        ("green", []) => return green(driver),
         ("end-green", [green]) => call!(driver, cuGreenCtxDestroy(handle(*green)))?,
         ("let-go", [flag]) => {
             // SAFETY: the pinned word that `green` has made; the GPU reads it meanwhile.
