@@ -5,12 +5,14 @@
 //! - [`ledger`]: one GPU's units: pure;
 //! - [`mover`]: the process that makes GPU memory and moves bytes;
 //! - [`command`]: the command line;
+//! - [`doctor`]: what of the machine it needs, and how well that is;
 //! - [`process`]: processes by name;
 //! - [`death`]: deaths at chosen moments, for tests.
 
 pub mod artifacts;
 pub mod command;
 pub mod death;
+pub mod doctor;
 pub mod hardware;
 pub mod ledger;
 pub mod mover;

@@ -23,11 +23,7 @@ pub struct ProcessName {
 impl ProcessName {
     /// The process that has this number now.
     pub fn of(pid: i32) -> Option<Self> {
-        let stat = read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The second field is a name in brackets, which may hold anything; the 22nd is the start.
-        let (_, fields) = stat.rsplit_once(')')?;
-        let started = fields.split_whitespace().nth(19)?.parse().ok()?;
-        Some(Self { pid, started })
+        Some(Self { pid, started: field_of(pid, 22)? })
     }
 
     /// This process.
@@ -41,6 +37,35 @@ impl ProcessName {
         // Asked after it was opened: what has the number now is what was opened.
         (Self::of(self.pid) == Some(self) && !is_dead(&process)).then_some(process)
     }
+}
+
+/// One of the programs that a process becomes, one after the other, by `execve(2)`. The memory of the one
+/// before is gone then, as if the process had died.
+///
+/// It is known by where its stack begins: the kernel puts that elsewhere for each, and lets no process
+/// without privileges change what it says of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Image(u64);
+
+impl Image {
+    /// What a process is now. `None`: the kernel does not say, as of a process of another user.
+    pub fn of(pid: i32) -> Option<Self> {
+        let start = field_of(pid, 28)?;
+        (start != 0).then_some(Self(start))
+    }
+
+    /// Whether a process has become something else, for certain.
+    pub fn is_gone_from(self, pid: i32) -> bool {
+        Self::of(pid).is_some_and(|now| now != self)
+    }
+}
+
+/// A field of `/proc/PID/stat`, by its number in proc(5), from the fourth on.
+fn field_of(pid: i32, number: usize) -> Option<u64> {
+    let stat = read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is a name in brackets, which may hold anything.
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_whitespace().nth(number - 3)?.parse().ok()
 }
 
 /// Whether a process has ended.
@@ -64,7 +89,25 @@ pub fn wait_for_death(process: &OwnedFd) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
     use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_process_that_becomes_another_program_is_another_image() {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "read line; exec cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = shell.spawn().unwrap();
+        let (pid, mut input) = (process.id() as i32, process.stdin.take().unwrap());
+        let image = Image::of(pid).unwrap();
+        assert!(!image.is_gone_from(pid) && ProcessName::of(pid).is_some());
+        input.write_all(b"go\nhello\n").unwrap();
+        let mut said = [0; 6];
+        process.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+        assert!(image.is_gone_from(pid), "the same image says {said:?}");
+        drop(input);
+        process.wait().unwrap();
+        assert!(!image.is_gone_from(pid), "of a process that is dead nothing is known");
+    }
 
     #[test]
     fn a_process_is_itself_until_it_is_dead() {

@@ -97,6 +97,22 @@ impl Arena {
         Some(Place { start, claims })
     }
 
+    /// Finds room for `bytes` in slots of their own, behind which there is nothing: in pieces of their
+    /// own, then. `None`: the address range is full.
+    pub fn place_apart(&mut self, bytes: u64) -> Option<Place> {
+        let bytes = bytes.max(1).checked_next_multiple_of(self.unit)?;
+        let is_empty = |start: u64| {
+            let end = start.checked_add(bytes)?;
+            let fits = end <= self.slots_in_range as u64 * self.unit && !self.is_used(start, end);
+            (fits && self.slots_over(start, end).all(|slot| self.slot(slot) == Slot::Unbacked))
+                .then_some(start)
+        };
+        let start = self.unbacked_runs().find_map(is_empty)?;
+        self.occupy(start, bytes);
+        let claims = self.claim(start, start + bytes, Units(0));
+        Some(Place { start, claims })
+    }
+
     /// Ends a place's claims: what was claimed and not backed is unclaimed. True when all of the
     /// place is backed; else the place is given up (a piece was taken away meanwhile) and the
     /// caller must look for another.
@@ -174,6 +190,13 @@ impl Arena {
             self.strip(first, units, Slot::Leaving);
         }
         idle
+    }
+
+    /// Ends a place that has slots of its own: their pieces are going to be given back.
+    pub fn free_apart(&mut self, start: u64) {
+        let Some(end) = self.used.remove(&start) else { return };
+        let slots = self.slots_over(start, end);
+        self.strip(SlotIndex(slots.start), Units(slots.end - slots.start), Slot::Leaving);
     }
 
     /// The piece behind these slots was given back.

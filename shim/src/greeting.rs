@@ -12,7 +12,7 @@ use crate::link::{Gone, Order};
 use crate::orders;
 use crate::outgoing::Letter;
 use crate::process::Process;
-use crate::reunion::{HANDSHAKE, TICK, Watch, appears_within};
+use crate::reunion::{self, HANDSHAKE, TICK, Watch, appears_within};
 use crate::settings::Settings;
 use crate::threads;
 use rustix::io::Errno;
@@ -100,7 +100,7 @@ impl Kit {
 /// The process's own threads, which wait for what they serve; without that, they end.
 pub struct Crew {
     gate: Sender<&'static Process>,
-    link: Sender<(&'static Process, Arc<Connection>)>,
+    link: Sender<(&'static Process, Arc<reunion::Connection>)>,
 }
 
 impl Crew {
@@ -124,7 +124,7 @@ impl Crew {
     }
 
     /// Lets them begin.
-    pub fn serve(self, process: &'static Process, connection: Arc<Connection>) {
+    pub fn serve(self, process: &'static Process, connection: Arc<reunion::Connection>) {
         // Both wait for it.
         let _ = self.gate.send(process);
         let _ = self.link.send((process, connection));

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_ffi::units::{PieceId, Step, TenantId};
 use tidegate_ffi::wire::Parcel;
-use tidegate_ffi::wire::line::{Line, Numbered};
+use tidegate_ffi::wire::line::Line;
 use tidegate_ffi::wire::message::{FromShim, Layout, Placed, ToShim};
 
 /// The session is over: no manager will answer any more.
@@ -192,7 +192,7 @@ impl Link {
     fn read_from(&self, connection: &Connection, orders: &Sender<Order>) -> End {
         loop {
             // Where descriptors are lost, whoever uses them misses them, and says so.
-            let Parcel { message: letter, fds, .. } = match connection.receive_parcel::<Numbered<ToShim>>() {
+            let Parcel { message: letter, fds, .. } = match connection.receive_parcel() {
                 Ok(parcel) => parcel,
                 Err(error) => {
                     info!("the connection to the manager has ended: {error}");

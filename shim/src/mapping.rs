@@ -215,10 +215,10 @@ fn free(start: CUdeviceptr, bytes: u64) {
 
 /// An imported handle; released when dropped.
 #[derive(Debug)]
-struct Imported(CUmemGenericAllocationHandle);
+pub struct Imported(CUmemGenericAllocationHandle);
 
 /// Imports a piece; its file descriptor is closed.
-fn import(handle: OwnedFd) -> Result<Imported, DriverError> {
+pub fn import(handle: OwnedFd) -> Result<Imported, DriverError> {
     let mut imported = 0;
     let descriptor = std::ptr::without_provenance_mut(handle.as_raw_fd() as usize);
     let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -229,6 +229,11 @@ fn import(handle: OwnedFd) -> Result<Imported, DriverError> {
 }
 
 impl Imported {
+    /// The driver's number for it.
+    pub fn number(&self) -> CUmemGenericAllocationHandle {
+        self.0
+    }
+
     /// Releases it now; or gives it back, with the reason why not.
     fn release(self) -> (Result<(), DriverError>, Option<Self>) {
         let this = ManuallyDrop::new(self);

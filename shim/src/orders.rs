@@ -155,7 +155,9 @@ fn drain(process: &'static Process, until: Instant) -> Result<(), String> {
     loop {
         wait_for_captures(process, until)?;
         if !GATE.shut(until) {
-            return Err("a thread did not come out of a driver call in time".into());
+            return Err(
+                "a thread did not come out of a driver call in time, or barriers are forbidden".into()
+            );
         }
         // A capture that began before the gate was shut.
         if !process.captures.any() {
@@ -189,7 +191,7 @@ fn report(
     let maps = tenants.iter().map(|tenant| process.spares.write(&tenant.live_ranges(now)));
     let maps = maps.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
     for tenant in &tenants {
-        let unmapped = with_context_of(process, tenant, Tenant::unmap_arriving);
+        let unmapped = with_context_of(process, tenant, |tenant| tenant.unmap_arriving(process));
         unmapped.map_err(|error| error.to_string())?;
     }
     let drained = Drained {

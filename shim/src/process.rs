@@ -18,12 +18,15 @@ use crate::greeting::{Kit, Met, NoManager, Welcome, meet};
 use crate::link::{Gone, Link, Reply};
 use crate::liveness::Moment;
 use crate::log::{info, warning};
+use crate::loose::Loose;
+use crate::own::Own;
 use crate::pools::Pools;
-use crate::reunion::Session;
+use crate::reunion::{Connection, Session};
 use crate::settings::{self, Settings};
 use crate::spare::Spares;
 use crate::status::Status;
 use crate::tenant::Tenant;
+use crate::threads::Uncancelled;
 use parking_lot::{Condvar, Mutex};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -63,6 +66,8 @@ pub struct Process {
     pub pools: Pools,
     /// What its graphs own.
     pub graphs: Graphs,
+    /// What it has made by handles of its own.
+    pub loose: Loose,
     /// For its live maps: one for each tenant.
     pub spares: Spares,
     boundaries: AtomicU64,
@@ -106,6 +111,7 @@ pub fn start() -> Result<(), Status> {
     if settings::is_off() || STATE.load(Ordering::Acquire) >= ACTIVE {
         return outcome();
     }
+    let _uncancelled = Uncancelled::begin();
     let _only_one = START.lock();
     if STATE.load(Ordering::Acquire) < ACTIVE {
         STATE.store(STARTING, Ordering::Release);
@@ -144,7 +150,8 @@ fn begin() -> Result<&'static Process, NoManager> {
     let (Kit { page, page_file, crew }, Welcome { closed, ticket, line }) = (kit, welcome);
     // The program may change its directory before the socket is looked for again.
     let socket = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
-    let (connection, session) = (Arc::new(connection), Session { socket, ticket, page: page_file });
+    let session = Session { socket, ticket, page: Own::new(page_file) };
+    let connection = Arc::new(Connection::from(connection));
     let link = Link::new(connection.clone(), line, session);
     let process: &'static Process = Box::leak(Box::new(Process::new(link, page, settings)));
     GATE.start(closed, Fence::cheapest());
@@ -188,6 +195,7 @@ impl Process {
             captures: Captures::default(),
             pools: Pools::default(),
             graphs: Graphs::default(),
+            loose: Loose::default(),
             spares: Spares::default(),
             boundaries: AtomicU64::new(0),
             switches: AtomicU64::new(0),

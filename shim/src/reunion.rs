@@ -8,21 +8,18 @@
 //! Invariant: it ends with a manager that has taken the session up, or with the refusal of one;
 //! nobody else is waited for, and nothing is held meanwhile.
 
+use crate::own::Own;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use std::ffi::OsString;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
-use tidegate_ffi::os;
-use tidegate_ffi::wire::message::{Resume, Reunion, Ticket, ToManager};
-use tidegate_ffi::wire::{ReceiveError, SendError};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+use tidegate_ffi::wire::line::Numbered;
+use tidegate_ffi::wire::message::{Resume, Reunion, Ticket, ToManager, ToShim};
+use tidegate_ffi::wire::{self, Parcel, ReceiveError, SendError};
 
-pub use tidegate_ffi::wire::Connection;
+pub use tidegate_ffi::wire::Watch;
 
 /// How long a manager may take to answer the first message.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -37,7 +34,43 @@ pub struct Session {
     /// By what they know the process.
     pub ticket: Ticket,
     /// Its control page.
-    pub page: OwnedFd,
+    pub page: Own<OwnedFd>,
+}
+
+/// A connection to a manager, until the program closes it.
+pub struct Connection(Own<wire::Connection>);
+
+impl From<wire::Connection> for Connection {
+    fn from(connection: wire::Connection) -> Self {
+        Self(Own::new(connection))
+    }
+}
+
+impl Connection {
+    /// Sends a message of a shim with its file descriptors.
+    pub fn send(&self, message: &ToManager, fds: &[BorrowedFd<'_>]) -> Result<(), SendError> {
+        self.0.get().ok_or(SendError::Socket(Errno::BADF))?.send(message, fds)
+    }
+
+    /// Waits for a manager's message. Looks once in a second whether the connection is still there: whoever
+    /// waits at a socket does not notice that the program has closed its descriptor.
+    pub fn receive_parcel(&self) -> Result<Parcel<Numbered<ToShim>>, ReceiveError> {
+        loop {
+            let connection = self.0.get().ok_or(ReceiveError::Socket(Errno::BADF))?;
+            let tick = Timespec { tv_sec: TICK.as_secs() as i64, tv_nsec: 0 };
+            let ready = poll(&mut [PollFd::new(connection, PollFlags::IN)], Some(&tick));
+            if ready != Ok(0) && self.0.get().is_some() {
+                return connection.receive_parcel();
+            }
+        }
+    }
+
+    /// Ends it in both directions.
+    pub fn shut_down(&self) {
+        if let Some(connection) = self.0.get() {
+            connection.shut_down();
+        }
+    }
 }
 
 /// A manager that has taken the session up.
@@ -68,8 +101,11 @@ impl Session {
         loop {
             // Before it is tried: what comes after that is seen.
             watch = watch.or_else(|| Watch::of(&self.socket).ok());
-            match self.ask(heard) {
-                Ok((connection, Reunion::Resumed { heard })) => return Ok(Found { connection, heard }),
+            let page = self.page.get().ok_or("the program has closed the file descriptors of Tidegate")?;
+            match self.ask(heard, page.as_fd()) {
+                Ok((connection, Reunion::Resumed { heard })) => {
+                    return Ok(Found { connection: connection.into(), heard });
+                }
                 Ok((_, Reunion::Refused { reason })) => return Err(reason),
                 Err(error) => crate::log::debug!("no manager yet: {error}"),
             }
@@ -80,10 +116,10 @@ impl Session {
         }
     }
 
-    fn ask(&self, heard: u64) -> Result<(Connection, Reunion), NotYet> {
-        let connection = Connection::connect(&self.socket)?;
+    fn ask(&self, heard: u64, page: BorrowedFd<'_>) -> Result<(wire::Connection, Reunion), NotYet> {
+        let connection = wire::Connection::connect(&self.socket)?;
         let resume = ToManager::Resume(Resume { ticket: self.ticket, heard });
-        connection.send(&resume, &[self.page.as_fd()])?;
+        connection.send(&resume, &[page])?;
         set_socket_timeout(&connection, Timeout::Recv, Some(HANDSHAKE)).map_err(std::io::Error::from)?;
         let (reunion, _) = connection.receive()?;
         set_socket_timeout(&connection, Timeout::Recv, None).map_err(std::io::Error::from)?;
@@ -100,73 +136,5 @@ pub fn appears_within(watch: Option<&Watch>, patience: Duration) -> bool {
             std::thread::sleep(patience);
             false
         }
-    }
-}
-
-/// Sees a file come into its directory.
-pub struct Watch {
-    events: OwnedFd,
-    name: OsString,
-}
-
-impl Watch {
-    /// From now on.
-    pub fn of(path: &Path) -> Result<Self, Errno> {
-        let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(Errno::INVAL);
-        };
-        let events = os::file_events(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-        inotify::add_watch(&events, directory, WatchFlags::CREATE | WatchFlags::MOVED_TO)?;
-        Ok(Self { events, name: name.into() })
-    }
-
-    /// Waits until the file comes, no longer than `patience`; whether it came.
-    pub fn sees_within(&self, patience: Duration) -> bool {
-        let end = Instant::now() + patience;
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-            match poll(&mut [PollFd::new(&self.events, PollFlags::IN)], Some(&left)) {
-                Ok(0) => return false,
-                _ if self.has_come() => return true,
-                _ => {}
-            }
-        }
-    }
-
-    /// Whether it is among those that have come.
-    fn has_come(&self) -> bool {
-        let mut buffer = [MaybeUninit::uninit(); 4096];
-        let mut reader = inotify::Reader::new(&self.events, &mut buffer);
-        let mut came = false;
-        while let Ok(event) = reader.next() {
-            came |= event.file_name().is_some_and(|name| name.to_bytes() == self.name.as_bytes());
-        }
-        came
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::net::UnixListener;
-
-    #[test]
-    fn a_socket_that_is_bound_or_renamed_is_seen_and_nothing_else() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("socket");
-        let watch = Watch::of(&path).unwrap();
-        let _other = UnixListener::bind(directory.path().join("other")).unwrap();
-        assert!(!watch.sees_within(Duration::from_millis(20)));
-        std::fs::rename(directory.path().join("other"), &path).unwrap();
-        assert!(watch.sees_within(Duration::from_secs(60)));
-        std::fs::remove_file(&path).unwrap();
-        let _same = UnixListener::bind(&path).unwrap();
-        assert!(watch.sees_within(Duration::from_secs(60)));
-    }
-
-    #[test]
-    fn a_directory_that_is_not_there_cannot_be_watched() {
-        assert!(Watch::of(Path::new("/nowhere/socket")).is_err());
     }
 }

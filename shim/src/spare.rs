@@ -3,6 +3,7 @@
 //! A process that cannot say what is alive in its memory cannot be stopped, and keeps all others
 //! waiting: for what it says, there is always a descriptor.
 
+use crate::own::Own;
 use parking_lot::Mutex;
 use std::os::fd::OwnedFd;
 use tidegate_ffi::os;
@@ -10,7 +11,7 @@ use tidegate_ffi::wire::live::{self, LiveMapError, LiveRange};
 
 /// See the module.
 #[derive(Default)]
-pub struct Spares(Mutex<Vec<OwnedFd>>);
+pub struct Spares(Mutex<Vec<Own<OwnedFd>>>);
 
 impl Spares {
     /// Keeps so many, as far as there are that many left.
@@ -18,7 +19,7 @@ impl Spares {
         let mut kept = self.0.lock();
         while kept.len() < count {
             let Ok(spare) = os::memory_file("tidegate-spare") else { return };
-            kept.push(spare);
+            kept.push(Own::new(spare));
         }
     }
 

@@ -11,6 +11,7 @@
 use crate::arena::{ALIGNMENT, Arena, Claim, Place};
 use crate::driver::{self, Context, Current, Mark, synchronize};
 use crate::gate::{Arrival, Failed, GATE};
+use crate::handles::{Extent, HandleNumber, Properties};
 use crate::link::{Gone, Reply};
 use crate::liveness::{Allocation, Liveness, Moment};
 use crate::log::{Level, Once, info};
@@ -305,6 +306,59 @@ impl Tenant {
         }
     }
 
+    /// Allocates memory for a handle of the program's, `bytes` in whole units, mapped nowhere.
+    pub fn allocate_apart(
+        &self,
+        process: &Process,
+        bytes: u64,
+        properties: Properties,
+    ) -> Result<HandleNumber, Status> {
+        // It does not end with any context.
+        let (class, owner) = (Class::Temporary, Context(std::ptr::null_mut()));
+        self.reclaim();
+        loop {
+            // Inside the gate, as for every other place: a closing comes before it or after.
+            let place = {
+                let _pass = GATE.pass()?;
+                let place = self.books().classes[class.index()].arena.place_apart(bytes);
+                place.ok_or(Status::OUT_OF_MEMORY)?
+            };
+            let extent = Extent { device: self.device, class, start: place.start, bytes };
+            let number = process.loose.handles.lock().add(extent, properties);
+            let leased = self.lease_all(process, class, &place);
+            let arrival = leased.inspect_err(|_| {
+                process.loose.handles.lock().remove(number);
+                self.books().classes[class.index()].arena.abandon(&place);
+            });
+            let arrival = arrival.map_err(|shortage| {
+                explain(bytes, class, &shortage);
+                shortage.status()
+            })?;
+            if self.books().classes[class.index()].arena.settle(&place) {
+                self.publish_birth(process, class, place.start, bytes, owner);
+                drop(arrival);
+                return Ok(number);
+            }
+            // A closing came between, and took away what had come: once more.
+            process.loose.handles.lock().remove(number);
+        }
+    }
+
+    /// A handle of the program's is no more.
+    pub fn free_apart(&self, process: &Process, class: Class, start: u64) {
+        if let Some(dead) = self.bury(process, class, start) {
+            self.let_go(process, class, start, dead);
+        }
+        self.books().classes[class.index()].arena.free_apart(start);
+    }
+
+    /// Gives back the pieces that were behind it, which are mapped nowhere.
+    pub fn give_back_apart(&self, process: &Process, gone: Vec<Placed>) {
+        process.link.give_back(self.id, ids(&gone));
+        self.books().end_leaving(&gone, &[]);
+        self.publish_mapped(process);
+    }
+
     /// The most units to ask for beyond the need: only temporary memory comes and goes.
     fn most_ahead(&self, class: Class) -> Units {
         let units = PIECES_AHEAD * self.layout.piece_bytes / self.layout.unit_bytes.max(1);
@@ -335,7 +389,7 @@ impl Tenant {
             match replies.next()? {
                 Reply::Leased { pieces, handles, more, arrival } => {
                     if outcome.is_ok() {
-                        outcome = self.take_in(replies.step(), class, claim, &pieces, handles);
+                        outcome = self.take_in(process, replies.step(), class, claim, &pieces, handles);
                     }
                     if outcome.is_err() {
                         process.link.give_back(self.id, pieces.iter().map(|piece| piece.piece).collect());
@@ -355,6 +409,7 @@ impl Tenant {
     /// Maps pieces that came for a claim. They are usable when the last of their lease is here.
     fn take_in(
         &self,
+        process: &Process,
         step: Step,
         class: Class,
         claim: Claim,
@@ -368,17 +423,47 @@ impl Tenant {
         if pieces.len() > handles.len() {
             return Err(Shortage::Descriptors);
         }
-        self.ranges()?.map(pieces, handles)?;
+        self.put(process, pieces, handles)?;
         self.books().arriving.entry(step).or_default().extend_from_slice(pieces);
         Ok(())
     }
 
+    /// Maps pieces: in our ranges, or where the program has mapped its handle.
+    fn put(&self, process: &Process, pieces: &[Placed], handles: Vec<OwnedFd>) -> Result<(), DriverError> {
+        let unit = self.layout.unit_bytes;
+        let is_apart =
+            |(piece, _): &(Placed, OwnedFd)| process.loose.is_behind_handle(self.device, piece, unit);
+        let pairs = pieces.iter().copied().zip(handles);
+        let (apart, own): (Vec<_>, Vec<_>) = pairs.partition(is_apart);
+        let (own, handles): (Vec<Placed>, Vec<OwnedFd>) = own.into_iter().unzip();
+        if !own.is_empty() {
+            self.ranges()?.map(&own, handles)?;
+        }
+        let mut entered = Vec::new();
+        for (piece, handle) in apart {
+            let outcome = process.loose.enter(self.device, piece, unit, handle);
+            outcome.inspect_err(|_| {
+                for piece in own.iter().chain(&entered) {
+                    // Part of undoing: the failure that is reported is the first.
+                    let _ = self.take_away(process, piece);
+                }
+            })?;
+            entered.push(piece);
+        }
+        Ok(())
+    }
+
+    /// Takes a piece away, wherever it is mapped.
+    fn take_away(&self, process: &Process, piece: &Placed) -> Result<(), DriverError> {
+        if process.loose.leave(piece.piece)? { Ok(()) } else { self.ranges()?.unmap(piece) }
+    }
+
     /// Takes away the pieces of leases whose last answer has not come: these leases will be
     /// answered anew.
-    pub fn unmap_arriving(&self) -> Result<(), DriverError> {
+    pub fn unmap_arriving(&self, process: &Process) -> Result<(), DriverError> {
         let arriving = std::mem::take(&mut self.books().arriving);
         for placed in arriving.values().flatten() {
-            self.ranges()?.unmap(placed)?;
+            self.take_away(process, placed)?;
         }
         Ok(())
     }
@@ -472,7 +557,13 @@ impl Tenant {
     /// The allocation that an address belongs to stays where it is until it is freed. Waits while
     /// the gate is closed: then it may not be there.
     pub fn hold(&self, process: &Process, address: CUdeviceptr) {
-        let Some((class, at)) = self.find_range(address) else { return };
+        if let Some((class, at)) = self.find_range(address) {
+            self.hold_at(process, class, at);
+        }
+    }
+
+    /// The same by a byte of one of the ranges.
+    pub fn hold_at(&self, process: &Process, class: Class, at: u64) {
         let _pass = GATE.pass();
         let _order = self.holding.lock();
         let pieces = {
@@ -522,7 +613,7 @@ impl Tenant {
         for piece in pieces {
             let placed = self.books().pieces.get(piece).copied();
             if let Some(placed) = placed {
-                self.ranges()?.unmap(&placed)?;
+                self.take_away(process, &placed)?;
                 self.books().leave(&placed);
             }
         }
@@ -545,7 +636,7 @@ impl Tenant {
             let absent = |(piece, _): &(Placed, OwnedFd)| !books.pieces.contains_key(&piece.piece);
             pieces.into_iter().zip(handles).filter(absent).unzip()
         };
-        self.ranges()?.map(&missing, handles)?;
+        self.put(process, &missing, handles)?;
         self.books().enter(&missing);
         self.publish_mapped(process);
         Ok(())

@@ -104,6 +104,15 @@ macro_rules! driver_functions {
         hooked cuGraphMemFreeNodeGetParams(hNode: CUgraphNode, dptr_out: *mut CUdeviceptr);
         hooked cuGraphDestroy(hGraph: CUgraph);
         hooked cuGraphExecDestroy(hGraphExec: CUgraphExec);
+        hooked cuMemCreate(handle: *mut CUmemGenericAllocationHandle, size: usize, prop: *const CUmemAllocationProp, flags: c_ulonglong);
+        hooked cuMemRelease(handle: CUmemGenericAllocationHandle);
+        hooked cuMemRetainAllocationHandle(handle: *mut CUmemGenericAllocationHandle, addr: *mut c_void);
+        hooked cuMemGetAllocationGranularity(granularity: *mut usize, prop: *const CUmemAllocationProp, option: CUmemAllocationGranularity_flags);
+        hooked cuMemMap(ptr: CUdeviceptr, size: usize, offset: usize, handle: CUmemGenericAllocationHandle, flags: c_ulonglong);
+        hooked cuMemUnmap(ptr: CUdeviceptr, size: usize);
+        hooked cuMemSetAccess(ptr: CUdeviceptr, size: usize, desc: *const CUmemAccessDesc, count: usize);
+        hooked cuMemExportToShareableHandle(shareableHandle: *mut c_void, handle: CUmemGenericAllocationHandle, handleType: CUmemAllocationHandleType, flags: c_ulonglong);
+        hooked cuMemGetAllocationPropertiesFromHandle(prop: *mut CUmemAllocationProp, handle: CUmemGenericAllocationHandle);
         hooked cuMemGetAddressRange_v2(pbase: *mut CUdeviceptr, psize: *mut usize, dptr: CUdeviceptr);
         hooked cuPointerGetAttribute(data: *mut c_void, attribute: PointerAttribute, ptr: CUdeviceptr);
         hooked cuPointerGetAttributes(numAttributes: c_uint, attributes: *mut PointerAttribute, data: *mut *mut c_void, ptr: CUdeviceptr);
@@ -213,10 +222,6 @@ macro_rules! driver_functions {
 
         // Refused for now, by name: ways to get or share memory that would go past the ledger.
         refused cuMemPoolImportFromShareableHandle(pool_out: *mut CUmemoryPool, handle: *mut c_void, handleType: CUmemAllocationHandleType, flags: c_ulonglong);
-        refused cuMemCreate(handle: *mut CUmemGenericAllocationHandle, size: usize, prop: *const CUmemAllocationProp, flags: c_ulonglong);
-        refused cuMemImportFromShareableHandle(handle: *mut CUmemGenericAllocationHandle, osHandle: *mut c_void, shHandleType: CUmemAllocationHandleType);
-        refused cuMemExportToShareableHandle(shareableHandle: *mut c_void, handle: CUmemGenericAllocationHandle, handleType: CUmemAllocationHandleType, flags: c_ulonglong);
-        refused cuMemRetainAllocationHandle(handle: *mut CUmemGenericAllocationHandle, addr: *mut c_void);
         refused cuMemGetHandleForAddressRange(handle: *mut c_void, dptr: CUdeviceptr, size: usize, handleType: CUmemRangeHandleType, flags: c_ulonglong);
         refused cuMemMapArrayAsync(mapInfoList: *mut CUarrayMapInfo, count: c_uint, hStream: CUstream) and cuMemMapArrayAsync_ptsz;
         refused cuIpcGetMemHandle(pHandle: *mut CUipcMemHandle, dptr: CUdeviceptr);
@@ -255,13 +260,9 @@ macro_rules! driver_functions {
         passes cuGraphAddEmptyNode(phGraphNode: *mut CUgraphNode, hGraph: CUgraph, dependencies: *const CUgraphNode, numDependencies: usize);
         passes cuStreamIsCapturing(hStream: CUstream, captureStatus: *mut CUstreamCaptureStatus) and cuStreamIsCapturing_ptsz;
         passes cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode);
+        passes cuMemImportFromShareableHandle(handle: *mut CUmemGenericAllocationHandle, osHandle: *mut c_void, shHandleType: CUmemAllocationHandleType);
         passes cuMemAddressReserve(ptr: *mut CUdeviceptr, size: usize, alignment: usize, addr: CUdeviceptr, flags: c_ulonglong);
         passes cuMemAddressFree(ptr: CUdeviceptr, size: usize);
-        passes cuMemMap(ptr: CUdeviceptr, size: usize, offset: usize, handle: CUmemGenericAllocationHandle, flags: c_ulonglong);
-        passes cuMemUnmap(ptr: CUdeviceptr, size: usize);
-        passes cuMemRelease(handle: CUmemGenericAllocationHandle);
-        passes cuMemSetAccess(ptr: CUdeviceptr, size: usize, desc: *const CUmemAccessDesc, count: usize);
-        passes cuMemGetAllocationGranularity(granularity: *mut usize, prop: *const CUmemAllocationProp, option: CUmemAllocationGranularity_flags);
         passes cuMemHostAlloc(pp: *mut *mut c_void, bytesize: usize, Flags: c_uint);
         passes cuMemFreeHost(p: *mut c_void);
         passes cuMemHostRegister_v2(p: *mut c_void, bytesize: usize, Flags: c_uint);
@@ -421,7 +422,7 @@ macro_rules! driver_names {
         // Passes: the host's own memory, and questions about addresses that are not ours to answer.
         passes {
             cuMemAdvise cuMemAdvise_v2 cuMemAllocHost cuMemAllocHost_v2
-            cuMemGetAllocationPropertiesFromHandle cuMemGetInfo cuMemGetLocationInfo
+            cuMemGetInfo cuMemGetLocationInfo
             cuMemHostGetDevicePointer_v2 cuMemHostGetFlags cuMemHostRegister cuMemRangeGetAttribute
             cuMemRangeGetAttributes cuMulticastGetGranularity cuMulticastUnbind
         }

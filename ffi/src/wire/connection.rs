@@ -106,9 +106,14 @@ pub enum ReceiveError {
 }
 
 impl Connection {
-    /// Connects to a listening socket.
+    /// Connects to a listening socket, whatever signals come meanwhile.
     pub fn connect(path: &Path) -> std::io::Result<Self> {
-        os::connect(path).map(Self::from)
+        loop {
+            match os::connect(path) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                connected => return connected.map(Self::from),
+            }
+        }
     }
 
     /// Two ends of a new connection.

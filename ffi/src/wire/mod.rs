@@ -4,7 +4,8 @@
 //! - [`line`]: conversations that outlive their connections;
 //! - [`Connection`]: frames over a Unix socket, bounded, with file descriptors;
 //! - [`page`]: the control page that a shim publishes;
-//! - [`live`]: the map of live bytes, in a sealed memfd.
+//! - [`live`]: the map of live bytes, in a sealed memfd;
+//! - [`Watch`]: sees a manager's socket appear.
 
 mod codec;
 mod connection;
@@ -13,10 +14,12 @@ pub mod live;
 pub mod message;
 pub mod page;
 mod shared_memory;
+mod watch;
 
 pub use codec::{CodecError, Header, MAX_FDS, MAX_MESSAGE_BYTES, VERSION};
 pub use connection::{Connection, Frame, Limits, Parcel, ReceiveError, SendError};
 pub use shared_memory::{Mapped, SharedMemoryError, is_sealed};
+pub use watch::{Seen, Watch};
 
 use std::path::PathBuf;
 

@@ -1,16 +1,29 @@
 //! Finding a manager, and talking to it.
 
-use super::manager::READY;
+use super::manager::{READY, TAKEN};
+use crate::server;
 use crate::server::status::Status;
 use anyhow::{Context, bail};
 use std::fs::{DirBuilder, File};
 use std::io::{BufRead, BufReader, ErrorKind};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 use tidegate_ffi::wire::message::{FromCommand, ToCommand, ToManager, When};
-use tidegate_ffi::wire::{Connection, SOCKET_VARIABLE, own_socket, socket_candidates};
+use tidegate_ffi::wire::{Connection, SOCKET_VARIABLE, Watch, own_socket, socket_candidates};
+
+/// So long is waited for a manager that somebody else starts.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// So often it is looked anew where nothing tells of the death of whoever is waited for.
+const TICK: Duration = Duration::from_secs(1);
+
+/// The place of a manager that was started is another's, who may not listen yet, or be dying.
+#[derive(Debug, thiserror::Error)]
+#[error("another manager has the place of the one that was started; its own words stand above")]
+struct PlaceTaken;
 
 /// Connects to the manager at `socket`, or to the first that answers where managers are searched.
 pub(super) fn connect(socket: Option<&Path>) -> anyhow::Result<(Connection, PathBuf)> {
@@ -37,7 +50,7 @@ fn words(error: &std::io::Error) -> String {
 }
 
 /// Where a shim searches too, and the place of one's own manager where the system names none.
-fn candidates() -> Vec<PathBuf> {
+pub(super) fn candidates() -> Vec<PathBuf> {
     let mut candidates = socket_candidates();
     let named = std::env::var_os(SOCKET_VARIABLE).or_else(|| std::env::var_os("XDG_RUNTIME_DIR"));
     let directory = fallback_directory();
@@ -89,10 +102,12 @@ pub(super) fn find_or_start_manager(socket: Option<&Path>) -> anyhow::Result<(Co
     })
 }
 
-/// Of several that find no manager at `socket`, one starts it; the others wait for that.
+/// Of several that find no manager at `socket`, one starts it; the others wait for that. And that one
+/// waits for whoever is on the way there already: the heirs of a manager that has died, or another
+/// that has its place and does not listen yet. These may die too: then it is tried again.
 fn find_or_start(
     socket: &Path,
-    start: impl FnOnce() -> anyhow::Result<()>,
+    mut start: impl FnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<(Connection, PathBuf)> {
     if let Some(directory) = socket.parent() {
         std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
@@ -100,13 +115,36 @@ fn find_or_start(
     let turn = socket.with_extension("starting");
     let turn = File::create(&turn).with_context(|| format!("making {}", turn.display()))?;
     turn.lock().context("waiting for another `tidegate run` to start a manager")?;
-    if let Ok(found) = connect(Some(socket)) {
-        return Ok(found);
+    let end = Instant::now() + PATIENCE;
+    // Before any attempt: no appearance is missed.
+    let watch = Watch::of(socket).ok();
+    loop {
+        if let Ok(found) = connect(Some(socket)) {
+            return Ok(found);
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        let heirs = server::heirs(socket);
+        if !left.is_zero() && !heirs.is_empty() {
+            wait(watch.as_ref(), &heirs, left);
+            continue;
+        }
+        let started = start();
+        let is_taken = started.as_ref().is_err_and(|error| error.is::<PlaceTaken>());
+        if left.is_zero() || !is_taken && started.is_err() {
+            return connect(Some(socket)).map_err(|error| started.err().unwrap_or(error));
+        }
+        if is_taken {
+            wait(watch.as_ref(), &[], left.min(TICK));
+        }
     }
-    match start() {
-        Ok(()) => connect(Some(socket)),
-        // A mover whose manager has died may have started the next one first.
-        Err(error) => connect(Some(socket)).map_err(|_| error),
+}
+
+/// Waits until a manager appears or one of the heirs is dead.
+fn wait(watch: Option<&Watch>, heirs: &[OwnedFd], patience: Duration) {
+    let heirs: Vec<_> = heirs.iter().map(AsFd::as_fd).collect();
+    // What cannot be watched appears unseen.
+    if watch.is_none_or(|watch| watch.wait(&heirs, Some(patience)).is_err()) {
+        std::thread::sleep(patience.min(TICK));
     }
 }
 
@@ -161,6 +199,9 @@ pub(super) fn start_manager(mut command: Command) -> anyhow::Result<Child> {
     BufReader::new(output).read_line(&mut line)?;
     if line.trim_end() != READY {
         let status = manager.wait()?;
+        if status.code() == Some(TAKEN.into()) {
+            return Err(PlaceTaken.into());
+        }
         bail!("the manager that was started ended at once ({status}); its own words stand above");
     }
     Ok(manager)
@@ -211,6 +252,80 @@ pub(super) mod tests {
             }
         });
         assert_eq!(started.into_inner().unwrap().len(), 1);
+    }
+
+    /// What nobody does in so long, nobody does.
+    const A_WHILE: Duration = Duration::from_millis(50);
+
+    /// A directory with a manager's socket, and the mover that it has left there.
+    fn bereft() -> (tempfile::TempDir, PathBuf, Child) {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("socket");
+        let mover = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        server::leave_mover(&socket, mover.id());
+        (directory, socket, mover)
+    }
+
+    #[test]
+    fn the_next_manager_is_left_to_the_heirs_of_the_last_one() {
+        let (_directory, socket, mut mover) = bereft();
+        let (found, news) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let nobody = || panic!("a mover was about to start one");
+                found.send(find_or_start(&socket, nobody)).unwrap();
+            });
+            assert!(news.recv_timeout(A_WHILE).is_err());
+            let _heir = UnixListener::bind(&socket).unwrap();
+            news.recv().unwrap().unwrap();
+        });
+        mover.kill().unwrap();
+        mover.wait().unwrap();
+    }
+
+    #[test]
+    fn heirs_that_die_are_not_waited_for() {
+        let (_directory, socket, mut mover) = bereft();
+        let (started, news) = std::sync::mpsc::channel();
+        let _listener = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let start = || Ok(started.send(UnixListener::bind(&socket)?)?);
+                find_or_start(&socket, start).unwrap();
+            });
+            assert!(news.recv_timeout(A_WHILE).is_err(), "the mover would have started one");
+            mover.kill().unwrap();
+            news.recv().unwrap()
+        });
+        mover.wait().unwrap();
+    }
+
+    #[test]
+    fn who_has_the_place_and_dies_before_it_listens_is_not_the_last() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("socket");
+        let mut listeners = Vec::new();
+        let mut attempts = 0;
+        let found = find_or_start(&socket, || {
+            attempts += 1;
+            if attempts == 1 {
+                return Err(anyhow::Error::from(PlaceTaken).context("no manager answered"));
+            }
+            listeners.push(UnixListener::bind(&socket)?);
+            Ok(())
+        });
+        found.unwrap();
+        assert_eq!(attempts, 2);
+    }
+
+    #[test]
+    fn a_manager_that_cannot_start_is_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut attempts = 0;
+        let found = find_or_start(&directory.path().join("socket"), || {
+            attempts += 1;
+            bail!("no GPU")
+        });
+        assert_eq!((found.unwrap_err().to_string(), attempts), ("no GPU".into(), 1));
     }
 
     #[test]

@@ -29,6 +29,14 @@ use tidegate_ffi::wire::system_socket;
 /// The line on standard output that says that clients can connect.
 pub(crate) const READY: &str = "ready";
 
+/// The exit status of a manager whose place is another's.
+pub(super) const TAKEN: u8 = 75;
+
+/// Why a manager does not start: whoever wanted it may wait for the other.
+#[derive(Debug, thiserror::Error)]
+#[error("another manager listens on {}: use it, or another --socket", .0.display())]
+pub(super) struct Taken(PathBuf);
+
 /// How long a manager that dies may take to let its socket go.
 const DYING: Duration = Duration::from_secs(1);
 /// 1 MiB, for the defaults.
@@ -396,9 +404,7 @@ fn lock(path: &Path) -> anyhow::Result<OwnedFd> {
         locked => locked,
     };
     match locked {
-        Err(Errno::WOULDBLOCK) => {
-            bail!("another manager listens on {}: use it, or another --socket", path.display())
-        }
+        Err(Errno::WOULDBLOCK) => return Err(Taken(path.to_owned()).into()),
         locked => locked.with_context(|| format!("locking {}", path.display()))?,
     }
     Ok(lock)

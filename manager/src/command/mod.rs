@@ -3,6 +3,7 @@
 mod config;
 mod connect;
 mod demo;
+mod doctor;
 mod evict;
 mod log;
 mod manager;
@@ -37,6 +38,8 @@ enum Command {
     Demo(demo::Arguments),
     /// Show the GPUs, what memory is in use, and the jobs.
     Status(status::Arguments),
+    /// Say whether jobs can run here, and what could be better.
+    Doctor(doctor::Arguments),
     /// End a job: one's own, or as root anybody's.
     Evict(evict::Arguments),
     /// (internal) Make GPU memory and move bytes for a manager.
@@ -58,7 +61,8 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("tidegate: {error:#}");
-            ExitCode::FAILURE
+            let taken = error.is::<manager::Taken>();
+            if taken { manager::TAKEN.into() } else { ExitCode::FAILURE }
         }
     }
 }
@@ -74,6 +78,7 @@ impl Command {
             }
             Command::Demo(arguments) => demo::execute(&arguments),
             Command::Status(arguments) => status::execute(&arguments),
+            Command::Doctor(arguments) => doctor::execute(arguments),
             Command::Evict(arguments) => evict::execute(&arguments),
             Command::Mover(arguments) => mover::execute(arguments),
             Command::Watch(arguments) => watch::execute(&arguments),

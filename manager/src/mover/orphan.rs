@@ -16,8 +16,6 @@ use super::link::{Link, LinkError};
 use super::orders::{Answer, Mover};
 use crate::process::dies_within;
 use anyhow::{Context, bail};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::inotify;
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,10 +23,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tidegate_ffi::cuda::DriverError;
-use tidegate_ffi::os;
 use tidegate_ffi::units::GpuUuid;
-use tidegate_ffi::wire::Connection;
 use tidegate_ffi::wire::message::{Orphan, Reunion, ToManager, Will};
+use tidegate_ffi::wire::{Connection, Seen, Watch};
 
 /// A connection ends a moment before the process at its other end does. One that lives on kills
 /// the mover, and starts another.
@@ -146,30 +143,15 @@ fn hand_over(connection: &Connection, part: &Answer) -> bool {
 
 /// Connects to the manager that listens on `socket`, as soon as there is one.
 fn next_manager(socket: &Path, heir: Option<&Heir>) -> anyhow::Result<Connection> {
-    let directory = socket.parent().context("the socket's path has no directory")?;
+    // The watch comes before the attempt: no appearance is missed.
+    let watch = Watch::of(socket).with_context(|| format!("watching for {}", socket.display()))?;
+    let despair: Vec<_> = heir.map(Heir::despair).into_iter().collect();
     loop {
-        // The watch comes before the attempt: no appearance is missed.
-        let news = os::file_events(inotify::CreateFlags::CLOEXEC)?;
-        let appears = inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO;
-        inotify::add_watch(&news, directory, appears)
-            .with_context(|| format!("watching {}", directory.display()))?;
         if let Ok(connection) = Connection::connect(socket) {
             return Ok(connection);
         }
-        wait(&news, heir)?;
-    }
-}
-
-/// Waits until something appears in the directory.
-fn wait(news: &OwnedFd, heir: Option<&Heir>) -> anyhow::Result<()> {
-    let mut fds = vec![PollFd::new(news, PollFlags::IN)];
-    fds.extend(heir.map(|heir| PollFd::from_borrowed_fd(heir.despair(), PollFlags::IN)));
-    match poll(&mut fds, None) {
-        Err(Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
-        Ok(_) if fds.get(1).is_some_and(|despair| !despair.revents().is_empty()) => {
-            bail!("no manager can be started")
+        if watch.wait(&despair, None)? == Seen::Another {
+            bail!("no manager can be started");
         }
-        Ok(_) => Ok(()),
     }
 }

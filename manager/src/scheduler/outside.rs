@@ -3,7 +3,7 @@
 //!
 //! Nobody asks for it unit by unit, so it is measured: what the driver calls used, less what is
 //! in pieces. It is measured where several tenants share a GPU (a job alone pays for no context
-//! of the mover's): before a newcomer is let in, at its first lease, when the GPU has less room
+//! of the mover's), and as long as something is known to be outside: before a newcomer is let in, at its first lease, when the GPU has less room
 //! than the ledger thought, and when somebody wants to know. What a newcomer's context took is
 //! the headroom that is kept for the next one.
 //!
@@ -47,6 +47,12 @@ impl Outside {
 }
 
 impl super::Gpu {
+    /// Do several share it, or did they: then the mover has its context, and what lay outside of
+    /// pieces may be gone with those who went.
+    fn is_worth_a_look(&self) -> bool {
+        self.tenants.len() > 1 || self.outside.units.is_some_and(|units| units > 0)
+    }
+
     /// Tells the ledger what it may not use.
     pub(super) fn reserve(&mut self) {
         let Outside { headroom, apart, .. } = self.outside;
@@ -206,7 +212,7 @@ impl Scheduler {
     }
 
     pub(super) fn survey_one(&mut self, gpu: GpuUuid) {
-        if self.gpus.get(&gpu).is_some_and(|gpu| gpu.tenants.len() > 1) {
+        if self.gpus.get(&gpu).is_some_and(super::Gpu::is_worth_a_look) {
             self.measure(gpu);
         }
     }

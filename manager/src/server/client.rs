@@ -1,9 +1,10 @@
 //! Clients: who they are by the kernel's word, and when they are gone.
 //!
 //! A process of a job is gone when it is dead, by its pidfd: the end of its socket says less (a
-//! forked worker keeps sockets open, a lost socket leaves memory mapped). Until then it may come
-//! back: over another connection, whose reader then speaks for the session that it took up. A
-//! command is gone when its connection ends.
+//! forked worker keeps sockets open, a lost socket leaves memory mapped). It is gone, too, when it has
+//! become another program (`execve`), which has none of its memory and none of its connections. Until
+//! then it may come back: over another connection, whose reader then speaks for the session that it
+//! took up. A command is gone when its connection ends.
 
 use super::Input;
 use super::conversation::Conversation;
@@ -11,7 +12,7 @@ use super::crowd::Crowd;
 use super::descriptors::Shares;
 use super::legacy::ClientState;
 use super::outbox::Outbox;
-use crate::process::{ProcessName, wait_for_death};
+use crate::process::{Image, ProcessName, dies_within, wait_for_death};
 use anyhow::Context;
 use crossbeam_channel::{Sender, bounded};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -56,6 +57,8 @@ pub(crate) struct Client {
     pub(crate) connection: ClientId,
     /// What its process is called; `None` in tests.
     pub(crate) name: Option<ProcessName>,
+    /// The program that its process was when it connected, where the kernel says so.
+    pub(crate) image: Option<Image>,
     /// Its process, whatever becomes of its number.
     pub(crate) process: Arc<OwnedFd>,
     /// What it is.
@@ -75,6 +78,7 @@ impl Client {
             conversation: state.conversation.into_owned(),
             connection: state.id,
             name: Some(state.name),
+            image: None,
             process,
             role: state.role,
             outbox: None,
@@ -86,6 +90,11 @@ impl Client {
     /// Whether its connection has not ended.
     pub(crate) fn is_connected(&self) -> bool {
         self.outbox.as_ref().is_some_and(Outbox::is_connected)
+    }
+
+    /// Whether its process has become another program since.
+    pub(crate) fn is_replaced(&self) -> bool {
+        self.image.is_some_and(|image| image.is_gone_from(self.conversation.pid))
     }
 
     /// Says a message of the conversation, with its file descriptors. Without a connection it is
@@ -184,6 +193,8 @@ impl From<SharedMemoryError> for NoPage {
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Who cannot be accepted is tried again so much later, or when another client is gone.
 const BREATH: Duration = Duration::from_millis(20);
+/// So often a process without a connection is looked at: no event tells that it has become another program.
+const TICK: Duration = Duration::from_secs(1);
 /// The most file descriptors that a message of a client brings: one live map for each tenant.
 const MOST_FDS: usize = MAX_TENANTS;
 
@@ -252,10 +263,12 @@ fn welcome(
     let connection = Arc::new(Connection::from(stream));
     let outbox = Outbox::for_client(connection.clone(), PATIENCE)?;
     let conversation = Conversation::begin(SessionId(id.0), uid, pid).context("no random numbers")?;
+    let image = Image::of(pid);
     let client = Client {
         conversation,
         connection: id,
         name: Some(ProcessName::of(pid).context("asking its process's name")?),
+        image,
         process: pidfd.clone(),
         role: Role::Unknown,
         outbox: Some(outbox),
@@ -266,7 +279,9 @@ fn welcome(
     os::start_thread(Builder::new().name("reader".into()), move || {
         // The core has ended already if nobody listens.
         let _ = inputs.send(Input::Connected(id, Box::new(client)));
-        read_all(id, &connection, &pidfd, &inputs);
+        if read_all(id, &connection, &pidfd, &inputs) {
+            wait_until_gone(&pidfd, pid, image);
+        }
         let _ = inputs.send(Input::Gone(id));
         drop(place);
     })?;
@@ -275,8 +290,9 @@ fn welcome(
 
 /// Reads until the client is gone. The next message is read when the core has taken in the last
 /// one: so a client has one message in the core's queue, whatever it sends, and all clients take
-/// turns (I10). Who connected for a session waits for its death; who took it up does not.
-fn read_all(id: ClientId, connection: &Connection, pidfd: &OwnedFd, inputs: &Sender<Input>) {
+/// turns (I10). Whether the process's end is to be waited for: who connected for a session does that,
+/// who took it up does not.
+fn read_all(id: ClientId, connection: &Connection, pidfd: &OwnedFd, inputs: &Sender<Input>) -> bool {
     let (heard, standing) = bounded(1);
     let mut stands = Standing { id, process: false, expelled: false };
     let mut patience = Some(PATIENCE);
@@ -285,9 +301,9 @@ fn read_all(id: ClientId, connection: &Connection, pidfd: &OwnedFd, inputs: &Sen
             Ok((message, fds)) => {
                 let said = inputs.send(Input::Said(stands.id, message, fds)).is_ok();
                 if !said || inputs.send(Input::Heard(stands.id, heard.clone())).is_err() {
-                    return;
+                    return false;
                 }
-                let Ok(now) = standing.recv() else { return };
+                let Ok(now) = standing.recv() else { return false };
                 stands = now;
             }
             Err(error) => {
@@ -303,9 +319,13 @@ fn read_all(id: ClientId, connection: &Connection, pidfd: &OwnedFd, inputs: &Sen
         wait_for_end(connection, pidfd);
     }
     connection.shut_down();
-    if stands.process && stands.id == id {
-        wait_for_death(pidfd);
-    }
+    stands.process && stands.id == id
+}
+
+/// Waits until a process is dead, or another program.
+fn wait_until_gone(process: &OwnedFd, pid: i32, image: Option<Image>) {
+    let Some(image) = image else { return wait_for_death(process) };
+    while !image.is_gone_from(pid) && !dies_within(process, TICK) {}
 }
 
 /// The next message. Only memory files reach the core: to close anything else may take for ever.

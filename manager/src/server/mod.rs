@@ -18,6 +18,7 @@ mod conversation;
 mod crowd;
 mod descriptors;
 mod eviction;
+mod former;
 #[cfg(test)]
 mod fuzz;
 mod gpus;
@@ -34,7 +35,9 @@ mod stop;
 
 pub use gpus::GpuPlan;
 pub use legacy::{Gathered, Heritage, gather};
-pub use setup::{Setup, has_died, run, stop_signals};
+#[cfg(test)]
+pub(crate) use setup::leave_mover;
+pub use setup::{Setup, has_died, heirs, run, stop_signals};
 
 use crate::death;
 use crate::scheduler::{Effect, Event, Job, Pages, Scheduler, Session, Time};
@@ -43,6 +46,7 @@ use clock::Clock;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use descriptors::Shares;
 use eviction::Eviction;
+use former::FormerJobs;
 use gpus::{HeldPiece, MoverLink};
 use legacy::{Record, State, StateFile, WillFile};
 use outbox::Outbox;
@@ -133,6 +137,8 @@ struct Server {
     /// for them.
     making: BTreeMap<Step, Vec<(PieceId, u64)>>,
     tokens: HashMap<u64, (JobId, u32)>,
+    /// What tokens named that name no job any more.
+    former: FormerJobs,
     announcers: HashMap<JobId, ClientId>,
     /// Peaks of live bytes, by class, of processes that ended.
     peaks: HashMap<JobId, [u64; 2]>,
@@ -187,6 +193,7 @@ impl Server {
             pieces: BTreeMap::new(),
             making: BTreeMap::new(),
             tokens: HashMap::new(),
+            former: FormerJobs::default(),
             announcers: HashMap::new(),
             peaks: HashMap::new(),
             ended: VecDeque::new(),
@@ -452,14 +459,14 @@ impl Server {
             Err(wrong) => return self.refuse(id, wrong.to_string()),
         }
         let uid = client.conversation.uid;
+        self.forget_replaced(id);
         let job = match claim {
-            JobClaim::Token(token) => match self.tokens.get(&token) {
-                Some((job, owner)) if *owner == uid => *job,
-                _ => return self.refuse(id, "TIDEGATE_JOB names no job of this user".into()),
-            },
-            JobClaim::Own(_) if self.draining => return self.refuse(id, stop::DRAINS.into()),
-            JobClaim::Own(_) if self.has_too_many_jobs(uid) => return self.refuse(id, TOO_MANY_JOBS.into()),
-            JobClaim::Own(spec) => self.new_job(uid, spec),
+            JobClaim::Token(token) => self.job_of(token, uid),
+            JobClaim::Own(spec) => self.own_job(uid, spec),
+        };
+        let job = match job {
+            Ok(job) => job,
+            Err(reason) => return self.refuse(id, reason.into()),
         };
         self.forget_unheard(id);
         let processes = self.scheduler.jobs().get(&job).map_or(0, |job| job.sessions.len());
@@ -475,6 +482,43 @@ impl Server {
             // Nobody announced it: it lives as long as its processes.
             self.tell_scheduler(Event::JobReleased { job });
         }
+    }
+
+    /// The job that a user's token names; if it is over, another one that is as it was.
+    fn job_of(&mut self, token: u64, uid: u32) -> Result<JobId, &'static str> {
+        if let Some((job, _)) = self.tokens.get(&token).filter(|(_, owner)| *owner == uid) {
+            return Ok(*job);
+        }
+        let spec = self.former.recall(token, uid).ok_or("TIDEGATE_JOB names no job of this user")?;
+        let job = self.own_job(uid, spec)?;
+        self.tokens.insert(token, (job, uid));
+        Ok(job)
+    }
+
+    fn own_job(&mut self, uid: u32, spec: JobSpec) -> Result<JobId, &'static str> {
+        match () {
+            () if self.draining => Err(stop::DRAINS),
+            () if self.has_too_many_jobs(uid) => Err(TOO_MANY_JOBS),
+            () => Ok(self.new_job(uid, spec)),
+        }
+    }
+
+    /// A process that has become another program begins anew: what it was had the memory, and is gone.
+    fn forget_replaced(&mut self, id: ClientId) {
+        let own = self.clients.get(&id).and_then(|client| client.name);
+        let was_its = |client: &Client| {
+            own.is_some()
+                && client.name == own
+                && matches!(client.role, Role::Process(_))
+                && client.is_replaced()
+        };
+        let replaced: Vec<ClientId> = self
+            .clients
+            .iter()
+            .filter(|(of, client)| **of != id && was_its(client))
+            .map(|(of, _)| *of)
+            .collect();
+        replaced.into_iter().for_each(|id| self.client_gone(id));
     }
 
     /// A process whose welcome was lost with its connection begins anew: it has nothing that its
@@ -804,7 +848,12 @@ impl Server {
     }
 
     fn job_ended(&mut self, id: JobId, job: &Job) {
-        self.tokens.retain(|_, (job, _)| *job != id);
+        let tokens: Vec<u64> =
+            self.tokens.extract_if(|_, (of, _)| *of == id).map(|(token, _)| token).collect();
+        // Who is evicted does not come again.
+        if !self.evictions.contains_key(&id) {
+            tokens.into_iter().for_each(|token| self.former.remember(token, job.uid, job.spec.clone()));
+        }
         let peaks = self.peaks.remove(&id).unwrap_or_default();
         self.ended.push_back(EndedJob::new(id, job, peaks, Some(self.now())));
         self.history_grew = true;

@@ -8,6 +8,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Read;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread::Builder;
@@ -83,6 +84,18 @@ impl Drop for DiesOfPanic {
 /// Whether the manager on `socket` is dead, or dies within `patience`.
 pub fn has_died(socket: &Path, patience: Duration) -> bool {
     WillFile::has_died(socket, patience)
+}
+
+/// The movers that live of the manager that was on `socket`: one of them starts the next.
+pub fn heirs(socket: &Path) -> Vec<OwnedFd> {
+    WillFile::heirs(socket)
+}
+
+/// As if a manager on `socket` had died that had this mover.
+#[cfg(test)]
+pub(crate) fn leave_mover(socket: &Path, pid: u32) {
+    let mover = crate::process::ProcessName::of(pid as i32).unwrap();
+    WillFile::new(vec![(super::stage::GPU, mover)], None).write(socket).unwrap();
 }
 
 /// From now on SIGINT and SIGTERM end nothing by themselves: there is something to read here.

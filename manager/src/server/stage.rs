@@ -65,6 +65,7 @@ pub(super) fn connect_as(server: &mut Server, id: u64, (uid, pid): (u32, i32)) -
         conversation: Conversation::begin(SessionId(id), uid, pid).unwrap(),
         connection: ClientId(id),
         name: None,
+        image: None,
         process: Arc::new(own),
         role: Role::Unknown,
         outbox: Some(Outbox::start(Arc::new(here)).unwrap()),

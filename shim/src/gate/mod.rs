@@ -225,17 +225,15 @@ impl Gate {
         self.closing.wait_for_boundary(target, deadline)
     }
 
-    /// Shuts the gate and waits until nobody is inside. False when that took longer than
-    /// `until`: the gate is still shut and the caller reopens it.
+    /// Shuts the gate and waits until nobody is inside. False when that took longer than `until`, or
+    /// cannot be known: the gate is still shut and the caller reopens it.
     #[must_use]
     pub fn shut(&self, until: Instant) -> bool {
         self.word.0.store(CLOSED, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        if self.open_word.load(Ordering::Relaxed) == OPEN {
-            membarrier::heavy();
-        }
+        let is_seen = self.open_word.load(Ordering::Relaxed) != OPEN || membarrier::heavy();
         self.closing.set_closed();
-        self.wait_until_empty(until)
+        is_seen && self.wait_until_empty(until)
     }
 
     /// Waits until nobody is inside and nothing is being mapped; false when that took too long.

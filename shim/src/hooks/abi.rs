@@ -47,6 +47,14 @@ impl<'a> Out<'a, c_void> {
     }
 }
 
+impl<'a, T> Out<'a, T> {
+    /// The same place, written as an `As` that is laid out like a `T`.
+    pub fn of_layout<As>(self) -> Out<'a, As> {
+        const { assert!(size_of::<As>() == size_of::<T>()) };
+        Out { place: self.place.cast(), lives: PhantomData }
+    }
+}
+
 impl<T: Copy> Filled<'_, T> {
     /// Writes the result.
     pub fn set(&self, value: T) {

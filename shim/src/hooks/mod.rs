@@ -21,6 +21,7 @@ mod peer;
 mod pool;
 mod query;
 mod room;
+mod vmm;
 
 use crate::driver;
 use crate::gate;
@@ -95,6 +96,15 @@ abi::hooks! {
     fn cuGraphMemFreeNodeGetParams(node: CUgraphNode, address: *mut CUdeviceptr) => graph::free_parameters;
     fn cuGraphDestroy(graph: CUgraph) => graph::destroy;
     fn cuGraphExecDestroy(executable: CUgraphExec) => graph::destroy_executable;
+    fn cuMemCreate(handle: *mut CUmemGenericAllocationHandle, bytes: usize, properties: *const CUmemAllocationProp, flags: c_ulonglong) => vmm::create;
+    fn cuMemRelease(handle: CUmemGenericAllocationHandle) => vmm::release;
+    fn cuMemRetainAllocationHandle(handle: *mut CUmemGenericAllocationHandle, address: *mut c_void) => vmm::retain;
+    fn cuMemGetAllocationPropertiesFromHandle(properties: *mut CUmemAllocationProp, handle: CUmemGenericAllocationHandle) => vmm::properties;
+    fn cuMemGetAllocationGranularity(bytes: *mut usize, properties: *const CUmemAllocationProp, option: CUmemAllocationGranularity_flags) => vmm::granularity;
+    fn cuMemMap(address: CUdeviceptr, bytes: usize, offset: usize, handle: CUmemGenericAllocationHandle, flags: c_ulonglong) => vmm::map;
+    fn cuMemUnmap(address: CUdeviceptr, bytes: usize) => vmm::unmap;
+    fn cuMemSetAccess(address: CUdeviceptr, bytes: usize, list: *const CUmemAccessDesc, count: usize) => vmm::set_access;
+    fn cuMemExportToShareableHandle(shared: *mut c_void, handle: CUmemGenericAllocationHandle, kind: CUmemAllocationHandleType, flags: c_ulonglong) => vmm::export;
     fn cuMemGetAddressRange_v2(base: *mut CUdeviceptr, bytes: *mut usize, address: CUdeviceptr) => query::address_range;
     fn cuPointerGetAttribute(data: *mut c_void, attribute: PointerAttribute, address: CUdeviceptr) => query::pointer_attribute;
     fn cuPointerGetAttributes(count: c_uint, attributes: *mut PointerAttribute, data: *mut *mut c_void, address: CUdeviceptr) => query::pointer_attributes;

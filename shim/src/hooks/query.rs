@@ -11,7 +11,6 @@ use tidegate_ffi::cuda::sys::*;
 /// What a job is told that its GPU cannot do, because Tidegate refuses it: programs then take
 /// their other way.
 const NOT_OFFERED: &[CUdevice_attribute] = &[
-    CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
     CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED,
 ];
 

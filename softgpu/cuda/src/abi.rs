@@ -61,6 +61,7 @@ plain!(
     sys::CUmemoryPool,
     sys::CUarray,
     sys::CUlinkState,
+    sys::CUuserObject,
     sys::CUgreenCtx,
     sys::CUdevResourceDesc,
     sys::CUipcMemHandle,

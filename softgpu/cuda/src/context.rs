@@ -5,11 +5,12 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
 
-use cudarc::driver::sys::{CUcontext, CUfunc_cache, CUlimit, CUresult};
+use cudarc::driver::sys::{CUcontext, CUfunc_cache, CUlimit, CUresult, CUsharedconfig};
 use parking_lot::{Mutex, RwLock};
 
 use crate::abi::{Answer, Enum, Ignored, Maybe, Out};
@@ -70,8 +71,9 @@ thread_local! {
     static OWN_STREAMS: RefCell<OwnStreams> =
         RefCell::new(OwnStreams(Vec::new(), std::thread::current().id()));
 
-    /// The stack of contexts current to this thread, the current one last; 0 is none.
-    static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    /// The stack of contexts current to this thread, the current one last; 0 is none. Never dropped:
+    /// what runs at the end of a thread or of the process may use CUDA too.
+    static STACK: ManuallyDrop<RefCell<Vec<usize>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
 impl Context {
@@ -257,9 +259,9 @@ fn current_any() -> Answer<Arc<Context>> {
     }
 }
 
-/// The current context's handle, 0 if none; also while the thread's locals are being destroyed.
+/// The current context's handle, 0 if none.
 fn top() -> usize {
-    STACK.try_with(|stack| stack.borrow().last().copied().unwrap_or(0)).unwrap_or(0)
+    STACK.with(|stack| stack.borrow().last().copied().unwrap_or(0))
 }
 
 fn push(handle: usize) {
@@ -471,6 +473,23 @@ pub fn disable_peer(peer: CUcontext) -> Answer {
     let peer = find(peer as usize).ok_or(NO_CONTEXT)?;
     let was = own.peers.lock().remove(&peer.handle);
     was.then_some(()).ok_or(CUresult::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED)
+}
+
+/// `cuCtxGetSharedMemConfig`: banks of four bytes, as on every GPU that is still supported.
+pub fn get_shared_config(out: Out<CUsharedconfig>) -> Answer {
+    current()?;
+    out.set(CUsharedconfig::CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE);
+    Ok(())
+}
+
+/// `cuCtxSetSharedMemConfig`: of no effect, as there.
+pub fn set_shared_config(_config: Enum<CUsharedconfig>) -> Answer {
+    current().map(drop)
+}
+
+/// `cuCtxResetPersistingL2Cache`: nothing persists.
+pub fn reset_cache() -> Answer {
+    current().map(drop)
 }
 
 /// `cuProfilerStart` and `cuProfilerStop`: there is no profiler to tell.

@@ -128,14 +128,16 @@ codes! {
     CUDA_ERROR_UNKNOWN "unknown error";
 }
 
-/// `cuGetErrorName`
+/// `cuGetErrorName`: null for a code that is none.
 pub fn name(error: Enum<CUresult>, out: Out<*const c_char>) -> Answer {
+    out.set(std::ptr::null());
     out.set(find(error.0)?.1.as_ptr());
     Ok(())
 }
 
-/// `cuGetErrorString`
+/// `cuGetErrorString`: null for a code that is none.
 pub fn text(error: Enum<CUresult>, out: Out<*const c_char>) -> Answer {
+    out.set(std::ptr::null());
     out.set(find(error.0)?.2.as_ptr());
     Ok(())
 }

@@ -73,6 +73,10 @@ driver! {
     now fn cuCtxRecordEvent(context: CUcontext, event: CUevent) => event::record_context;
     now fn cuCtxWaitEvent(context: CUcontext, event: CUevent) => event::await_in_context;
 
+    now fn cuCtxGetSharedMemConfig(out: Out<CUsharedconfig>) => context::get_shared_config;
+    now fn cuCtxSetSharedMemConfig(config: Enum<CUsharedconfig>) => context::set_shared_config;
+    now fn cuFuncSetSharedMemConfig(function: CUfunction, config: Enum<CUsharedconfig>) => module::set_function_banks;
+    now fn cuCtxResetPersistingL2Cache() => context::reset_cache;
     now fn cuProfilerStart() => context::no_profiler;
     now fn cuProfilerStop() => context::no_profiler;
 
@@ -251,6 +255,12 @@ driver! {
     new fn cuGraphGetId(graph: CUgraph, out: Out<u32>) => graph::id;
     now fn cuGraphDebugDotPrint(graph: CUgraph, path: Text, flags: u32) => graph::print;
 
+    now fn cuUserObjectCreate(out: Out<CUuserObject>, data: HostMut, destroy: CUhostFn, count: u32, flags: u32) => graph::user_object::create;
+    now fn cuUserObjectRetain(object: CUuserObject, count: u32) => graph::user_object::retain;
+    now fn cuUserObjectRelease(object: CUuserObject, count: u32) => graph::user_object::release;
+    now fn cuGraphRetainUserObject(graph: CUgraph, object: CUuserObject, count: u32, flags: u32) => graph::user_object::retain_for_graph;
+    now fn cuGraphReleaseUserObject(graph: CUgraph, object: CUuserObject, count: u32) => graph::user_object::release_of_graph;
+
     // Nodes of graphs.
     now fn cuGraphAddEmptyNode(out: Out<CUgraphNode>, graph: CUgraph, after: List<CUgraphNode>, count: usize) => graph::node::add_empty;
     old fn cuGraphAddKernelNode(out: Out<CUgraphNode>, graph: CUgraph, after: List<CUgraphNode>, count: usize, parameters: In<CUDA_KERNEL_NODE_PARAMS_v1>) => graph::node::add_kernel_v1;
@@ -427,14 +437,13 @@ refused! {
     cuImportExternalSemaphore cuGraphicsMapResources cuGraphicsUnmapResources cuMulticastCreate
     cuCtxGetExecAffinity cuDeviceGetExecAffinitySupport cuDeviceGetHostAtomicCapabilities
     cuDeviceGetP2PAtomicCapabilities cuDeviceGetTexture1DLinearMaxWidth cuFlushGPUDirectRDMAWrites
-    cuCtxDetach cuCtxGetSharedMemConfig cuCtxSetSharedMemConfig cuCtxResetPersistingL2Cache
-    cuModuleGetTexRef cuModuleGetSurfRef cuLibraryGetManaged cuLibraryGetUnifiedFunction
-    cuLibraryGetKernelCount cuLibraryEnumerateKernels cuFuncSetSharedMemConfig
-    cuArrayGetSparseProperties cuArrayGetPlane cuMipmappedArrayGetLevel
-    cuMipmappedArrayGetSparseProperties cuMipmappedArrayDestroy cuArrayGetMemoryRequirements
-    cuMipmappedArrayGetMemoryRequirements cuTexObjectGetResourceDesc cuTexObjectGetTextureDesc
-    cuTexObjectGetResourceViewDesc cuSurfObjectGetResourceDesc cuExternalMemoryGetMappedMipmappedArray
-    cuSignalExternalSemaphoresAsync cuSignalExternalSemaphoresAsync_ptsz cuWaitExternalSemaphoresAsync
+    cuCtxDetach cuModuleGetTexRef cuModuleGetSurfRef cuLibraryGetManaged cuLibraryGetUnifiedFunction
+    cuLibraryGetKernelCount cuLibraryEnumerateKernels cuArrayGetSparseProperties cuArrayGetPlane
+    cuMipmappedArrayGetLevel cuMipmappedArrayGetSparseProperties cuMipmappedArrayDestroy
+    cuArrayGetMemoryRequirements cuMipmappedArrayGetMemoryRequirements cuTexObjectGetResourceDesc
+    cuTexObjectGetTextureDesc cuTexObjectGetResourceViewDesc cuSurfObjectGetResourceDesc
+    cuExternalMemoryGetMappedMipmappedArray cuSignalExternalSemaphoresAsync
+    cuSignalExternalSemaphoresAsync_ptsz cuWaitExternalSemaphoresAsync
     cuWaitExternalSemaphoresAsync_ptsz cuDestroyExternalSemaphore cuDeviceGetNvSciSyncAttributes
     cuProfilerInitialize cuOccupancyMaxPotentialClusterSize cuOccupancyMaxActiveClusters
     cuMemGetLocationInfo cuGraphAddExternalSemaphoresSignalNode
@@ -442,8 +451,7 @@ refused! {
     cuGraphAddExternalSemaphoresWaitNode cuGraphExternalSemaphoresWaitNodeGetParams
     cuGraphExternalSemaphoresWaitNodeSetParams cuGraphExecExternalSemaphoresSignalNodeSetParams
     cuGraphExecExternalSemaphoresWaitNodeSetParams cuStreamBeginRecaptureToGraph
-    cuStreamBeginRecaptureToGraph_ptsz cuUserObjectCreate cuUserObjectRetain cuUserObjectRelease
-    cuGraphRetainUserObject cuGraphReleaseUserObject cuGraphNodeGetParams cuGraphConditionalHandleCreate
+    cuStreamBeginRecaptureToGraph_ptsz cuGraphNodeGetParams cuGraphConditionalHandleCreate
     cuDeviceRegisterAsyncNotification cuDeviceUnregisterAsyncNotification cuLogsRegisterCallback
     cuLogsUnregisterCallback cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory cuStreamGetDevResource
     cuStreamGetDevResource_ptsz cuDevSmResourceSplit cuSubgridWorkerGridCreate cuSubgridWorksetCreate

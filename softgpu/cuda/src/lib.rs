@@ -15,7 +15,8 @@
 //! ```
 //!
 //! Memory: [`store`] keeps the capacity over all processes, [`space`] says what lies at which
-//! address of this process, [`vmm`] and [`memory`] are the two ways to get some.
+//! address of this process; [`memory`], [`pool`], [`vmm`], [`managed`], [`array`] and [`graph`] are
+//! the ways to get some.
 //! Invariant: no lock is held while a kernel, a copy or a host function runs.
 
 mod abi;

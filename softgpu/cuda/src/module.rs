@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{
     CUfunc_cache, CUfunction, CUfunction_attribute, CUfunctionLoadingState, CUjit_option, CUkernel,
-    CUlibrary, CUlibraryOption, CUmodule, CUmoduleLoadingMode, CUresult,
+    CUlibrary, CUlibraryOption, CUmodule, CUmoduleLoadingMode, CUresult, CUsharedconfig,
 };
 use parking_lot::Mutex;
 
@@ -380,6 +380,11 @@ pub fn set_function_cache(function: CUfunction, _config: Enum<CUfunc_cache>) -> 
 /// `cuKernelSetCacheConfig`
 pub fn set_kernel_cache(kernel: CUkernel, _config: Enum<CUfunc_cache>, _device: i32) -> Answer {
     find(kernel as CUfunction).map(drop)
+}
+
+/// `cuFuncSetSharedMemConfig`
+pub fn set_function_banks(function: CUfunction, _config: Enum<CUsharedconfig>) -> Answer {
+    find(function).map(drop)
 }
 
 /// `cuFuncIsLoaded`

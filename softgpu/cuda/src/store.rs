@@ -110,7 +110,7 @@ impl Store {
 
     /// The piece behind a descriptor that another process exported, if it is one of this store.
     pub fn adopt(&'static self, fd: BorrowedFd<'_>) -> Result<Option<Held>, StoreError> {
-        let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
+        let link = format!("/proc/thread-self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
         let path = std::fs::read_link(link)?;
         let name = path.file_name().and_then(|name| name.to_str()).filter(|n| is_piece(n));
         let (Some(name), true) = (name, path.parent() == Some(&self.dir)) else {

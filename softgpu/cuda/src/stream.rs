@@ -17,8 +17,8 @@ use crate::abi::{Answer, Enum, HostMut, In, InMut, Out};
 use crate::context::{self, Context};
 use crate::crash;
 use crate::event;
-use crate::graph::Capture;
 use crate::graph::node::RawValue;
+use crate::graph::{self, Capture};
 use crate::model::{self, Timeline};
 use crate::registry::Registry;
 use crate::work::{Callback, Function, Op};
@@ -241,6 +241,9 @@ impl Stream {
 
     /// The legacy default stream cannot wait for a stream that is being captured.
     fn check_implicit(&self) -> Answer {
+        if !graph::is_any_capturing() {
+            return Ok(());
+        }
         match self.siblings().iter().find_map(|other| other.capture()) {
             None => Ok(()),
             Some(capture) => {

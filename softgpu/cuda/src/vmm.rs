@@ -199,7 +199,7 @@ impl Piece {
     }
 
     fn import_host(fd: BorrowedFd<'_>) -> Answer<Piece> {
-        let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+        let link = std::fs::read_link(format!("/proc/thread-self/fd/{}", fd.as_raw_fd()));
         if !link.is_ok_and(|path| path.to_string_lossy().starts_with("/memfd:softgpu-host")) {
             return Err(INVALID);
         }

@@ -74,6 +74,7 @@ values! {
     Host = *const c_void, *const c_void;
     HostMut = *mut c_void, *mut c_void;
     Parameters = *mut *mut c_void, *mut *mut c_void;
+    Location = cu::CUmemLocation, rt::cudaMemLocation;
     rt::dim3 = rt::dim3, rt::dim3;
     rt::cudaDeviceProp = rt::cudaDeviceProp, rt::cudaDeviceProp;
     rt::cudaFuncAttributes = rt::cudaFuncAttributes, rt::cudaFuncAttributes;
@@ -94,6 +95,13 @@ values! {
 #[derive(Clone, Copy, Default, PartialEq)]
 pub struct Address(pub u64);
 
+impl Address {
+    /// The same, to be read from.
+    pub fn to_read(self) -> ConstAddress {
+        ConstAddress(self.0)
+    }
+}
+
 /// A device address that is only read from.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
@@ -113,6 +121,14 @@ pub struct HostMut(pub usize);
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct Parameters(pub usize);
+
+/// A place of memory, its enum a number.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Location {
+    kind: u32,
+    id: i32,
+}
 
 /// Something of a pointer's size that both sides define alike and only the driver looks at: a handle,
 /// a callback, a structure.
@@ -178,6 +194,7 @@ handles! {
     Pool = CUmemoryPool, cudaMemPool_t;
     Kernel = CUkernel, cudaKernel_t;
     Library = CUlibrary, cudaLibrary_t;
+    UserObject = CUuserObject, cudaUserObject_t;
     HostFunction = CUhostFn, cudaHostFn_t;
     Callback = CUstreamCallback, cudaStreamCallback_t;
 }

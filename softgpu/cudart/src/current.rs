@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
@@ -13,8 +14,12 @@ use crate::abi::{Context, Out};
 use crate::driver::Driver;
 use crate::error::{self, Answer, Error};
 
-/// The primary contexts that this runtime has retained, by device.
-static PRIMARIES: Mutex<BTreeMap<i32, usize>> = Mutex::new(BTreeMap::new());
+/// A primary context, if this runtime has retained it. A driver may let who makes one wait; only who wants
+/// the same one waits with them.
+type Primary = Arc<Mutex<Option<usize>>>;
+
+/// The primary contexts by device.
+static PRIMARIES: Mutex<BTreeMap<i32, Primary>> = Mutex::new(BTreeMap::new());
 /// How often a device was reset: what threads had current before may have gone.
 static RESETS: AtomicU32 = AtomicU32::new(0);
 
@@ -25,15 +30,20 @@ thread_local! {
     static BOUND: Cell<(usize, u32)> = const { Cell::new((0, 0)) };
 }
 
+fn place_of(device: i32) -> Primary {
+    PRIMARIES.lock().entry(device).or_default().clone()
+}
+
 /// The primary context of a device.
 pub fn primary(driver: &Driver, device: i32) -> Answer<Context> {
-    let mut primaries = PRIMARIES.lock();
-    if let Some(context) = primaries.get(&device) {
-        return Ok(Context::new(*context));
+    let place = place_of(device);
+    let mut retained = place.lock();
+    if let Some(context) = *retained {
+        return Ok(Context::new(context));
     }
     let mut context = Context::NULL;
     driver.cuDevicePrimaryCtxRetain(Out::to(&mut context), device)?;
-    primaries.insert(device, context.0);
+    *retained = Some(context.0);
     Ok(context)
 }
 
@@ -101,7 +111,7 @@ pub fn initialise(driver: &Driver, device: i32, device_flags: u32, flags: u32) -
 pub fn reset(driver: &Driver) -> Answer {
     let device = device(driver)?;
     driver.cuDevicePrimaryCtxReset(device)?;
-    PRIMARIES.lock().remove(&device);
+    place_of(device).lock().take();
     RESETS.fetch_add(1, Ordering::Release);
     error::forget();
     Ok(())

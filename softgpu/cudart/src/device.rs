@@ -14,6 +14,13 @@ pub fn runtime_version(_: &Driver, mut out: Out<i32>) -> Answer {
     Ok(())
 }
 
+/// `cudaGetDeviceCount`: where there is no GPU the count is said, too.
+pub fn count(driver: &Driver, mut out: Out<i32>) -> Answer {
+    out.set(0);
+    driver.initialise()?;
+    driver.cuDeviceGetCount(out)
+}
+
 /// `cudaDeviceEnablePeerAccess`
 pub fn enable_peer(driver: &Driver, peer: i32, flags: u32) -> Answer {
     driver.cuCtxEnablePeerAccess(current::primary(driver, peer)?, flags)

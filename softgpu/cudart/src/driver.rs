@@ -32,6 +32,9 @@ impl Streams {
     }
 }
 
+/// What a handle that can be shared is.
+pub type HandleType = Enum<cu::CUmemAllocationHandleType, rt::cudaMemAllocationHandleType>;
+
 type Ask = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut u32) -> u32;
 
 /// The driver's functions, each as `fn name = exported name, version(arguments)`: the name and version
@@ -193,6 +196,7 @@ driver! {
     fn cuKernelSetAttribute = cuKernelSetAttribute, 12000 (attribute: Enum<cu::CUfunction_attribute, rt::cudaFuncAttribute>, value: i32, kernel: Kernel, device: i32);
     fn cuKernelSetCacheConfig = cuKernelSetCacheConfig, 12000 (kernel: Kernel, config: Enum<cu::CUfunc_cache, rt::cudaFuncCache>, device: i32);
     fn cuKernelGetName = cuKernelGetName, 12030 (out: Out<*const c_char>, kernel: Kernel);
+    fn cuKernelGetParamInfo = cuKernelGetParamInfo, 12040 (kernel: Kernel, index: usize, offset: Out<usize>, size: Maybe<usize>);
 
     // Launches and occupancy. A kernel goes where a function is expected.
     fn cuLaunchKernel = cuLaunchKernel, 4000 (function: Function, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Stream, each: Parameters, buffer: Parameters);
@@ -232,6 +236,19 @@ driver! {
     fn cuMemPoolGetAttribute = cuMemPoolGetAttribute, 11020 (pool: Pool, attribute: Enum<cu::CUmemPool_attribute, rt::cudaMemPoolAttr>, value: HostMut);
     fn cuMemPoolSetAccess = cuMemPoolSetAccess, 11020 (pool: Pool, rights: Read<cu::CUmemAccessDesc, rt::cudaMemAccessDesc>, count: usize);
     fn cuMemPoolGetAccess = cuMemPoolGetAccess, 11020 (out: Out<Enum<cu::CUmemAccess_flags, rt::cudaMemAccessFlags>>, pool: Pool, location: Written<cu::CUmemLocation, rt::cudaMemLocation>);
+    fn cuMemPoolExportToShareableHandle = cuMemPoolExportToShareableHandle, 11020 (out: HostMut, pool: Pool, kind: HandleType, flags: u64);
+    fn cuMemPoolImportFromShareableHandle = cuMemPoolImportFromShareableHandle, 11020 (out: Out<Pool>, handle: HostMut, kind: HandleType, flags: u64);
+    fn cuMemPoolExportPointer = cuMemPoolExportPointer, 11020 (out: Written<cu::CUmemPoolPtrExportData, rt::cudaMemPoolPtrExportData>, at: Address);
+    fn cuMemPoolImportPointer = cuMemPoolImportPointer, 11020 (out: Out<Address>, pool: Pool, data: Written<cu::CUmemPoolPtrExportData, rt::cudaMemPoolPtrExportData>);
+    fn cuDeviceGraphMemTrim = cuDeviceGraphMemTrim, 11040 (device: i32);
+    fn cuDeviceGetGraphMemAttribute = cuDeviceGetGraphMemAttribute, 11040 (device: i32, attribute: Enum<cu::CUgraphMem_attribute, rt::cudaGraphMemAttributeType>, value: HostMut);
+    fn cuDeviceSetGraphMemAttribute = cuDeviceSetGraphMemAttribute, 11040 (device: i32, attribute: Enum<cu::CUgraphMem_attribute, rt::cudaGraphMemAttributeType>, value: HostMut);
+
+    // Managed memory.
+    fn cuMemPrefetchAsync = cuMemPrefetchAsync_v2, 12020 (at: ConstAddress, bytes: usize, location: Location, flags: u32, stream: Stream);
+    fn cuMemAdvise = cuMemAdvise_v2, 12020 (at: ConstAddress, bytes: usize, advice: Enum<cu::CUmem_advise, rt::cudaMemoryAdvise>, location: Location);
+    fn cuMemRangeGetAttribute = cuMemRangeGetAttribute, 8000 (out: HostMut, bytes: usize, attribute: Enum<cu::CUmem_range_attribute, rt::cudaMemRangeAttribute>, at: ConstAddress, range: usize);
+    fn cuMemRangeGetAttributes = cuMemRangeGetAttributes, 8000 (out: Parameters, bytes: Written<usize>, attributes: Written<cu::CUmem_range_attribute, rt::cudaMemRangeAttribute>, count: usize, at: ConstAddress, range: usize);
 
     // Copies and memsets.
     fn cuMemcpy = cuMemcpy, 4000 (to: Address, from: ConstAddress, bytes: usize);
@@ -248,6 +265,7 @@ driver! {
     fn cuMemcpy2DAsync = cuMemcpy2DAsync_v2, 3020 (copy: In<cu::CUDA_MEMCPY2D>, stream: Stream);
     fn cuMemcpy3D = cuMemcpy3D_v2, 3020 (copy: In<cu::CUDA_MEMCPY3D>);
     fn cuMemcpy3DAsync = cuMemcpy3DAsync_v2, 3020 (copy: In<cu::CUDA_MEMCPY3D>, stream: Stream);
+    fn cuMemcpyBatchAsync = cuMemcpyBatchAsync_v2, 13000 (to: Handle<*mut cu::CUdeviceptr, *const *mut c_void>, from: Handle<*mut cu::CUdeviceptr, *const *const c_void>, bytes: Handle<*mut usize, *const usize>, count: usize, attributes: Written<cu::CUmemcpyAttributes, rt::cudaMemcpyAttributes>, first: Written<usize>, attribute_count: usize, stream: Stream);
     fn cuMemsetD8 = cuMemsetD8_v2, 3020 (at: Address, value: u8, count: usize);
     fn cuMemsetD8Async = cuMemsetD8Async, 3020 (at: Address, value: u8, count: usize, stream: Stream);
     fn cuMemsetD2D8 = cuMemsetD2D8_v2, 3020 (at: Address, pitch: usize, value: u8, width: usize, height: usize);
@@ -280,6 +298,7 @@ driver! {
     // Captures and graphs.
     fn cuStreamBeginCapture = cuStreamBeginCapture_v2, 10010 (stream: Stream, mode: Enum<cu::CUstreamCaptureMode, rt::cudaStreamCaptureMode>);
     fn cuStreamEndCapture = cuStreamEndCapture, 10000 (stream: Stream, out: Out<Graph>);
+    fn cuStreamBeginCaptureToGraph = cuStreamBeginCaptureToGraph, 12030 (stream: Stream, graph: Graph, after: Read<cu::CUgraphNode, rt::cudaGraphNode_t>, edges: Read<cu::CUgraphEdgeData, rt::cudaGraphEdgeData>, count: usize, mode: Enum<cu::CUstreamCaptureMode, rt::cudaStreamCaptureMode>);
     fn cuStreamIsCapturing = cuStreamIsCapturing, 10000 (stream: Stream, out: Out<Enum<cu::CUstreamCaptureStatus, rt::cudaStreamCaptureStatus>>);
     fn cuStreamGetCaptureInfo = cuStreamGetCaptureInfo_v3, 12030 (stream: Stream, out: Out<Enum<cu::CUstreamCaptureStatus, rt::cudaStreamCaptureStatus>>, id: Maybe<u64>, graph: Maybe<Graph>, nodes: Written<*const cu::CUgraphNode, *const rt::cudaGraphNode_t>, edges: Written<*const cu::CUgraphEdgeData, *const rt::cudaGraphEdgeData>, count: Maybe<usize>);
     fn cuStreamUpdateCaptureDependencies = cuStreamUpdateCaptureDependencies_v2, 12030 (stream: Stream, nodes: Written<cu::CUgraphNode, rt::cudaGraphNode_t>, edges: Read<cu::CUgraphEdgeData, rt::cudaGraphEdgeData>, count: usize, flags: u32);
@@ -294,12 +313,27 @@ driver! {
     fn cuGraphNodeGetDependentNodes = cuGraphNodeGetDependentNodes_v2, 12030 (node: Node, nodes: Written<cu::CUgraphNode, rt::cudaGraphNode_t>, edges: Written<cu::CUgraphEdgeData, rt::cudaGraphEdgeData>, count: Out<usize>);
     fn cuGraphGetEdges = cuGraphGetEdges_v2, 12030 (graph: Graph, from: Written<cu::CUgraphNode, rt::cudaGraphNode_t>, to: Written<cu::CUgraphNode, rt::cudaGraphNode_t>, edges: Written<cu::CUgraphEdgeData, rt::cudaGraphEdgeData>, count: Out<usize>);
     fn cuGraphAddDependencies = cuGraphAddDependencies_v2, 12030 (graph: Graph, from: Read<cu::CUgraphNode, rt::cudaGraphNode_t>, to: Read<cu::CUgraphNode, rt::cudaGraphNode_t>, edges: Read<cu::CUgraphEdgeData, rt::cudaGraphEdgeData>, count: usize);
+    fn cuGraphRemoveDependencies = cuGraphRemoveDependencies_v2, 12030 (graph: Graph, from: Read<cu::CUgraphNode, rt::cudaGraphNode_t>, to: Read<cu::CUgraphNode, rt::cudaGraphNode_t>, edges: Read<cu::CUgraphEdgeData, rt::cudaGraphEdgeData>, count: usize);
     fn cuGraphAddEmptyNode = cuGraphAddEmptyNode, 10000 (out: Out<Node>, graph: Graph, after: Read<cu::CUgraphNode, rt::cudaGraphNode_t>, count: usize);
     fn cuGraphAddChildGraphNode = cuGraphAddChildGraphNode, 10000 (out: Out<Node>, graph: Graph, after: Read<cu::CUgraphNode, rt::cudaGraphNode_t>, count: usize, child: Graph);
     fn cuGraphAddHostNode = cuGraphAddHostNode, 10000 (out: Out<Node>, graph: Graph, after: Read<cu::CUgraphNode, rt::cudaGraphNode_t>, count: usize, parameters: Read<cu::CUDA_HOST_NODE_PARAMS, rt::cudaHostNodeParams>);
     fn cuGraphAddKernelNode = cuGraphAddKernelNode_v2, 12000 (out: Out<Node>, graph: Graph, after: Read<cu::CUgraphNode, rt::cudaGraphNode_t>, count: usize, parameters: In<cu::CUDA_KERNEL_NODE_PARAMS>);
     fn cuGraphAddMemcpyNode = cuGraphAddMemcpyNode, 10000 (out: Out<Node>, graph: Graph, after: Read<cu::CUgraphNode, rt::cudaGraphNode_t>, count: usize, copy: In<cu::CUDA_MEMCPY3D>, context: Context);
     fn cuGraphAddMemsetNode = cuGraphAddMemsetNode, 10000 (out: Out<Node>, graph: Graph, after: Read<cu::CUgraphNode, rt::cudaGraphNode_t>, count: usize, memset: Read<cu::CUDA_MEMSET_NODE_PARAMS, rt::cudaMemsetParams>, context: Context);
+    fn cuGraphAddEventRecordNode = cuGraphAddEventRecordNode, 11010 (out: Out<Node>, graph: Graph, after: Read<cu::CUgraphNode, rt::cudaGraphNode_t>, count: usize, event: Event);
+    fn cuGraphAddEventWaitNode = cuGraphAddEventWaitNode, 11010 (out: Out<Node>, graph: Graph, after: Read<cu::CUgraphNode, rt::cudaGraphNode_t>, count: usize, event: Event);
+    fn cuGraphAddMemAllocNode = cuGraphAddMemAllocNode, 11040 (out: Out<Node>, graph: Graph, after: Read<cu::CUgraphNode, rt::cudaGraphNode_t>, count: usize, parameters: Written<cu::CUDA_MEM_ALLOC_NODE_PARAMS, rt::cudaMemAllocNodeParams>);
+    fn cuGraphAddMemFreeNode = cuGraphAddMemFreeNode, 11040 (out: Out<Node>, graph: Graph, after: Read<cu::CUgraphNode, rt::cudaGraphNode_t>, count: usize, at: Address);
+    fn cuGraphNodeFindInClone = cuGraphNodeFindInClone, 10000 (out: Out<Node>, node: Node, clone: Graph);
+    fn cuGraphNodeSetEnabled = cuGraphNodeSetEnabled, 11060 (executable: GraphExec, node: Node, enabled: u32);
+    fn cuGraphNodeGetEnabled = cuGraphNodeGetEnabled, 11060 (executable: GraphExec, node: Node, out: Out<u32>);
+    fn cuGraphChildGraphNodeGetGraph = cuGraphChildGraphNodeGetGraph, 10000 (node: Node, out: Out<Graph>);
+    fn cuGraphExecGetFlags = cuGraphExecGetFlags, 12000 (executable: GraphExec, out: Out<u64>);
+    fn cuUserObjectCreate = cuUserObjectCreate, 11030 (out: Out<UserObject>, at: HostMut, end: HostFunction, count: u32, flags: u32);
+    fn cuUserObjectRetain = cuUserObjectRetain, 11030 (object: UserObject, count: u32);
+    fn cuUserObjectRelease = cuUserObjectRelease, 11030 (object: UserObject, count: u32);
+    fn cuGraphRetainUserObject = cuGraphRetainUserObject, 11030 (graph: Graph, object: UserObject, count: u32, flags: u32);
+    fn cuGraphReleaseUserObject = cuGraphReleaseUserObject, 11030 (graph: Graph, object: UserObject, count: u32);
     fn cuGraphDestroyNode = cuGraphDestroyNode, 10000 (node: Node);
     fn cuGraphDebugDotPrint = cuGraphDebugDotPrint, 11030 (graph: Graph, path: Text, flags: u32);
     fn cuGraphInstantiateWithFlags = cuGraphInstantiateWithFlags, 11040 (out: Out<GraphExec>, graph: Graph, flags: u64);

@@ -5,7 +5,7 @@ use std::ffi::c_char;
 use cudarc::driver::sys::CUfunction_attribute as Attribute;
 use cudarc::runtime::sys::{cudaFuncAttribute, cudaFuncAttributes, cudaFuncCache};
 
-use crate::abi::{Enum, Function, Host, Kernel, Out};
+use crate::abi::{Enum, Function, Host, Kernel, Maybe, Out};
 use crate::current;
 use crate::driver::Driver;
 use crate::error::Answer;
@@ -72,6 +72,17 @@ pub fn set_cache(
 /// `cudaFuncGetName`
 pub fn name(driver: &Driver, out: Out<*const c_char>, function: Host) -> Answer {
     driver.cuKernelGetName(out, register::find(driver, function)?)
+}
+
+/// `cudaFuncGetParamInfo`
+pub fn parameter(
+    driver: &Driver,
+    function: Host,
+    index: usize,
+    offset: Out<usize>,
+    size: Maybe<usize>,
+) -> Answer {
+    driver.cuKernelGetParamInfo(register::find(driver, function)?, index, offset, size)
 }
 
 /// `cudaGetFuncBySymbol`

@@ -2,14 +2,14 @@
 
 #![allow(non_snake_case, reason = "the runtime's names")]
 
-use std::ffi::c_char;
+use std::ffi::{c_char, c_void};
 
 use cudarc::driver::sys as cu;
 use cudarc::runtime::sys as rt;
 
 use crate::abi::*;
 use crate::copy::{Kind, RawVolume};
-use crate::driver::Driver;
+use crate::driver::{Driver, HandleType};
 use crate::entry_point::Status;
 use crate::function::Name;
 use crate::graph::Nodes;
@@ -46,7 +46,7 @@ runtime! {
     Driver fn cudaRuntimeGetVersion(out: Out<i32>) => device::runtime_version;
     Driver fn cudaGetDriverEntryPoint | cudaGetDriverEntryPoint_ptsz(name: Text, out: Out<HostMut>, flags: u64, status: Maybe<Status>) => entry_point::get;
     Driver fn cudaGetDriverEntryPointByVersion | cudaGetDriverEntryPointByVersion_ptsz(name: Text, out: Out<HostMut>, version: u32, flags: u64, status: Maybe<Status>) => entry_point::get_by_version;
-    Device fn cudaGetDeviceCount(out: Out<i32>) => Driver::cuDeviceGetCount;
+    Driver fn cudaGetDeviceCount(out: Out<i32>) => device::count;
     Device fn cudaGetDevice(out: Out<i32>) => current::get;
     Device fn cudaSetDevice(device: i32) => current::set;
     Device fn cudaInitDevice(device: i32, device_flags: u32, flags: u32) => current::initialise;
@@ -102,6 +102,19 @@ runtime! {
     Context fn cudaMemPoolGetAttribute(pool: Pool, attribute: Enum<cu::CUmemPool_attribute, rt::cudaMemPoolAttr>, value: HostMut) => Driver::cuMemPoolGetAttribute;
     Context fn cudaMemPoolSetAccess(pool: Pool, rights: Read<cu::CUmemAccessDesc, rt::cudaMemAccessDesc>, count: usize) => Driver::cuMemPoolSetAccess;
     Context fn cudaMemPoolGetAccess(out: Out<Enum<cu::CUmemAccess_flags, rt::cudaMemAccessFlags>>, pool: Pool, location: Written<cu::CUmemLocation, rt::cudaMemLocation>) => Driver::cuMemPoolGetAccess;
+    Context fn cudaMemPoolExportToShareableHandle(out: HostMut, pool: Pool, kind: HandleType, flags: u32) => memory::export_pool;
+    Context fn cudaMemPoolImportFromShareableHandle(out: Out<Pool>, handle: HostMut, kind: HandleType, flags: u32) => memory::import_pool;
+    Context fn cudaMemPoolExportPointer(out: Written<cu::CUmemPoolPtrExportData, rt::cudaMemPoolPtrExportData>, at: Address) => Driver::cuMemPoolExportPointer;
+    Context fn cudaMemPoolImportPointer(out: Out<Address>, pool: Pool, data: Written<cu::CUmemPoolPtrExportData, rt::cudaMemPoolPtrExportData>) => Driver::cuMemPoolImportPointer;
+    Context fn cudaDeviceGraphMemTrim(device: i32) => Driver::cuDeviceGraphMemTrim;
+    Context fn cudaDeviceGetGraphMemAttribute(device: i32, attribute: Enum<cu::CUgraphMem_attribute, rt::cudaGraphMemAttributeType>, value: HostMut) => Driver::cuDeviceGetGraphMemAttribute;
+    Context fn cudaDeviceSetGraphMemAttribute(device: i32, attribute: Enum<cu::CUgraphMem_attribute, rt::cudaGraphMemAttributeType>, value: HostMut) => Driver::cuDeviceSetGraphMemAttribute;
+
+    // Managed memory.
+    Context fn cudaMemPrefetchAsync | cudaMemPrefetchAsync_ptsz(at: ConstAddress, bytes: usize, location: Location, flags: u32, stream: Stream) => Driver::cuMemPrefetchAsync;
+    Context fn cudaMemAdvise(at: ConstAddress, bytes: usize, advice: Enum<cu::CUmem_advise, rt::cudaMemoryAdvise>, location: Location) => Driver::cuMemAdvise;
+    Context fn cudaMemRangeGetAttribute(out: HostMut, bytes: usize, attribute: Enum<cu::CUmem_range_attribute, rt::cudaMemRangeAttribute>, at: ConstAddress, range: usize) => Driver::cuMemRangeGetAttribute;
+    Context fn cudaMemRangeGetAttributes(out: Parameters, bytes: Written<usize>, attributes: Written<cu::CUmem_range_attribute, rt::cudaMemRangeAttribute>, count: usize, at: ConstAddress, range: usize) => Driver::cuMemRangeGetAttributes;
 
     // Copies.
     Context fn cudaMemcpy | cudaMemcpy_ptds(to: Address, from: ConstAddress, bytes: usize, kind: Kind) => copy::linear;
@@ -112,6 +125,7 @@ runtime! {
     Context fn cudaMemcpy2DAsync | cudaMemcpy2DAsync_ptsz(to: Address, to_pitch: usize, from: ConstAddress, from_pitch: usize, width: usize, height: usize, kind: Kind, stream: Stream) => copy::plane_async;
     Context fn cudaMemcpy3D | cudaMemcpy3D_ptds(copy: In<RawVolume>) => copy::volume;
     Context fn cudaMemcpy3DAsync | cudaMemcpy3DAsync_ptsz(copy: In<RawVolume>, stream: Stream) => copy::volume_async;
+    Context fn cudaMemcpyBatchAsync | cudaMemcpyBatchAsync_ptsz(to: Handle<*mut cu::CUdeviceptr, *const *mut c_void>, from: Handle<*mut cu::CUdeviceptr, *const *const c_void>, bytes: Handle<*mut usize, *const usize>, count: usize, attributes: Written<cu::CUmemcpyAttributes, rt::cudaMemcpyAttributes>, first: Written<usize>, attribute_count: usize, stream: Stream) => Driver::cuMemcpyBatchAsync;
     Context fn cudaMemcpyToSymbol | cudaMemcpyToSymbol_ptds(symbol: Host, from: ConstAddress, bytes: usize, offset: usize, kind: Kind) => symbol::write;
     Context fn cudaMemcpyToSymbolAsync | cudaMemcpyToSymbolAsync_ptsz(symbol: Host, from: ConstAddress, bytes: usize, offset: usize, kind: Kind, stream: Stream) => symbol::write_async;
     Context fn cudaMemcpyFromSymbol | cudaMemcpyFromSymbol_ptds(to: Address, symbol: Host, bytes: usize, offset: usize, kind: Kind) => symbol::read;
@@ -167,6 +181,7 @@ runtime! {
     Context fn cudaKernelSetAttributeForDevice(kernel: Kernel, name: Name, value: i32, device: i32) => function::set_attribute_on;
     Context fn cudaFuncSetCacheConfig(function: Host, config: Enum<cu::CUfunc_cache, rt::cudaFuncCache>) => function::set_cache;
     Context fn cudaFuncGetName(out: Out<*const c_char>, function: Host) => function::name;
+    Context fn cudaFuncGetParamInfo(function: Host, index: usize, offset: Out<usize>, size: Maybe<usize>) => function::parameter;
     Context fn cudaGetFuncBySymbol(out: Out<Function>, function: Host) => function::by_symbol;
     Context fn cudaGetKernel(out: Out<Kernel>, function: Host) => register::get_kernel;
     Context fn cudaOccupancyMaxActiveBlocksPerMultiprocessor(out: Out<i32>, function: Host, block: i32, shared: usize) => function::active_blocks;
@@ -181,6 +196,7 @@ runtime! {
     // Captures and graphs.
     Context fn cudaStreamBeginCapture | cudaStreamBeginCapture_ptsz(stream: Stream, mode: Enum<cu::CUstreamCaptureMode, rt::cudaStreamCaptureMode>) => Driver::cuStreamBeginCapture;
     Context fn cudaStreamEndCapture | cudaStreamEndCapture_ptsz(stream: Stream, out: Out<Graph>) => Driver::cuStreamEndCapture;
+    Context fn cudaStreamBeginCaptureToGraph | cudaStreamBeginCaptureToGraph_ptsz(stream: Stream, graph: Graph, after: Nodes, edges: Read<cu::CUgraphEdgeData, rt::cudaGraphEdgeData>, count: usize, mode: Enum<cu::CUstreamCaptureMode, rt::cudaStreamCaptureMode>) => Driver::cuStreamBeginCaptureToGraph;
     Context fn cudaStreamIsCapturing | cudaStreamIsCapturing_ptsz(stream: Stream, out: Out<Enum<cu::CUstreamCaptureStatus, rt::cudaStreamCaptureStatus>>) => Driver::cuStreamIsCapturing;
     Context fn cudaStreamGetCaptureInfo | cudaStreamGetCaptureInfo_ptsz(stream: Stream, out: Out<Enum<cu::CUstreamCaptureStatus, rt::cudaStreamCaptureStatus>>, id: Maybe<u64>, graph: Maybe<Graph>, nodes: Written<*const cu::CUgraphNode, *const rt::cudaGraphNode_t>, edges: Written<*const cu::CUgraphEdgeData, *const rt::cudaGraphEdgeData>, count: Maybe<usize>) => Driver::cuStreamGetCaptureInfo;
     Context fn cudaStreamUpdateCaptureDependencies | cudaStreamUpdateCaptureDependencies_ptsz(stream: Stream, nodes: Written<cu::CUgraphNode, rt::cudaGraphNode_t>, edges: Read<cu::CUgraphEdgeData, rt::cudaGraphEdgeData>, count: usize, flags: u32) => Driver::cuStreamUpdateCaptureDependencies;
@@ -195,12 +211,27 @@ runtime! {
     Context fn cudaGraphNodeGetDependentNodes(node: Node, nodes: Written<cu::CUgraphNode, rt::cudaGraphNode_t>, edges: Written<cu::CUgraphEdgeData, rt::cudaGraphEdgeData>, count: Out<usize>) => Driver::cuGraphNodeGetDependentNodes;
     Context fn cudaGraphGetEdges(graph: Graph, from: Written<cu::CUgraphNode, rt::cudaGraphNode_t>, to: Written<cu::CUgraphNode, rt::cudaGraphNode_t>, edges: Written<cu::CUgraphEdgeData, rt::cudaGraphEdgeData>, count: Out<usize>) => Driver::cuGraphGetEdges;
     Context fn cudaGraphAddDependencies(graph: Graph, from: Nodes, to: Nodes, edges: Read<cu::CUgraphEdgeData, rt::cudaGraphEdgeData>, count: usize) => Driver::cuGraphAddDependencies;
+    Context fn cudaGraphRemoveDependencies(graph: Graph, from: Nodes, to: Nodes, edges: Read<cu::CUgraphEdgeData, rt::cudaGraphEdgeData>, count: usize) => Driver::cuGraphRemoveDependencies;
     Context fn cudaGraphAddEmptyNode(out: Out<Node>, graph: Graph, after: Nodes, count: usize) => Driver::cuGraphAddEmptyNode;
     Context fn cudaGraphAddChildGraphNode(out: Out<Node>, graph: Graph, after: Nodes, count: usize, child: Graph) => Driver::cuGraphAddChildGraphNode;
     Context fn cudaGraphAddHostNode(out: Out<Node>, graph: Graph, after: Nodes, count: usize, parameters: Read<cu::CUDA_HOST_NODE_PARAMS, rt::cudaHostNodeParams>) => Driver::cuGraphAddHostNode;
     Context fn cudaGraphAddKernelNode(out: Out<Node>, graph: Graph, after: Nodes, count: usize, parameters: In<rt::cudaKernelNodeParams>) => graph::add_kernel;
     Context fn cudaGraphAddMemcpyNode1D(out: Out<Node>, graph: Graph, after: Nodes, count: usize, to: Address, from: ConstAddress, bytes: usize, kind: Kind) => graph::add_copy;
     Context fn cudaGraphAddMemsetNode(out: Out<Node>, graph: Graph, after: Nodes, count: usize, memset: Read<cu::CUDA_MEMSET_NODE_PARAMS, rt::cudaMemsetParams>) => graph::add_memset;
+    Context fn cudaGraphAddEventRecordNode(out: Out<Node>, graph: Graph, after: Nodes, count: usize, event: Event) => Driver::cuGraphAddEventRecordNode;
+    Context fn cudaGraphAddEventWaitNode(out: Out<Node>, graph: Graph, after: Nodes, count: usize, event: Event) => Driver::cuGraphAddEventWaitNode;
+    Context fn cudaGraphAddMemAllocNode(out: Out<Node>, graph: Graph, after: Nodes, count: usize, parameters: Written<cu::CUDA_MEM_ALLOC_NODE_PARAMS, rt::cudaMemAllocNodeParams>) => Driver::cuGraphAddMemAllocNode;
+    Context fn cudaGraphAddMemFreeNode(out: Out<Node>, graph: Graph, after: Nodes, count: usize, at: Address) => Driver::cuGraphAddMemFreeNode;
+    Context fn cudaGraphNodeFindInClone(out: Out<Node>, node: Node, clone: Graph) => Driver::cuGraphNodeFindInClone;
+    Context fn cudaGraphNodeSetEnabled(executable: GraphExec, node: Node, enabled: u32) => Driver::cuGraphNodeSetEnabled;
+    Context fn cudaGraphNodeGetEnabled(executable: GraphExec, node: Node, out: Out<u32>) => Driver::cuGraphNodeGetEnabled;
+    Context fn cudaGraphChildGraphNodeGetGraph(node: Node, out: Out<Graph>) => Driver::cuGraphChildGraphNodeGetGraph;
+    Context fn cudaGraphExecGetFlags(executable: GraphExec, out: Out<u64>) => Driver::cuGraphExecGetFlags;
+    Context fn cudaUserObjectCreate(out: Out<UserObject>, at: HostMut, end: HostFunction, count: u32, flags: u32) => Driver::cuUserObjectCreate;
+    Context fn cudaUserObjectRetain(object: UserObject, count: u32) => Driver::cuUserObjectRetain;
+    Context fn cudaUserObjectRelease(object: UserObject, count: u32) => Driver::cuUserObjectRelease;
+    Context fn cudaGraphRetainUserObject(graph: Graph, object: UserObject, count: u32, flags: u32) => Driver::cuGraphRetainUserObject;
+    Context fn cudaGraphReleaseUserObject(graph: Graph, object: UserObject, count: u32) => Driver::cuGraphReleaseUserObject;
     Context fn cudaGraphDestroyNode(node: Node) => Driver::cuGraphDestroyNode;
     Context fn cudaGraphDebugDotPrint(graph: Graph, path: Text, flags: u32) => Driver::cuGraphDebugDotPrint;
     Context fn cudaGraphInstantiate(out: Out<GraphExec>, graph: Graph, flags: u64) => Driver::cuGraphInstantiateWithFlags;
@@ -214,9 +245,10 @@ runtime! {
 
 refused! {
     cudaGetExportTable
+    __cudaRegisterManagedVar __cudaRegisterHostVar __cudaRegisterTexture __cudaRegisterSurface
     cudaMallocArray cudaMalloc3DArray cudaMallocMipmappedArray cudaFreeArray cudaFreeMipmappedArray
     cudaMemcpy2DToArray cudaMemcpy2DFromArray cudaCreateTextureObject cudaDestroyTextureObject
     cudaCreateSurfaceObject cudaDestroySurfaceObject
-    cudaMemAdvise cudaMemPrefetchAsync cudaMemRangeGetAttribute
+    cudaMemcpy3DPeer cudaMemcpy3DPeerAsync cudaMemcpy3DBatchAsync
     cudaImportExternalMemory cudaImportExternalSemaphore cudaGraphicsMapResources
 }

@@ -2,9 +2,9 @@
 
 use cudarc::runtime::sys::{cudaExtent, cudaPitchedPtr};
 
-use crate::abi::{Address, ConstAddress, HostMut, Out, Pool, Stream};
-use crate::driver::Driver;
-use crate::error::Answer;
+use crate::abi::{Address, HostMut, Out, Pool, Stream};
+use crate::driver::{Driver, HandleType};
+use crate::error::{Answer, Error};
 
 /// What rows of pitched memory are aligned for: any element up to this size.
 const ELEMENT: u32 = 16;
@@ -38,7 +38,7 @@ pub fn alloc_pitch(
 /// `cudaMalloc3D`
 pub fn alloc_3d(driver: &Driver, mut out: Out<cudaPitchedPtr>, extent: cudaExtent) -> Answer {
     let (mut address, mut pitch) = (Address::default(), 0);
-    let rows = extent.height * extent.depth;
+    let rows = extent.height.checked_mul(extent.depth).ok_or(Error::INVALID_VALUE)?;
     alloc_pitch(driver, Out::to(&mut address), Out::to(&mut pitch), extent.width, rows)?;
     out.set(cudaPitchedPtr { ptr: address.0 as *mut _, pitch, xsize: extent.width, ysize: extent.height });
     Ok(())
@@ -83,9 +83,12 @@ pub fn free_async(driver: &Driver, address: Address, stream: Stream) -> Answer {
     if address == Address::default() { Ok(()) } else { driver.cuMemFreeAsync(address, stream) }
 }
 
-impl Address {
-    /// The same, to be read from.
-    pub fn to_read(self) -> ConstAddress {
-        ConstAddress(self.0)
-    }
+/// `cudaMemPoolExportToShareableHandle`
+pub fn export_pool(driver: &Driver, out: HostMut, pool: Pool, kind: HandleType, flags: u32) -> Answer {
+    driver.cuMemPoolExportToShareableHandle(out, pool, kind, flags.into())
+}
+
+/// `cudaMemPoolImportFromShareableHandle`
+pub fn import_pool(driver: &Driver, out: Out<Pool>, handle: HostMut, kind: HandleType, flags: u32) -> Answer {
+    driver.cuMemPoolImportFromShareableHandle(out, handle, kind, flags.into())
 }

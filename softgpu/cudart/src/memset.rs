@@ -53,8 +53,8 @@ pub fn volume_async(
         .try_for_each(|at| plane_async(driver, at, memory.pitch, value, width, height, stream))
 }
 
-/// Where the planes of a volume begin.
+/// Where the planes of a volume begin; the driver tells what lies nowhere.
 fn planes(memory: cudaPitchedPtr, extent: cudaExtent) -> impl Iterator<Item = Address> {
-    let size = memory.pitch * memory.ysize;
-    (0..extent.depth).map(move |plane| Address((memory.ptr as usize + plane * size) as u64))
+    let size = memory.pitch.wrapping_mul(memory.ysize);
+    (0..extent.depth).map(move |plane| Address(memory.ptr.wrapping_byte_add(plane.wrapping_mul(size)) as u64))
 }

@@ -10,7 +10,7 @@
 //! Nothing but notes is taken at the start: an image is loaded with its first use, so that a program
 //! that uses no GPU needs no driver.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::{CStr, CString, c_char};
 use std::sync::Arc;
 
@@ -197,17 +197,14 @@ pub fn find_function(driver: &Driver, stands_for: Host) -> Answer<Function> {
 }
 
 /// Handles of kernels that programs were given, and may use as host addresses.
-static HANDLES: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+static HANDLES: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
 fn is_handle(kernel: Host) -> bool {
     HANDLES.lock().contains(&kernel.0)
 }
 
 fn give(kernel: Kernel, mut out: Out<Kernel>) {
-    let mut handles = HANDLES.lock();
-    if !handles.contains(&kernel.0) {
-        handles.push(kernel.0);
-    }
+    HANDLES.lock().insert(kernel.0);
     out.set(kernel);
 }
 

@@ -74,6 +74,20 @@ fn the_headroom_is_what_a_context_took() {
 }
 
 #[test]
+fn what_was_outside_counts_no_longer_than_it_is_there() {
+    let mut desk = Desk::new(|_| {});
+    let (a, b) = (job_with(&mut desk, "a", 10, 10), job_with(&mut desk, "b", 10, 10));
+    desk.outside = 2;
+    desk.tell(Event::Survey);
+    desk.end(a);
+    desk.end(b);
+    desk.outside = 0;
+    desk.tell(Event::Survey);
+    let outside = &desk.scheduler.gpus()[&GPU].outside;
+    assert_eq!(outside.units, Some(0), "nobody shares the GPU, but others did");
+}
+
+#[test]
 fn what_others_use_is_not_leased() {
     let mut desk = Desk::new(|_| {});
     let a = job_with(&mut desk, "a", 10, 10);

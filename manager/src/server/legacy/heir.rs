@@ -39,6 +39,7 @@ impl Server {
         server.clock = Clock::go_on(state.started);
         (server.pieces, server.making) = (pieces, state.making.into_owned());
         (server.tokens, server.peaks) = (state.tokens.into_owned(), state.peaks.into_owned());
+        server.former = state.former.into_owned();
         let eviction = |(job, how)| (job, Eviction { how, waiting: BTreeSet::new() });
         server.evictions = state.evictions.into_iter().map(eviction).collect();
         (server.ended, server.draining) = (history, state.draining);

@@ -6,6 +6,7 @@
 use super::super::Server;
 use super::super::client::{Client, ClientId, Role};
 use super::super::conversation::Conversation;
+use super::super::former::FormerJobs;
 use super::super::gpus::MoverState;
 use crate::process::ProcessName;
 use crate::scheduler::Scheduler;
@@ -30,6 +31,7 @@ pub(crate) struct State<'a> {
     pub(crate) clients: Vec<ClientState<'a>>,
     pub(crate) making: Cow<'a, BTreeMap<Step, Vec<(PieceId, u64)>>>,
     pub(crate) tokens: Cow<'a, HashMap<u64, (JobId, u32)>>,
+    pub(crate) former: Cow<'a, FormerJobs>,
     pub(crate) peaks: Cow<'a, HashMap<JobId, [u64; 2]>>,
     pub(crate) evictions: Vec<(JobId, Ending)>,
     pub(crate) draining: bool,
@@ -67,6 +69,7 @@ impl<'a> State<'a> {
             clients: server.clients.iter().filter_map(|(id, client)| ClientState::of(*id, client)).collect(),
             making: Cow::Borrowed(&server.making),
             tokens: Cow::Borrowed(&server.tokens),
+            former: Cow::Borrowed(&server.former),
             peaks: Cow::Borrowed(&server.peaks),
             evictions: server.evictions.iter().map(|(job, eviction)| (*job, eviction.how)).collect(),
             draining: server.draining,

@@ -8,6 +8,7 @@
 use crate::process::{ProcessName, dies_within};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tidegate_ffi::os;
@@ -61,6 +62,13 @@ impl WillFile {
     pub(crate) fn has_died(socket: &Path, patience: Duration) -> bool {
         let manager = Self::load(socket).and_then(|will| will.manager?.open());
         manager.is_none_or(|manager| dies_within(&manager, patience))
+    }
+
+    /// The movers that live of the manager that was on `socket`: one of them starts the next, or they
+    /// wait for who does.
+    pub(crate) fn heirs(socket: &Path) -> Vec<OwnedFd> {
+        let movers = Self::load(socket).map_or_else(Vec::new, |will| will.movers);
+        movers.into_iter().filter_map(|(_, name)| name.open()).collect()
     }
 
     /// There is nothing to inherit any more.

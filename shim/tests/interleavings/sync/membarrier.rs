@@ -37,8 +37,9 @@ pub fn light() {
     PLACE.with(|place| pass(*place));
 }
 
-pub fn heavy() {
+pub fn heavy() -> bool {
     (0..PLACES.len()).for_each(pass);
+    true
 }
 
 fn pass(place: usize) {

@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::ThreadId;
 
 use cudarc::driver::sys::{
@@ -47,6 +47,9 @@ struct Member {
 
 static CAPTURES: Mutex<Vec<Arc<Capture>>> = Mutex::new(Vec::new());
 
+/// How many there are in that list.
+static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
+
 thread_local! {
     /// What this thread may do while captures are under way.
     static MODE: Cell<u32> = const { Cell::new(GLOBAL) };
@@ -77,6 +80,7 @@ impl Capture {
         });
         capture.take_in(&stream, after);
         CAPTURES.lock().push(capture);
+        UNDER_WAY.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
 
@@ -147,6 +151,7 @@ impl Capture {
     /// Its streams are free again; whether the origin comes after all the work of the others.
     fn end(&self) -> bool {
         CAPTURES.lock().retain(|other| other.id != self.id);
+        UNDER_WAY.fetch_sub(1, Ordering::SeqCst);
         let members: Vec<Member> = self.streams.lock().drain(..).collect();
         members.iter().for_each(|member| member.stream.set_capture(None));
         let last = members.iter().find(|member| Arc::ptr_eq(&member.stream, &self.origin));
@@ -161,6 +166,11 @@ impl Member {
         let new: Vec<_> = new.collect();
         self.after.extend(new);
     }
+}
+
+/// Whether a capture is under way, for those who would else look at every stream.
+pub fn is_any_capturing() -> bool {
+    UNDER_WAY.load(Ordering::SeqCst) > 0
 }
 
 /// Refuses a call that some capture in this process forbids, and invalidates that capture: which

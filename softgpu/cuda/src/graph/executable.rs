@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use super::allocation::Allocation;
 use super::node::{self, RawParameters, Work};
+use super::user_object::References;
 use super::{Edges, Graph, INVALID, find};
 use crate::abi::{Answer, In, InMut, Maybe, Mirror, Out};
 use crate::context;
@@ -33,6 +34,8 @@ struct Executable {
     handle: usize,
     flags: u64,
     plan: Mutex<Plan>,
+    /// What it keeps alive.
+    _objects: References,
 }
 
 /// Steps in an order that keeps the edges, which are pairs of places in it.
@@ -110,7 +113,7 @@ impl Plan {
     }
 
     fn allocations(&self) -> Vec<&Arc<Allocation>> {
-        let allocations = self.steps.iter().filter_map(|step| match &step.work {
+        let allocations = self.flat().into_iter().filter_map(|step| match &step.work {
             Work::Allocate(allocation) => Some(allocation),
             _ => None,
         });
@@ -177,8 +180,9 @@ pub fn instantiate(out: Out<CUgraphExec>, graph: CUgraph, flags: u64) -> Answer 
     }
     let graph = find(graph)?;
     let plan = Mutex::new(Plan::of(&graph).ok_or(INVALID)?);
-    let flags = flags & !UPLOAD;
-    out.set(EXECUTABLES.add(|handle| Executable { handle, flags, plan }).handle as CUgraphExec);
+    let (flags, _objects) = (flags & !UPLOAD, graph.objects.lock().clone());
+    let made = EXECUTABLES.add(|handle| Executable { handle, flags, plan, _objects });
+    out.set(made.handle as CUgraphExec);
     Ok(())
 }
 

@@ -12,6 +12,7 @@ pub mod allocation;
 pub mod capture;
 pub mod executable;
 pub mod node;
+pub mod user_object;
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Write;
@@ -21,11 +22,12 @@ use cudarc::driver::sys::{CUgraph, CUgraphEdgeData, CUgraphNode, CUgraphNodeType
 use parking_lot::Mutex;
 
 use self::node::{Node, Work};
+use self::user_object::References;
 use crate::abi::{Answer, InOut, List, Out, OutEnum, Room, Text};
 use crate::registry::Registry;
 
 pub use self::allocation::free as free_memory_of_a_graph;
-pub use self::capture::{Capture, capture_allocation, capture_free, check_unsafe_call};
+pub use self::capture::{Capture, capture_allocation, capture_free, check_unsafe_call, is_any_capturing};
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
@@ -36,6 +38,8 @@ const PLAIN_EDGE: CUgraphEdgeData = CUgraphEdgeData { from_port: 0, to_port: 0, 
 pub struct Graph {
     pub handle: usize,
     contents: Mutex<Contents>,
+    /// What it keeps alive.
+    objects: Mutex<References>,
 }
 
 /// Nodes in the order in which they were added, and edges between their handles.
@@ -54,7 +58,7 @@ static NODES: Registry<Node> = Registry::new();
 impl Graph {
     /// A graph without nodes.
     pub fn empty() -> Arc<Graph> {
-        GRAPHS.add(|handle| Graph { handle, contents: Mutex::default() })
+        GRAPHS.add(|handle| Graph { handle, contents: Mutex::default(), objects: Mutex::default() })
     }
 
     /// A graph that does one after the other.
@@ -94,6 +98,7 @@ impl Graph {
     /// A graph of copies of its nodes.
     pub fn copy(&self) -> Arc<Graph> {
         let copy = Graph::empty();
+        *copy.objects.lock() = self.objects.lock().clone();
         let contents = self.contents.lock();
         let twins = contents.nodes.iter().map(|node| {
             let work = node.work().copy();

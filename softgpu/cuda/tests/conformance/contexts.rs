@@ -1,6 +1,8 @@
 //! Initialisation, devices, contexts, and the faults that end one context only.
 
-use cudarc::driver::sys::CUresult;
+use std::ptr::null_mut;
+
+use cudarc::driver::sys::{CUcontext, CUresult};
 
 use crate::support::*;
 
@@ -165,5 +167,167 @@ promise! {
         unsafe { libc::waitpid(child, &mut status, 0) };
         assert_eq!(libc::WEXITSTATUS(status), CUresult::CUDA_ERROR_NOT_INITIALIZED as i32);
         alloc(8);
+    }
+}
+
+const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
+const NO_CONTEXT: CUresult = CUresult::CUDA_ERROR_INVALID_CONTEXT;
+
+fn new_context() -> CUcontext {
+    let mut context = null_mut();
+    ok!(cuCtxCreate_v4(&mut context, null_mut(), 0, 0));
+    context
+}
+
+fn current() -> CUcontext {
+    let mut context = null_mut();
+    ok!(cuCtxGetCurrent(&mut context));
+    context
+}
+
+promise! {
+    fn contexts_are_a_stack_of_the_thread() on PLAIN; {
+        ok!(cuInit(0));
+        let (one, other) = (new_context(), new_context());
+        assert_eq!(current(), other);
+        let mut popped = null_mut();
+        ok!(cuCtxPopCurrent_v2(&mut popped));
+        assert_eq!((popped, current()), (other, one));
+        ok!(cuCtxPushCurrent_v2(other));
+        ok!(cuCtxPushCurrent_v2(one));
+        ok!(cuCtxPopCurrent_v2(null_mut()));
+        assert_eq!(current(), other);
+        ok!(cuCtxSetCurrent(one));
+        ok!(cuCtxPopCurrent_v2(&mut popped));
+        assert_eq!((popped, current()), (one, one));
+    }
+}
+
+promise! {
+    fn an_empty_stack_has_nothing_to_pop() on PLAIN; {
+        ok!(cuInit(0));
+        let mut popped = null_mut();
+        assert_eq!(cu!(cuCtxPopCurrent_v2(&mut popped)), NO_CONTEXT);
+        new_context();
+        ok!(cuCtxSetCurrent(null_mut()));
+        assert!(current().is_null());
+        assert_eq!(cu!(cuCtxPopCurrent_v2(&mut popped)), NO_CONTEXT);
+    }
+}
+
+promise! {
+    fn a_destroyed_context_leaves_the_stack_of_who_destroys_it() on PLAIN; {
+        ok!(cuInit(0));
+        let (one, other) = (new_context(), new_context());
+        ok!(cuCtxDestroy_v2(other));
+        assert_eq!(current(), one);
+    }
+}
+
+promise! {
+    fn a_context_that_is_gone_stays_current_to_others_and_answers_so() on PLAIN; {
+        ok!(cuInit(0));
+        let context = new_context() as usize;
+        std::thread::spawn(move || ok!(cuCtxDestroy_v2(context as CUcontext))).join().unwrap();
+        assert_eq!(current(), context as CUcontext);
+        let mut at = 0;
+        assert_eq!(cu!(cuMemAlloc_v2(&mut at, 64)), CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    }
+}
+
+promise! {
+    fn a_new_thread_has_no_context() on PLAIN; {
+        let context = start() as usize;
+        std::thread::spawn(move || {
+            assert!(current().is_null());
+            let mut at = 0;
+            assert_eq!(cu!(cuMemAlloc_v2(&mut at, 64)), NO_CONTEXT);
+            ok!(cuCtxSetCurrent(context as CUcontext));
+            alloc(64);
+        }).join().unwrap();
+        assert_eq!(current(), context as CUcontext);
+    }
+}
+
+promise! {
+    fn a_primary_context_is_one_for_all_who_retain_it() on PLAIN; {
+        let first = start();
+        let mut second = null_mut();
+        ok!(cuDevicePrimaryCtxRetain(&mut second, 0));
+        assert_eq!(first, second);
+        ok!(cuDevicePrimaryCtxRelease_v2(0));
+        alloc(64);
+        ok!(cuDevicePrimaryCtxRelease_v2(0));
+        assert_eq!(cu!(cuDevicePrimaryCtxRelease_v2(0)), NO_CONTEXT);
+    }
+}
+
+promise! {
+    fn a_reset_primary_context_has_lost_its_allocations() on PLAIN; {
+        start();
+        let at = alloc(1 << 20);
+        ok!(cuDevicePrimaryCtxReset_v2(0));
+        start();
+        assert_eq!(cu!(cuMemFree_v2(at)), INVALID);
+        assert_eq!(free_memory(), MEMORY);
+    }
+}
+
+promise! {
+    fn flags_of_a_primary_context_are_those_set() on PLAIN; {
+        const BLOCKING_SYNC: u32 = 4;
+        ok!(cuInit(0));
+        ok!(cuDevicePrimaryCtxSetFlags_v2(0, BLOCKING_SYNC));
+        let (mut flags, mut active) = (0, 9);
+        ok!(cuDevicePrimaryCtxGetState(0, &mut flags, &mut active));
+        assert_eq!((flags & BLOCKING_SYNC, active), (BLOCKING_SYNC, 0));
+        start();
+        ok!(cuDevicePrimaryCtxGetState(0, &mut flags, &mut active));
+        assert_eq!((flags & BLOCKING_SYNC, active), (BLOCKING_SYNC, 1));
+    }
+}
+
+promise! {
+    fn contexts_tell_their_device_and_number() on PLAIN; {
+        ok!(cuInit(0));
+        let (one, other) = (new_context(), new_context());
+        let (mut device, mut first, mut second) = (9, 0, 0);
+        ok!(cuCtxGetDevice(&mut device));
+        ok!(cuCtxGetId(one, &mut first));
+        ok!(cuCtxGetId(other, &mut second));
+        assert_eq!(device, 0);
+        assert_ne!(first, second);
+    }
+}
+
+promise! {
+    fn limits_that_are_none_are_refused() on PLAIN; {
+        start();
+        let mut value = 0;
+        ok!(cuCtxGetLimit(&mut value, cudarc::driver::sys::CUlimit::CU_LIMIT_STACK_SIZE));
+        assert!(value > 0);
+        ok!(cuCtxSetLimit(cudarc::driver::sys::CUlimit::CU_LIMIT_STACK_SIZE, 4096));
+        ok!(cuCtxGetLimit(&mut value, cudarc::driver::sys::CUlimit::CU_LIMIT_STACK_SIZE));
+        assert!(value >= 4096);
+    }
+}
+
+promise! {
+    fn devices_that_are_none_are_refused() on PLAIN; {
+        ok!(cuInit(0));
+        let (mut device, mut context) = (0, null_mut());
+        assert_eq!(cu!(cuDeviceGet(&mut device, -1)), CUresult::CUDA_ERROR_INVALID_DEVICE);
+        assert_eq!(cu!(cuDevicePrimaryCtxRetain(&mut context, 99)), CUresult::CUDA_ERROR_INVALID_DEVICE);
+    }
+}
+
+promise! {
+    fn memory_of_one_context_serves_another_on_the_same_device() on PLAIN; {
+        ok!(cuInit(0));
+        new_context();
+        let at = alloc(64);
+        write(at, &[4u32; 16]);
+        new_context();
+        assert_eq!(read::<u32>(at, 16), [4; 16]);
     }
 }

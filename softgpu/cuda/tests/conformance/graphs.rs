@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use cudarc::driver::sys::{
     self, CUgraph, CUgraphExec, CUgraphExecUpdateResult as Verdict, CUgraphNode, CUgraphNodeType as Kind,
@@ -943,5 +944,32 @@ promise! {
         assert_eq!(kind(node), Kind::CU_GRAPH_NODE_TYPE_KERNEL);
         run(instantiate(graph), lane);
         assert_eq!(read::<u32>(list, 2), [1, 5]);
+    }
+}
+
+promise! {
+    fn a_user_object_ends_with_its_last_reference() on PLAIN; {
+        unsafe extern "C" fn note(data: *mut c_void) {
+            // SAFETY: the promise passes a counter that is never given back.
+            unsafe { &*data.cast::<AtomicU32>() }.fetch_add(1, Ordering::SeqCst);
+        }
+        start();
+        let ended: &'static AtomicU32 = Box::leak(Box::default());
+        let data = std::ptr::from_ref(ended).cast_mut().cast();
+        let (mut object, graph) = (null_mut(), graph());
+        const NO_SYNC: u32 = 1;
+        const MOVE: u32 = 1;
+        ok!(cuUserObjectCreate(&mut object, data, Some(note), 2, NO_SYNC));
+        ok!(cuGraphRetainUserObject(graph, object, 1, MOVE));
+        ok!(cuUserObjectRelease(object, 1));
+        let executable = instantiate(graph);
+        ok!(cuGraphDestroy(graph));
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        assert_eq!(ended.load(Ordering::SeqCst), 0);
+        ok!(cuGraphExecDestroy(executable));
+        while ended.load(Ordering::SeqCst) == 0 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert_eq!(cu!(cuUserObjectCreate(&mut object, data, Some(note), 1, 0)), INVALID);
     }
 }

@@ -149,3 +149,51 @@ promise! {
         assert_eq!(blocks, 8);
     }
 }
+
+promise! {
+    fn a_function_is_found_once_and_tells_its_name_module_and_parameters() on PLAIN; {
+        start();
+        let path = std::ffi::CString::new(kernels().to_str().unwrap()).unwrap();
+        let (mut module, mut one, mut other, mut owner) = (null_mut(), null_mut(), null_mut(), null_mut());
+        ok!(cuModuleLoad(&mut module, path.as_ptr()));
+        ok!(cuModuleGetFunction(&mut one, module, c"poke".as_ptr()));
+        ok!(cuModuleGetFunction(&mut other, module, c"poke".as_ptr()));
+        ok!(cuFuncGetModule(&mut owner, one));
+        assert_eq!((one, owner), (other, module));
+        let (mut name, mut offset, mut size) = (std::ptr::null(), 0, 0);
+        ok!(cuFuncGetName(&mut name, one));
+        // SAFETY: the driver gave a string that stays as long as the function.
+        assert_eq!(unsafe { std::ffi::CStr::from_ptr(name) }, c"poke");
+        ok!(cuFuncGetParamInfo(one, 1, &mut offset, &mut size));
+        assert_eq!((offset, size), (8, 4));
+        let beyond = cu!(cuFuncGetParamInfo(one, 2, &mut offset, &mut size));
+        assert_eq!(beyond, CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+}
+
+promise! {
+    fn launches_of_no_blocks_or_threads_are_refused() on PLAIN; {
+        start();
+        let (at, value) = (alloc(4), 1u32);
+        let mut arguments = [arg(&at).cast_mut(), arg(&value).cast_mut()];
+        for (grid, block) in [(0, 1), (1, 0), (1, 2048)] {
+            let refused = cu!(cuLaunchKernel(kernel(c"poke"), grid, 1, 1, block, 1, 1, 0, null_mut(), arguments.as_mut_ptr(), null_mut()));
+            assert_eq!(refused, CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+    }
+}
+
+promise! {
+    fn dynamic_shared_memory_is_granted_up_to_what_a_block_may_have() on PLAIN; {
+        use cudarc::driver::sys::{CUdevice_attribute, CUfunction_attribute as Attribute};
+        start();
+        let (function, mut most, mut told) = (kernel(c"poke"), 0, 0);
+        let limit = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+        ok!(cuDeviceGetAttribute(&mut most, limit, 0));
+        let name = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        ok!(cuFuncSetAttribute(function, name, most - 4096));
+        ok!(cuFuncGetAttribute(&mut told, name, function));
+        assert_eq!(told, most - 4096);
+        assert_eq!(cu!(cuFuncSetAttribute(function, name, most + 1)), CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+}

@@ -24,6 +24,7 @@ mod managed;
 mod memory;
 mod models;
 mod overhead;
+mod peers;
 mod pools;
 mod processes;
 mod streams;

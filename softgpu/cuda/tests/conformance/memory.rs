@@ -201,3 +201,86 @@ promise! {
         }
     }
 }
+
+const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
+
+promise! {
+    fn a_free_waits_for_the_work_before_it() on PLAIN; {
+        start();
+        let (lane, at, value) = (stream(1), alloc(4096), 3u32);
+        nap(lane, 20);
+        assert_eq!(launch(kernel(c"poke"), lane, &[arg(&at), arg(&value)]), CUresult::CUDA_SUCCESS);
+        ok!(cuMemFree_v2(at));
+        ok!(cuStreamSynchronize(lane));
+    }
+}
+
+promise! {
+    fn copies_and_memsets_of_nothing_succeed() on PLAIN; {
+        start();
+        let (at, mut byte) = (alloc(64), 1u8);
+        ok!(cuMemcpyDtoD_v2(at, at + 8, 0));
+        ok!(cuMemcpyHtoD_v2(at, (&raw const byte).cast(), 0));
+        ok!(cuMemcpyDtoHAsync_v2((&raw mut byte).cast(), at, 0, std::ptr::null_mut()));
+        ok!(cuMemsetD8_v2(at, 1, 0));
+    }
+}
+
+promise! {
+    fn more_than_there_is_is_out_of_memory() on PLAIN; {
+        start();
+        let (mut free, mut total, mut at) = (0, 0, 0);
+        ok!(cuMemGetInfo_v2(&mut free, &mut total));
+        assert!(free <= total);
+        assert_eq!(cu!(cuMemAlloc_v2(&mut at, total + (2 << 20))), CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        alloc(64);
+    }
+}
+
+promise! {
+    fn rows_of_a_pitched_allocation_are_aligned_alike() on PLAIN; {
+        start();
+        let (mut at, mut pitch) = (0, 0);
+        ok!(cuMemAllocPitch_v2(&mut at, &mut pitch, 100, 4, 16));
+        assert!(pitch >= 100 && pitch.is_multiple_of(16));
+        assert_eq!(cu!(cuMemAllocPitch_v2(&mut at, &mut pitch, 100, 4, 5)), INVALID);
+        assert_eq!(cu!(cuMemAllocPitch_v2(&mut at, &mut pitch, 0, 4, 4)), INVALID);
+    }
+}
+
+promise! {
+    fn allocations_are_aligned_for_anything() on PLAIN; {
+        start();
+        for bytes in [1, 3, 1000, 1 << 20] {
+            assert_eq!(alloc(bytes) % 256, 0);
+        }
+    }
+}
+
+promise! {
+    fn a_pitch_smaller_than_the_row_is_refused() on PLAIN; {
+        start();
+        let at = alloc(4096);
+        let mut copy = volume([64, 2, 1]);
+        (copy.srcDevice, copy.dstDevice, copy.srcPitch) = (at, at + 2048, 32);
+        assert_eq!(cu!(cuMemcpy3D_v2(&copy)), INVALID);
+    }
+}
+
+promise! {
+    fn a_unified_copy_finds_out_where_its_ends_are() on PLAIN; {
+        start();
+        let (at, source, mut back) = (alloc(16), [1u32, 2, 3, 4], [0u32; 4]);
+        ok!(cuMemcpy(at, source.as_ptr() as u64, 16));
+        ok!(cuMemcpy(back.as_mut_ptr() as u64, at, 16));
+        assert_eq!(back, source);
+    }
+}
+
+promise! {
+    fn memory_that_was_not_made_here_is_not_freed_as_host_memory() on PLAIN; {
+        start();
+        let mut own = [0u8; 64];
+        assert_eq!(cu!(cuMemFreeHost(own.as_mut_ptr().cast())), INVALID);
+    }
+}

@@ -216,3 +216,107 @@ promise! {
         }
     }
 }
+
+promise! {
+    fn times_are_measured_between_recorded_events_that_keep_them() on PLAIN; {
+        start();
+        let (one, other, lane) = (event(), event(), stream(1));
+        let mut milliseconds = 0.0;
+        let invalid = CUresult::CUDA_ERROR_INVALID_HANDLE;
+        assert_eq!(cu!(cuEventElapsedTime_v2(&mut milliseconds, one, other)), invalid);
+        ok!(cuEventRecord(one, lane));
+        let held = hold(lane);
+        ok!(cuEventRecord(other, lane));
+        assert_eq!(cu!(cuEventElapsedTime_v2(&mut milliseconds, one, other)), CUresult::CUDA_ERROR_NOT_READY);
+        held.let_go();
+        ok!(cuEventSynchronize(other));
+        ok!(cuEventElapsedTime_v2(&mut milliseconds, one, other));
+        assert!(milliseconds >= 0.0);
+        let mut timeless = null_mut();
+        ok!(cuEventCreate(&mut timeless, 2));
+        ok!(cuEventRecord(timeless, lane));
+        ok!(cuEventSynchronize(timeless));
+        assert_eq!(cu!(cuEventElapsedTime_v2(&mut milliseconds, one, timeless)), invalid);
+    }
+}
+
+promise! {
+    fn a_wait_is_for_the_record_it_saw() on PLAIN; {
+        start();
+        let (one, other, later, mark) = (stream(1), stream(1), stream(1), event());
+        ok!(cuEventRecord(mark, one));
+        ok!(cuEventSynchronize(mark));
+        ok!(cuStreamWaitEvent(other, mark, 0));
+        let held = hold(one);
+        ok!(cuEventRecord(mark, one));
+        ok!(cuStreamSynchronize(other));
+        ok!(cuStreamWaitEvent(later, mark, 0));
+        assert_eq!(cu!(cuStreamQuery(later)), CUresult::CUDA_ERROR_NOT_READY);
+        held.let_go();
+        ok!(cuStreamSynchronize(later));
+    }
+}
+
+promise! {
+    fn an_event_may_be_destroyed_before_it_comes() on PLAIN; {
+        start();
+        let (one, other, mark, list) = (stream(1), stream(1), event(), list());
+        let held = hold(one);
+        append(list, 1, one);
+        ok!(cuEventRecord(mark, one));
+        ok!(cuStreamWaitEvent(other, mark, 0));
+        ok!(cuEventDestroy_v2(mark));
+        append(list, 2, other);
+        held.let_go();
+        ok!(cuStreamSynchronize(other));
+        assert_eq!(read::<u32>(list, 3), [2, 1, 2]);
+    }
+}
+
+promise! {
+    fn an_event_is_recorded_on_streams_of_its_own_context() on PLAIN; {
+        start();
+        let mark = event();
+        let mut context = null_mut();
+        ok!(cuCtxCreate_v4(&mut context, null_mut(), 0, 0));
+        assert_eq!(cu!(cuEventRecord(mark, stream(1))), CUresult::CUDA_ERROR_INVALID_HANDLE);
+    }
+}
+
+promise! {
+    fn flags_that_are_none_are_refused() on PLAIN; {
+        start();
+        let (mut lane, mut mark) = (null_mut(), null_mut());
+        assert_eq!(cu!(cuStreamCreate(&mut lane, 64)), CUresult::CUDA_ERROR_INVALID_VALUE);
+        assert_eq!(cu!(cuEventCreate(&mut mark, 64)), CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+}
+
+promise! {
+    fn the_per_thread_stream_and_the_legacy_stream_wait_for_each_other() on PLAIN; {
+        start();
+        let (own, list) = (2 as CUstream, list());
+        let held = hold(own);
+        append(list, 1, own);
+        append(list, 2, null_mut());
+        append(list, 3, own);
+        held.let_go();
+        ok!(cuStreamSynchronize(own));
+        assert_eq!(read::<u32>(list, 4), [3, 1, 2, 3]);
+    }
+}
+
+promise! {
+    fn callbacks_are_told_their_stream_and_that_all_is_well() on PLAIN; {
+        unsafe extern "C" fn note(stream: CUstream, status: CUresult, data: *mut std::ffi::c_void) {
+            let told = if status == CUresult::CUDA_SUCCESS { stream as usize } else { 1 };
+            // SAFETY: the promise passes a number that outlives the stream's work.
+            unsafe { &*data.cast::<std::sync::atomic::AtomicUsize>() }.store(told, std::sync::atomic::Ordering::SeqCst);
+        }
+        start();
+        let (lane, told) = (stream(1), std::sync::atomic::AtomicUsize::new(0));
+        ok!(cuStreamAddCallback(lane, Some(note), (&raw const told).cast_mut().cast(), 0));
+        ok!(cuStreamSynchronize(lane));
+        assert_eq!(told.load(std::sync::atomic::Ordering::SeqCst), lane as usize);
+    }
+}

@@ -1,6 +1,6 @@
 //! Names: the library's own, and what `cuGetProcAddress` answers.
 
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr::null_mut;
 
 use cudarc::driver::sys::{CUdriverProcAddressQueryResult as Found, CUresult, CUstream};
@@ -161,6 +161,28 @@ promise! {
         ok!(cuGetErrorName(CUresult::CUDA_ERROR_OUT_OF_MEMORY, &mut text));
         // SAFETY: the driver gave a string that stays.
         assert_eq!(unsafe { CStr::from_ptr(text) }, c"CUDA_ERROR_OUT_OF_MEMORY");
+    }
+}
+
+promise! {
+    fn a_code_that_is_none_has_no_name() on PLAIN; {
+        type Name = unsafe extern "C" fn(u32, *mut *const c_char) -> CUresult;
+        // SAFETY: this is the type of cuGetErrorName in cuda.h, with the enum as the number it is.
+        let name = unsafe { std::mem::transmute::<*mut c_void, Name>(address(c"cuGetErrorName", 12000).1) };
+        let mut text = c"".as_ptr();
+        // SAFETY: a code and a place for an address.
+        assert_eq!(unsafe { name(123_456, &mut text) }, CUresult::CUDA_ERROR_INVALID_VALUE);
+        assert!(text.is_null());
+    }
+}
+
+promise! {
+    fn every_error_has_a_text_of_its_own() on PLAIN; {
+        let (mut one, mut other) = (std::ptr::null(), std::ptr::null());
+        ok!(cuGetErrorString(CUresult::CUDA_SUCCESS, &mut one));
+        ok!(cuGetErrorString(CUresult::CUDA_ERROR_INVALID_VALUE, &mut other));
+        // SAFETY: the driver gave strings that stay.
+        assert_ne!(unsafe { CStr::from_ptr(one) }, unsafe { CStr::from_ptr(other) });
     }
 }
 

@@ -238,3 +238,58 @@ promise! {
         assert_eq!(cu!(cuMemAddressReserve(&mut at, unit() + 1, 0, 0, 0)), INVALID);
     }
 }
+
+promise! {
+    fn a_range_without_a_mapping_has_no_access_to_set_or_tell() on PLAIN; {
+        start();
+        let (at, mut flags) = (range(unit()), 9);
+        assert_eq!(access(at, unit(), sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE), INVALID);
+        assert_eq!(cu!(cuMemGetAccess(&mut flags, &location(), at)), INVALID);
+        assert_eq!(cu!(cuMemUnmap(at, unit())), INVALID);
+    }
+}
+
+promise! {
+    fn only_mapped_memory_has_a_handle_to_retain() on PLAIN; {
+        start();
+        let mut handle = 0;
+        assert_eq!(cu!(cuMemRetainAllocationHandle(&mut handle, alloc(4096) as *mut _)), INVALID);
+        assert_eq!(cu!(cuMemRetainAllocationHandle(&mut handle, range(unit()) as *mut _)), INVALID);
+    }
+}
+
+promise! {
+    fn a_retained_handle_is_the_same_memory() on PLAIN; {
+        start();
+        let (at, other, mut handle) = (range(unit()), range(unit()), 0);
+        map(at, unit(), piece(unit()));
+        write(at, &[5u32]);
+        ok!(cuMemRetainAllocationHandle(&mut handle, (at + 8) as *mut _));
+        map(other, unit(), handle);
+        assert_eq!(read::<u32>(other, 1), [5]);
+    }
+}
+
+promise! {
+    fn the_recommended_granularity_is_a_multiple_of_the_least() on PLAIN; {
+        start();
+        use sys::CUmemAllocationGranularity_flags as Kind;
+        let get = |kind| {
+            let mut size = 0;
+            ok!(cuMemGetAllocationGranularity(&mut size, &properties(), kind));
+            size
+        };
+        let least = get(Kind::CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+        let recommended = get(Kind::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+        assert!(least > 0 && recommended.is_multiple_of(least));
+    }
+}
+
+promise! {
+    fn a_handle_that_is_none_is_refused() on PLAIN; {
+        start();
+        let at = range(unit());
+        assert_eq!(cu!(cuMemMap(at, unit(), 0, 0xdead_0000, 0)), INVALID);
+        assert_eq!(cu!(cuMemRelease(0xdead_0000)), INVALID);
+    }
+}

@@ -33,7 +33,9 @@ promise! {
         assert_eq!(rt!(cudaMalloc(&mut at, 64)), cudaErrorIllegalAddress);
         ok!(cudaDeviceReset());
         assert_eq!(last(), cudaSuccess);
-        alloc(64);
+        let somewhere = alloc(64);
+        assert_eq!(program.launch(std::ptr::null_mut(), &[arg(&somewhere), arg(&value)]), 0);
+        assert_eq!(read::<u32>(somewhere, 1), [value]);
     }
 }
 
@@ -48,6 +50,19 @@ promise! {
         assert_eq!(rt!(cudaLaunchKernel(at, ONE, ONE, none, 0, none.cast())), cudaErrorInvalidDeviceFunction);
         assert_eq!(rt!(cudaMemcpyToSymbol(at, at, 4, 0, kind)), cudaErrorInvalidMemcpyDirection);
         assert_eq!(rt!(cudaGetSymbolAddress(&mut std::ptr::null_mut(), at)), cudaErrorInvalidSymbol);
+    }
+}
+
+promise! {
+    fn where_no_gpu_is_visible_every_call_says_so() on 1; {
+        // SAFETY: this process has one thread that looks at the environment.
+        unsafe { std::env::set_var("CUDA_VISIBLE_DEVICES", "-1") };
+        let mut count = 7;
+        assert_eq!(rt!(cudaGetDeviceCount(&mut count)), cudaErrorNoDevice);
+        assert_eq!(count, 0);
+        assert_eq!(rt!(cudaFree(std::ptr::null_mut())), cudaErrorNoDevice);
+        assert_eq!(rt!(cudaDriverGetVersion(&mut count)), cudaSuccess);
+        assert_eq!(count, 13000);
     }
 }
 

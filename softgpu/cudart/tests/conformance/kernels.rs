@@ -122,6 +122,9 @@ promise! {
         ok!(cudaFuncSetAttribute(program.kernel(), shared, 100 << 10));
         ok!(cudaFuncGetAttributes(&mut attributes, program.kernel()));
         assert_eq!((attributes.maxThreadsPerBlock, attributes.maxDynamicSharedSizeBytes), (1024, 100 << 10));
+        let (mut offset, mut size) = (0, 0);
+        ok!(cudaFuncGetParamInfo(program.kernel(), 3, &mut offset, &mut size));
+        assert_eq!((offset, size), (16, 8));
         let mut blocks = 0;
         ok!(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, program.kernel(), 256, 0));
         assert_eq!(blocks, 8);

@@ -11,4 +11,5 @@ mod graphs;
 mod kernels;
 mod memory;
 mod names;
+mod pools;
 mod streams;

@@ -82,3 +82,56 @@ promise! {
         ok!(cudaFreeHost(pinned));
     }
 }
+
+promise! {
+    fn managed_memory_is_the_hosts_too() on 1; {
+        const GLOBAL: u32 = 1;
+        let mut at = null_mut();
+        ok!(cudaMallocManaged(&mut at, 64, GLOBAL));
+        ok!(cudaMemset(at, 3, 64));
+        ok!(cudaDeviceSynchronize());
+        // SAFETY: 64 bytes that host and device share, and the device is done.
+        assert_eq!(unsafe { at.cast::<u8>().read_volatile() }, 3);
+        // SAFETY: numbers, addresses, and 0 for the kind.
+        let mut attributes: cudaPointerAttributes = unsafe { std::mem::zeroed() };
+        ok!(cudaPointerGetAttributes(&mut attributes, at));
+        assert_eq!(attributes.type_, cudaMemoryType::cudaMemoryTypeManaged);
+        let location = cudaMemLocation { type_: cudaMemLocationType::cudaMemLocationTypeDevice, id: 0 };
+        ok!(cudaMemPrefetchAsync(at, 64, location, 0, null_mut()));
+        ok!(cudaMemAdvise(at, 64, cudaMemoryAdvise::cudaMemAdviseSetPreferredLocation, location));
+        ok!(cudaFree(at));
+    }
+}
+
+/// What the second process of a promise is given.
+const HANDLE: &str = "CUDART_HANDLE";
+
+/// Opens the memory of another process and writes to it.
+fn write_from_another_process(handle: &str) {
+    let bytes: Vec<u8> = (0..handle.len() / 2)
+        .map(|at| u8::from_str_radix(&handle[2 * at..2 * at + 2], 16).unwrap())
+        .collect();
+    let mut raw = cudaIpcMemHandle_t { reserved: [0; 64] };
+    raw.reserved.iter_mut().zip(bytes).for_each(|(to, from)| *to = from as std::ffi::c_char);
+    let mut at = null_mut();
+    const LAZY_PEER_ACCESS: u32 = 1;
+    ok!(cudaIpcOpenMemHandle(&mut at, raw, LAZY_PEER_ACCESS));
+    ok!(cudaMemset(at, 5, 64));
+    ok!(cudaDeviceSynchronize());
+    ok!(cudaIpcCloseMemHandle(at));
+}
+
+promise! {
+    fn memory_is_shared_between_processes() on 1; {
+        if let Ok(handle) = std::env::var(HANDLE) {
+            return write_from_another_process(&handle);
+        }
+        let (at, mut handle) = (alloc(64), cudaIpcMemHandle_t { reserved: [0; 64] });
+        ok!(cudaIpcGetMemHandle(&mut handle, at));
+        let handle: String = handle.reserved.iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
+        let mut other = std::process::Command::new(std::env::current_exe().unwrap());
+        other.args(["--exact", "memory::memory_is_shared_between_processes", "--nocapture"]);
+        assert!(other.env(HANDLE, handle).status().unwrap().success());
+        assert_eq!(read::<u8>(at, 64), [5; 64]);
+    }
+}
