@@ -10,9 +10,7 @@ use tidegate_ffi::cuda::sys::*;
 
 /// What a job is told that its GPU cannot do, because Tidegate refuses it: programs then take
 /// their other way.
-const NOT_OFFERED: &[CUdevice_attribute] = &[
-    CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED,
-];
+const NOT_OFFERED: &[CUdevice_attribute] = &[CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED];
 
 /// `cuDeviceGetAttribute`.
 pub fn device_attribute(
