@@ -2,7 +2,7 @@
 
 use crate::gate::Failed;
 use tidegate_ffi::cuda::DriverError;
-use tidegate_ffi::cuda::sys::CUresult;
+use tidegate_ffi::cuda::sys::{CUresult, Code};
 
 /// An error code for the program. Never `CUDA_SUCCESS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,9 +35,9 @@ impl From<Failed> for Status {
 }
 
 /// An answer as the program gets it.
-pub fn code(answer: Answer) -> CUresult {
+pub fn code(answer: Answer) -> Code {
     match answer {
-        Ok(()) => CUresult::CUDA_SUCCESS,
-        Err(Status(code)) => code,
+        Ok(()) => CUresult::CUDA_SUCCESS.into(),
+        Err(Status(code)) => code.into(),
     }
 }

@@ -90,7 +90,7 @@ macro_rules! call {
             let code = match self.$name {
                 // SAFETY: the caller's promise.
                 Some(function) => unsafe { function($($arg),*) },
-                None => CUresult::CUDA_ERROR_NOT_FOUND,
+                None => CUresult::CUDA_ERROR_NOT_FOUND.into(),
             };
             checked(stringify!($name), code)
         }
@@ -99,11 +99,8 @@ macro_rules! call {
 
 driver_functions!(driver);
 
-fn checked(call: &'static str, code: CUresult) -> Result<(), DriverError> {
-    match code {
-        CUresult::CUDA_SUCCESS => Ok(()),
-        code => Err(DriverError { call, code }),
-    }
+fn checked(call: &'static str, code: Code) -> Result<(), DriverError> {
+    if code == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(DriverError { call, code: code.known() }) }
 }
 
 impl Driver {
@@ -136,4 +133,28 @@ fn linker_error() -> String {
     }
     // SAFETY: not null, and a C string of the linker that lives until the next dl call.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    extern "C" fn cu_init_of_a_newer_driver(_: c_uint) -> u32 {
+        4711
+    }
+
+    #[test]
+    fn an_error_that_only_the_driver_knows_is_an_error_and_stays_what_it_is() {
+        let resolve = |name: &CStr| match name.to_bytes() {
+            b"cuInit" => cu_init_of_a_newer_driver as *mut c_void,
+            _ => std::ptr::null_mut(),
+        };
+        // SAFETY: null, or a function of the type of `cuInit`, whose result is a number.
+        let driver = unsafe { Driver::with(resolve) };
+        // SAFETY: no pointers.
+        let error = unsafe { driver.cuInit(0) }.unwrap_err();
+        assert_eq!(error.code, CUresult::CUDA_ERROR_UNKNOWN);
+        // SAFETY: as above.
+        assert_eq!(unsafe { driver.cuInit.unwrap()(0) }, Code(4711));
+    }
 }

@@ -504,7 +504,7 @@ macro_rules! check_against_header {
 
 macro_rules! signature {
     ($name:ident ($($arg:ident : $type:ty),* $(,)?)) => {
-        pub type $name = unsafe extern "C" fn($($arg: $type),*) -> CUresult;
+        pub type $name = unsafe extern "C" fn($($arg: $type),*) -> Code;
     };
 }
 

@@ -8,7 +8,7 @@ mod number;
 
 /// The types of `cuda.h`; where the table has numbers in place of the header's enums, these too.
 pub mod sys {
-    pub use super::number::{DeviceAttribute, PointerAttribute};
+    pub use super::number::{Code, DeviceAttribute, PointerAttribute};
     pub use cudarc::driver::sys::*;
 }
 

@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::ffi::{CStr, c_void};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use tidegate_ffi::cuda::sys::CUresult;
+use tidegate_ffi::cuda::sys::Code;
 
 /// Calls the driver with the program's own arguments.
 pub type Real<'a> = &'a dyn Fn() -> Answer;
@@ -166,13 +166,13 @@ impl Drop for Inside {
 }
 
 /// Runs a hook that also works without a manager.
-pub fn enter_always(hook: impl FnOnce() -> Answer, real: Real<'_>) -> CUresult {
+pub fn enter_always(hook: impl FnOnce() -> Answer, real: Real<'_>) -> Code {
     let Some(_inside) = Inside::enter() else { return code(real()) };
     code(catch_unwind(AssertUnwindSafe(hook)).unwrap_or(Err(Status::UNKNOWN)))
 }
 
 /// Runs a hook; without a manager the driver answers.
-pub fn enter(hook: impl FnOnce(&'static Process) -> Answer, real: Real<'_>) -> CUresult {
+pub fn enter(hook: impl FnOnce(&'static Process) -> Answer, real: Real<'_>) -> Code {
     match process::active() {
         Some(process) => enter_always(|| hook(process), real),
         None => code(real()),
@@ -224,7 +224,7 @@ macro_rules! export_hook {
         /// # Safety
         /// What the driver's manual asks of the arguments.
         #[cfg_attr(not(test), unsafe(no_mangle))]
-        pub unsafe extern "C" fn $name($($arg: $type),*) -> CUresult {
+        pub unsafe extern "C" fn $name($($arg: $type),*) -> Code {
             let real = || {
                 // SAFETY: the program's own arguments, and its promise.
                 let outcome = unsafe { $crate::driver::get().$name($($arg),*) };

@@ -129,13 +129,13 @@ macro_rules! export {
         /// # Safety
         /// What the driver's manual asks of the arguments.
         #[cfg_attr(not(test), unsafe(no_mangle))]
-        pub unsafe extern "C" fn $name($($arg: $type),*) -> CUresult {
+        pub unsafe extern "C" fn $name($($arg: $type),*) -> Code {
             let call = || match crate::driver::get().$name {
                 // SAFETY: the program's own arguments, and its promise.
                 Some(function) => unsafe { function($($arg),*) },
-                None => CUresult::CUDA_ERROR_NOT_FOUND,
+                None => CUresult::CUDA_ERROR_NOT_FOUND.into(),
             };
-            gate::submit(call, |failed| Status::from(failed).0)
+            gate::submit(call, |failed| Status::from(failed).0.into())
         }
     };
     (counted $name:ident ($($arg:ident : $type:ty),* $(,)?)) => {
@@ -144,7 +144,7 @@ macro_rules! export {
         /// # Safety
         /// What the driver's manual asks of the arguments.
         #[cfg_attr(not(test), unsafe(no_mangle))]
-        pub unsafe extern "C" fn $name($($arg: $type),*) -> CUresult {
+        pub unsafe extern "C" fn $name($($arg: $type),*) -> Code {
             let real = || {
                 // SAFETY: the program's own arguments, and its promise.
                 let outcome = unsafe { crate::driver::get().$name($($arg),*) };

@@ -485,8 +485,11 @@ impl Entry {
         self.enter(|| stream::with_own_default(call))
     }
 
-    /// Refuses a function that the software GPU lacks, naming it once on stderr.
+    /// Refuses a function that the software GPU lacks, naming it once on stderr; injected faults first.
     pub fn refuse(&self, said: &std::sync::Once) -> CUresult {
+        if let Some(code) = self.faults.due(self.name) {
+            return code;
+        }
         said.call_once(|| node::say(&format!("{} is not supported", self.name)));
         CUresult::CUDA_ERROR_NOT_SUPPORTED
     }
