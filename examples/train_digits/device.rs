@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use cudarc::driver::{
-    CudaContext, CudaFunction, CudaModule, CudaSlice, CudaStream, LaunchConfig, PinnedHostSlice,
+    CudaContext, CudaEvent, CudaFunction, CudaModule, CudaSlice, CudaStream, LaunchConfig, PinnedHostSlice,
     PushKernelArg,
 };
 use cudarc::nvrtc::{self, Ptx};
@@ -62,7 +62,7 @@ pub struct Cuda {
     stream: Arc<CudaStream>,
     module: Arc<CudaModule>,
     functions: RefCell<HashMap<&'static str, CudaFunction>>,
-    pinned: RefCell<HashMap<usize, PinnedHostSlice<f32>>>,
+    pinned: RefCell<HashMap<usize, Staging>>,
 }
 
 impl Cuda {
@@ -148,6 +148,21 @@ fn find_host_kernels() -> Result<PathBuf> {
     })
 }
 
+/// Pinned memory that uploads go through.
+struct Staging {
+    memory: PinnedHostSlice<f32>,
+    /// Behind the last upload.
+    read: CudaEvent,
+}
+
+impl Staging {
+    fn new(stream: &CudaStream, count: usize) -> Result<Self> {
+        // SAFETY: any bytes are valid floats; it is written as a whole before it is read.
+        let memory = unsafe { stream.context().alloc_pinned(count) }?;
+        Ok(Self { memory, read: stream.record_event(None)? })
+    }
+}
+
 impl Device for Cuda {
     type Buffer = CudaSlice<f32>;
 
@@ -168,15 +183,18 @@ impl Device for Cuda {
     }
 
     fn upload_pinned(&self, data: &[f32]) -> Result<Self::Buffer> {
-        let (context, mut pinned) = (self.stream.context(), self.pinned.borrow_mut());
-        let pinned = match pinned.entry(data.len()) {
-            Entry::Occupied(kept) => kept.into_mut(),
-            // SAFETY: any bytes are valid floats; it is written as a whole before it is read.
-            Entry::Vacant(place) => place.insert(unsafe { context.alloc_pinned(data.len()) }?),
+        let mut kept = self.pinned.borrow_mut();
+        let staging = match kept.entry(data.len()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => place.insert(Staging::new(&self.stream, data.len())?),
         };
-        // Waits until the device has read what was uploaded before.
-        pinned.as_mut_slice()?.copy_from_slice(data);
-        Ok(self.stream.clone_htod(pinned)?)
+        // The device must have read what was uploaded before. (With one stream, cudarc does not record
+        // its own event.)
+        staging.read.synchronize()?;
+        staging.memory.as_mut_slice()?.copy_from_slice(data);
+        let buffer = self.stream.clone_htod(&staging.memory)?;
+        staging.read.record(&self.stream)?;
+        Ok(buffer)
     }
 
     fn download(&self, buffer: &Self::Buffer) -> Result<Vec<f32>> {

@@ -131,6 +131,13 @@ impl Borrowed {
         self.0.lock().iter().any(|open| open.address == address)
     }
 
+    /// The allocation of another process that an address belongs to: its first byte here, its length.
+    pub fn allocation_at(&self, address: CUdeviceptr) -> Option<(CUdeviceptr, u64)> {
+        let opened = self.0.lock();
+        let is_in = |open: &&Open| (open.address..open.address + open.shared.bytes).contains(&address);
+        opened.iter().find(is_in).map(|open| (open.address, open.shared.bytes))
+    }
+
     /// Closes memory; it is unmapped when it was closed as often as it was opened.
     pub fn close(&self, address: CUdeviceptr) -> Answer {
         let mut opened = self.0.lock();

@@ -753,19 +753,17 @@ impl Books {
     fn end_leaving(&mut self, gone: &[Placed], kept: &[Placed]) {
         for placed in gone {
             self.classes[placed.class.index()].arena.left(placed.slot, placed.units);
-            self.pieces.remove(&placed.piece);
         }
-        for placed in kept {
-            self.classes[placed.class.index()].arena.back(placed.slot, placed.units);
-        }
+        self.enter(kept);
     }
 
-    /// Takes all pieces that no place touches out of use.
+    /// Takes all pieces that no place touches out of use, and out of the list: as soon as the manager
+    /// is told, it may hand them out again, for other slots.
     fn start_leaving(&mut self) -> Vec<Placed> {
         let Self { classes, pieces, .. } = self;
         let mut leaves =
-            |piece: &&Placed| classes[piece.class.index()].arena.start_leaving(piece.slot, piece.units);
-        pieces.values().filter(|piece| leaves(piece)).copied().collect()
+            |piece: &Placed| classes[piece.class.index()].arena.start_leaving(piece.slot, piece.units);
+        pieces.extract_if(.., |_, placed| leaves(placed)).map(|(_, placed)| placed).collect()
     }
 }
 
@@ -809,5 +807,45 @@ fn explain(bytes: u64, class: Class, shortage: &Shortage) {
             SAID.say(Level::Warn, format_args!("no room for {bytes} bytes of {class} memory: {shortage}"));
         }
         shortage => info!("no room for {bytes} bytes of {class} memory: {shortage}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_ffi::units::SlotIndex;
+
+    const PIECE: Placed =
+        Placed { piece: PieceId(7), class: Class::Temporary, slot: SlotIndex(0), units: Units(1) };
+
+    /// With one piece that nobody uses.
+    fn tenant() -> Tenant {
+        let (unit_bytes, total_bytes) = (4096, 1 << 16);
+        let layout =
+            Layout { unit_bytes, piece_bytes: unit_bytes, total_bytes, range_bytes: 4 * total_bytes };
+        let tenant = Tenant::new(TenantId(1), 0, layout, 0);
+        tenant.books().enter(&[PIECE]);
+        tenant
+    }
+
+    #[test]
+    fn a_piece_that_is_handed_out_again_while_it_is_given_back_can_be_taken_away() {
+        let tenant = tenant();
+        let idle = tenant.books().start_leaving();
+        assert_eq!(idle, [PIECE]);
+        // The manager, told, answers a lease with it before this thread goes on.
+        let elsewhere = Placed { slot: SlotIndex(5), ..PIECE };
+        tenant.books().enter(&[elsewhere]);
+        tenant.books().end_leaving(&idle, &[]);
+        assert_eq!(tenant.books().pieces.get(&PIECE.piece), Some(&elsewhere), "whoever unmaps it finds it");
+    }
+
+    #[test]
+    fn a_piece_that_could_not_be_given_back_is_there_as_before() {
+        let tenant = tenant();
+        let idle = tenant.books().start_leaving();
+        tenant.books().end_leaving(&[], &idle);
+        assert_eq!(tenant.books().pieces.get(&PIECE.piece), Some(&PIECE));
+        assert_eq!(tenant.books().start_leaving(), [PIECE]);
     }
 }

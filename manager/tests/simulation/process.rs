@@ -550,10 +550,9 @@ impl Process {
                 self.go(around)
             }
             // These processes borrow nothing.
-            ToShim::Refused { .. }
-            | ToShim::AttachRefused { .. }
-            | ToShim::Lent { .. }
-            | ToShim::Heard => Ok(()),
+            ToShim::Refused { .. } | ToShim::AttachRefused { .. } | ToShim::Lent { .. } | ToShim::Heard => {
+                Ok(())
+            }
             ToShim::Room { step } => self.room(step, around),
             ToShim::Attached { step, tenant, .. } => self.attached(step, tenant, around),
             ToShim::Leased { step, pieces, more } => self.leased(step, &pieces, more, around),

@@ -66,13 +66,21 @@ pub fn address_range(
     bytes: Option<Out<'_, usize>>,
     address: CUdeviceptr,
 ) -> Answer {
-    let Some(tenant) = process.tenants.with_address(address) else { return real() };
-    let found = tenant.find(address).ok_or(Status(CUresult::CUDA_ERROR_NOT_FOUND))?;
+    let (start, length) = match process.tenants.with_address(address) {
+        Some(tenant) => {
+            let found = tenant.find(address).ok_or(Status(CUresult::CUDA_ERROR_NOT_FOUND))?;
+            (found.start, found.bytes)
+        }
+        None => match process.borrowed.allocation_at(address) {
+            Some(found) => found,
+            None => return real(),
+        },
+    };
     if let Some(base) = base {
-        base.set(found.start);
+        base.set(start);
     }
     if let Some(bytes) = bytes {
-        bytes.set(found.bytes as usize);
+        bytes.set(length as usize);
     }
     Ok(())
 }
@@ -85,7 +93,7 @@ pub fn pointer_attribute(
     attribute: PointerAttribute,
     address: CUdeviceptr,
 ) -> Answer {
-    let Some(it) = Ours::at(process, address) else { return real() };
+    let Some(it) = Ours::at(process, address) else { return of_others(process, real, address) };
     match it.answer(attribute) {
         Some(value) => {
             value.write(data);
@@ -101,6 +109,11 @@ pub fn pointer_attribute(
         }
         None => real(),
     }
+}
+
+/// The driver's answer, but for memory of ours that nobody has allocated: the driver would know a piece.
+fn of_others(process: &Process, real: Real<'_>, address: CUdeviceptr) -> Answer {
+    if process.tenants.with_address(address).is_some() { Err(Status::INVALID_VALUE) } else { real() }
 }
 
 /// `cuPointerGetAttributes`: the driver's answers, ours written over them.
@@ -247,8 +260,8 @@ const ANSWERS: &[(CUpointer_attribute, AnswerOf)] = {
         (CU_POINTER_ATTRIBUTE_BUFFER_ID, |it| Pointer(it.number())),
         (CU_POINTER_ATTRIBUTE_IS_MANAGED, |_| Number(0)),
         (CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, |it| Number(it.tenant.device as u32)),
-        // Until a handle of it can be had.
-        (CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, |_| Number(0)),
+        // As with the driver, memory of pools has no such handle.
+        (CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, |it| Number((it.pool() == 0).into())),
         (CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, |it| Pointer(it.found.start)),
         (CU_POINTER_ATTRIBUTE_RANGE_SIZE, |it| Pointer(it.found.bytes)),
         (CU_POINTER_ATTRIBUTE_MAPPED, |_| Number(1)),

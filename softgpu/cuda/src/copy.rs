@@ -46,12 +46,21 @@ struct End {
     /// Bytes from slice to slice.
     slice: usize,
     side: Side,
+    /// The device that touches it, where a copy between peers names it; else that of the stream.
+    device: Option<usize>,
 }
 
 impl Transfer {
     fn line(to: (usize, Side), from: (usize, Side), bytes: usize) -> Transfer {
-        let end = |(start, side)| End { start, pitch: bytes, slice: bytes, side };
+        let end = |(start, side)| End { start, pitch: bytes, slice: bytes, side, device: None };
         Transfer { from: end(from), to: end(to), width: bytes, height: 1, depth: 1, staged: None }
+    }
+
+    /// A copy between peers: each end is touched by the device of its own context.
+    fn between(mut self, to_in: CUcontext, from_in: CUcontext) -> Answer<Transfer> {
+        self.to.device = Some(context::named(to_in)?.device);
+        self.from.device = Some(context::named(from_in)?.device);
+        Ok(self)
     }
 
     /// As parameters of a node.
@@ -73,8 +82,9 @@ impl Transfer {
     /// Whether both ends may be touched, and the link that is crossed.
     fn check<'gpu>(&self, device: usize, gpu: &'gpu Gpu) -> Option<Option<&'gpu Link>> {
         let space = space::look();
-        let reads = self.staged.is_some() || space.allows(device, self.touch(&self.from, false));
-        if !reads || !space.allows(device, self.touch(&self.to, true)) {
+        let allows = |end: &End, write| space.allows(end.device.unwrap_or(device), self.touch(end, write));
+        let reads = self.staged.is_some() || allows(&self.from, false);
+        if !reads || !allows(&self.to, true) {
             return None;
         }
         let from_device = self.staged.is_none() && on_device(&space, &self.from);
@@ -233,9 +243,8 @@ pub fn any_async(to: u64, from: u64, bytes: usize, stream: CUstream) -> Answer {
 
 /// `cuMemcpyPeer`
 pub fn peer(to: u64, to_in: CUcontext, from: u64, from_in: CUcontext, bytes: usize) -> Answer {
-    context::named(to_in)?;
-    context::named(from_in)?;
-    within(to, from, bytes)
+    let transfer = Transfer::line(device(to), device(from), bytes).between(to_in, from_in)?;
+    transfer.start_and_wait(&stream::default()?)
 }
 
 /// `cuMemcpyPeerAsync`
@@ -247,9 +256,9 @@ pub fn peer_async(
     bytes: usize,
     stream: CUstream,
 ) -> Answer {
-    context::named(to_in)?;
-    context::named(from_in)?;
-    within_async(to, from, bytes, stream)
+    let transfer = Transfer::line(device(to), device(from), bytes).between(to_in, from_in)?;
+    let stream = stream::resolve(stream)?;
+    if bytes == 0 { Ok(()) } else { transfer.start(&stream) }
 }
 
 /// One end in `CUDA_MEMCPY2D`, its enum a number.
@@ -333,7 +342,7 @@ fn part(array: &Array, [x, y, z]: [usize; 3], [width, height, depth]: [usize; 3]
         return Err(INVALID);
     }
     let start = array.start + z * slice + y * pitch + x;
-    Ok(End { start, pitch, slice, side: Side::Device })
+    Ok(End { start, pitch, slice, side: Side::Device, device: None })
 }
 
 impl RawEnd2d {
@@ -346,7 +355,7 @@ impl RawEnd2d {
         if pitch < self.x + width {
             return Err(INVALID);
         }
-        Ok(End { start: start + self.y * pitch + self.x, pitch, slice: 0, side })
+        Ok(End { start: start + self.y * pitch + self.x, pitch, slice: 0, side, device: None })
     }
 }
 
@@ -420,9 +429,8 @@ impl Mirror for RawPeer {
 
 impl RawPeer {
     fn transfer(&self) -> Answer<Transfer> {
-        context::named(self.0.from.reserved as CUcontext)?;
-        context::named(self.0.to.reserved as CUcontext)?;
-        self.0.transfer()
+        let (to_in, from_in) = (self.0.to.reserved as CUcontext, self.0.from.reserved as CUcontext);
+        self.0.transfer()?.between(to_in, from_in)
     }
 }
 
@@ -464,7 +472,7 @@ impl Operand {
         let [row, rows, _] = self.rest;
         let pitch = if row == 0 { extent[0] } else { row * element };
         let slice = pitch * if rows == 0 { extent[1] } else { rows };
-        Ok(End { start: self.base, pitch, slice, side: Side::Anywhere })
+        Ok(End { start: self.base, pitch, slice, side: Side::Anywhere, device: None })
     }
 }
 
