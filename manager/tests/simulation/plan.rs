@@ -93,6 +93,8 @@ pub struct SessionPlan {
     pub mislabelled: u64,
     /// Percent of computations that take longer than any drain.
     pub hangs: u64,
+    /// From its first iteration on it has memory that cannot be moved.
+    pub unmovable: bool,
     /// It dies so long after it started, wherever it is.
     pub dies: Option<Micros>,
 }
@@ -270,7 +272,7 @@ impl JobPlan {
                 session.fit(gpus, config, ranks);
             }
             if plain {
-                (session.hangs, session.dies) = (0, None);
+                (session.hangs, session.unmovable, session.dies) = (0, false, None);
             }
             sessions.push(session);
         }
@@ -291,6 +293,12 @@ impl JobPlan {
         let mut job = Self { uid: random.units(0, 1), spec, arrives, released, sessions, lockstep };
         job.declare(random);
         job
+    }
+
+    /// Whether it may refuse to stop.
+    pub fn is_stubborn(&self) -> bool {
+        let stays = |session: &SessionPlan| session.hangs > 0 || session.unmovable;
+        self.spec.resident || self.sessions.iter().any(stays)
     }
 
     fn declare(&mut self, random: &mut Random) {
@@ -326,6 +334,7 @@ impl Default for SessionPlan {
             idles: 0,
             mislabelled: 0,
             hangs: 0,
+            unmovable: false,
             dies: None,
         }
     }
@@ -351,6 +360,7 @@ impl SessionPlan {
             idles: if random.chance(20) { random.between(5, 40) } else { 0 },
             mislabelled: if random.chance(20) { random.between(5, 40) } else { 0 },
             hangs: if random.chance(6) { random.between(5, 60) } else { 0 },
+            unmovable: random.chance(4),
             dies: random.chance(12).then(|| random.between(0, 60_000)),
         };
         session.fit(gpus, config, ranks);

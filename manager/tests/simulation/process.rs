@@ -126,6 +126,7 @@ pub struct Process {
     iterations_left: u32,
     started: bool,
     said_waiting: bool,
+    said_unmovable: bool,
     watched: bool,
     busy_until: Micros,
     generation: u64,
@@ -151,6 +152,7 @@ impl Process {
             iterations_left: plan.iterations,
             started: false,
             said_waiting: false,
+            said_unmovable: false,
             watched: false,
             busy_until: 0,
             generation: 0,
@@ -244,6 +246,10 @@ impl Process {
                 }
             }
             Operation::Compute(time) => {
+                if self.plan.unmovable && !std::mem::replace(&mut self.said_unmovable, true) {
+                    let reason = "the plan says so".into();
+                    around.says.push((0, Event::Unsliceable { session: self.id, reason }));
+                }
                 self.doing = Doing::Computing;
                 self.busy_until = around.now + time;
                 self.go_on_after(time, around);

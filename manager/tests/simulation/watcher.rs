@@ -4,7 +4,7 @@ use super::plan::Plan;
 use std::collections::{BTreeMap, BTreeSet};
 use tidegate_ffi::units::{GpuUuid, JobId, SessionId};
 use tidegate_ffi::wire::message::{ToMover, ToShim};
-use tidegate_manager::scheduler::{Effect, Event, Scheduler};
+use tidegate_manager::scheduler::{Effect, Event, Job, Scheduler};
 
 /// What a process's gate is, by the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,8 +91,9 @@ impl Watcher {
                 if !shared {
                     return Err(format!("{job} is closed though it is alone on its GPUs (I9)"));
                 }
-                if scheduler.jobs().get(&job).is_some_and(|job| job.spec.resident) {
-                    return Err(format!("{job} is resident and is closed"));
+                let stays = |job: &Job| job.spec.resident || !job.unmovable.is_empty();
+                if scheduler.jobs().get(&job).is_some_and(stays) {
+                    return Err(format!("{job} is never to be closed, and is"));
                 }
             }
             ToShim::Open => self.set(session, Grant::Open),

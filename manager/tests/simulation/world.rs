@@ -480,9 +480,7 @@ impl World {
     fn check_refusal(&self, session: SessionId, step: Step) -> Result<(), String> {
         let Some(process) = self.processes.get(&session) else { return Ok(()) };
         let plan = &self.plan.jobs[process.job];
-        let stubborn =
-            |job: &JobPlan| job.spec.resident || job.sessions.iter().any(|session| session.hangs > 0);
-        let excused = plan.spec.memory.is_some() || stubborn(plan) || !self.plan.faults.is_none();
+        let excused = plan.spec.memory.is_some() || plan.is_stubborn() || !self.plan.faults.is_none();
         let Some((gpu, asked)) = process.asked(step).filter(|_| !excused) else { return Ok(()) };
         let peers = self.processes.values().filter(|peer| peer.job == process.job);
         let tenants = || peers.clone().flat_map(|peer| &peer.tenants).filter(|tenant| tenant.gpu == gpu);
@@ -505,9 +503,7 @@ impl World {
     /// Who is let in has room for its context, unless somebody cannot be moved.
     fn check_homeless(&self, process: &Process) -> Result<(), String> {
         let plan = &self.plan;
-        let stubborn =
-            |job: &JobPlan| job.spec.resident || job.sessions.iter().any(|session| session.hangs > 0);
-        let excused = plan.jobs.iter().any(stubborn) || !plan.faults.is_none();
+        let excused = plan.jobs.iter().any(JobPlan::is_stubborn) || !plan.faults.is_none();
         let gang = plan.jobs[process.job].sessions.len() > 1;
         if excused || gang {
             return Ok(());
