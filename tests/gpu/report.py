@@ -15,7 +15,9 @@ import sys
 from pathlib import Path
 
 LAST_LINES = 12
-SECTIONS = ["device", "conformance", "grounds", "demo"]
+SECTIONS = ["device", "conformance", "grounds", "demo", "shim"]
+# Sections of promises, and of whom they are asked.
+ASKED = {"conformance": "this driver", "shim": "a job under a manager on this driver"}
 FIELDS = {"ground", "part", "asked", "answer", "unit", "detail"}
 # A run that ended so found out what it was to find out.
 GOOD = "ended"
@@ -83,7 +85,7 @@ def read_run(runs, line):
         "limit_seconds": int(limit),
         "last_lines": last_lines(complaints(runs, name), out, err),
     }
-    if section == "conformance" and run["result"] == GOOD and "1 passed" not in out:
+    if section in ASKED and run["result"] == GOOD and "1 passed" not in out:
         run["result"] = "failed: it ran no promise"
     if section in ("device", "grounds"):
         run["answers"], bad = answers(out)
@@ -208,17 +210,23 @@ def grounds(report):
     return ["## Grounds", "", *rows] if rows else []
 
 
-def conformance(report):
+def promises(report, section):
     rows = [
         [run["name"], "kept" if run["result"] == GOOD else run["result"], f"{run['seconds']} s"]
         for run in report["runs"]
-        if run["section"] == "conformance"
+        if run["section"] == section
     ]
     if not rows:
         return []
-    lines = ["## Conformance: what the software GPU promises, asked of this driver", ""]
-    lines += table(["promise", "result", "took"], rows)
-    lines += ["Not asked, for they are promises of the software GPU alone:", ""]
+    lines = [f"## {section.capitalize()}: what the software GPU promises, asked of {ASKED[section]}", ""]
+    return lines + table(["promise", "result", "took"], rows)
+
+
+def conformance(report):
+    lines = [line for section in ASKED for line in promises(report, section)]
+    if not lines:
+        return []
+    lines += ["Not asked:", ""]
     return lines + table(["promise", "why"], [[skip["name"], skip["reason"]] for skip in report["skipped"]])
 
 

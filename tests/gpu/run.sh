@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Runs the GPU kit on a machine with an NVIDIA GPU; no Rust, no network, no root needed.
 #
-#   run.sh [--software] [conformance] [grounds] [demo]        default: all three
+#   run.sh [--software] [conformance] [grounds] [demo] [shim]        default: the first three
 #
 #   --software   on a software GPU: to see that the kit itself works; says nothing about hardware
 #
 # Everything is written under $OUT (default: ./out): report.md to read, report.json with everything,
 # and the output of each run in runs/. Each run has its own time-out and each section its own budget,
-# together at most 9 minutes. The exit status is 0 if the kit could run, whatever it found.
+# the first three together at most 9 minutes. The exit status is 0 if the kit could run, whatever it found.
 #
 # KIT_PATIENCE  multiplies all of these times, for a slow machine (default: 1)
 # KIT_BIN       the folder of the binaries, if not bin/ beside this file
@@ -43,14 +43,14 @@ sections=()
 for argument in "$@"; do
     case $argument in
     --software) software=yes ;;
-    conformance | grounds | demo) sections+=("$argument") ;;
+    conformance | grounds | demo | shim) sections+=("$argument") ;;
     *) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" && exit 2 ;;
     esac
 done
 [ ${#sections[@]} -gt 0 ] || sections=(conformance grounds demo)
 
 # Seconds that each section may take, all its runs together.
-declare -A budget=([device]=20 [conformance]=150 [grounds]=270 [demo]=110)
+declare -A budget=([device]=20 [conformance]=150 [grounds]=270 [demo]=110 [shim]=400)
 
 say() { printf '%s  %s\n' "$(date +%T)" "$*"; }
 
@@ -150,20 +150,44 @@ describe_machine() {
 # ---- Sections ----
 
 # Each promise in a run of its own: one that crashes or hangs leaves the others their turn.
-conformance() {
-    local name image=$kit/kernels.ptx
+# promises SECTION LIST...: all but those of the lists, in files of "promise | reason".
+promises() {
+    local section=$1 name image=$kit/kernels.ptx
+    shift
     [ -x "$bin/conformance" ] || { say "the kit has no bin/conformance" && return; }
     export TIDEGATE_CONFORMANCE_DRIVER=$scratch/driver
     [ -z "$software" ] || image=$bin/libconformance_kernels.so
     export SOFTGPU_KERNELS_IMAGE=$image
-    grep -v '^#' "$kit/software_only.txt" >"$OUT/runs/skipped.txt"
+    cat "$@" | grep -v '^#' | sort -u >"$OUT/runs/skipped.txt"
     cut -d' ' -f1 "$OUT/runs/skipped.txt" >"$scratch/skipped"
     "$bin/conformance" --list 2>/dev/null | sed -n 's/: test$//p' | grep -v '^support::' |
         grep -vxFf "$scratch/skipped" >"$scratch/promises"
     while read -r name; do
-        run conformance "$name" 20 "$bin/conformance" --exact "$name" --test-threads=1
+        run "$section" "$name" 20 "$bin/conformance" --exact "$name" --test-threads=1
     done <"$scratch/promises"
     unset TIDEGATE_CONFORMANCE_DRIVER SOFTGPU_KERNELS_IMAGE
+}
+
+conformance() { promises conformance "$kit/software_only.txt"; }
+
+# The same promises, asked of a job under a manager.
+shim() {
+    local options=() ready=$scratch/ready
+    export TIDEGATE_SOCKET=$scratch/shim/socket
+    mkdir -p "$scratch/shim"
+    printf '#!/bin/sh\nshift\nexec "%s" run -- "$@"\n' "$bin/tidegate" >"$scratch/launcher"
+    chmod +x "$scratch/launcher"
+    [ -z "$software" ] || options=(--software-gpu 1x64MiB --unit 256KiB)
+    mkfifo "$ready"
+    "$bin/tidegate" manager --socket "$TIDEGATE_SOCKET" "${options[@]}" >"$ready" 2>"$OUT/runs/shim.manager.err" &
+    if read -r _ <"$ready"; then
+        export TIDEGATE_CONFORMANCE_LAUNCHER=$scratch/launcher
+        promises shim "$kit/software_only.txt" "$kit/under_a_manager.txt"
+    else
+        say "no manager could be started: $(cat "$OUT/runs/shim.manager.err")"
+    fi
+    kill %% 2>/dev/null
+    unset TIDEGATE_SOCKET TIDEGATE_CONFORMANCE_LAUNCHER
 }
 
 declare -A ground_limit=([0_killed]=45 [0_stolen_time]=40 [1_shared_piece]=50 [3_map_cost]=65 [8_swap_bandwidth]=40)

@@ -139,3 +139,45 @@ fn what_a_dead_process_held_is_free() {
     let b = job_with(&mut desk, "b", 10, 90);
     assert_eq!(desk.units(b, T), 90);
 }
+
+fn borrow(desk: &mut Desk, session: SessionId, of: SessionId, units: u32) -> ToShim {
+    let (step, tenant) = (Step(7000), desk.tenant(of));
+    desk.tell(Event::Borrow { session, step, tenant, class: T, first: SlotIndex(0), units: Units(units) });
+    let told = |effect: &Effect| match effect {
+        Effect::Shim(to, message) if *to == session => Some(message.clone()),
+        _ => None,
+    };
+    desk.log.iter().rev().find_map(told).unwrap()
+}
+
+#[test]
+fn what_is_held_is_lent_within_its_job_and_to_nobody_else() {
+    let mut desk = Desk::new(|_| {});
+    let (job, owner) = desk.start(spec("shared"));
+    desk.attach(owner, GPU);
+    desk.lease(owner, T, 0, 8);
+    let sibling = desk.join(job);
+    let stranger = with_temporary(&mut desk, "stranger", 4);
+    let pieces = desk.pieces(owner, T);
+    let is_refused = |answer| matches!(answer, ToShim::LeaseRefused { .. });
+    assert!(is_refused(borrow(&mut desk, sibling, owner, 8)), "it is not held yet");
+    hold(&mut desk, owner, &pieces);
+    let lent = borrow(&mut desk, sibling, owner, 8);
+    assert_eq!(lent, ToShim::Lent { step: Step(7000), pieces: pieces.clone() });
+    assert!(is_refused(borrow(&mut desk, sibling, owner, 9)), "there is no ninth");
+    assert!(is_refused(borrow(&mut desk, stranger, owner, 8)), "of another job");
+}
+
+#[test]
+fn what_was_held_is_nobodys_when_its_owner_is_dead() {
+    let mut desk = Desk::new(|_| {});
+    let owner = with_temporary(&mut desk, "owner", 40);
+    let other = with_temporary(&mut desk, "other", 4);
+    let pieces = desk.pieces(owner, T);
+    hold(&mut desk, owner, &pieces[..1]);
+    desk.end(owner);
+    let spares = &desk.scheduler.gpus()[&GPU].spares;
+    assert!(!spares.contains_key(&pieces[0].piece), "a borrower may still have it");
+    assert!(pieces[1..].iter().all(|placed| spares.contains_key(&placed.piece)));
+    desk.end(other);
+}
