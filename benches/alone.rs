@@ -1,5 +1,5 @@
 //! What Tidegate costs a job that is alone on its GPU, and a program that never uses CUDA.
-//! `cargo bench --bench alone`
+//! `cargo bench --bench alone`, or one part of it: `-- trainings`, `-- starts`, `-- allocations`
 //!
 //! Times are compared within one run only, in pairs that alternate who goes first; pairs of the
 //! same against itself tell how much of a difference is noise.
@@ -23,11 +23,49 @@ const PAIRS: usize = 9;
 const TRAINING: [&str; 6] = ["--hidden", "512", "--batch", "480", "--steps", "40"];
 const STARTS: usize = 100;
 
+/// Allocations that are timed, and how often in one program.
+const ALLOCATIONS: [(&str, u64, usize); 3] =
+    [("512 B", 512, 2000), ("2 MiB", 2 << 20, 1000), ("64 MiB", 64 << 20, 300)];
+
 fn main() {
-    println!("a training alone on a software GPU: {}", TRAINING.join(" "));
-    trainings();
-    println!("\n/bin/true, {STARTS} pairs of starts");
-    starts();
+    let parts: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    let wanted = |part: &str| parts.is_empty() || parts.iter().any(|word| word == part);
+    if wanted("trainings") {
+        println!("a training alone on a software GPU: {}", TRAINING.join(" "));
+        trainings();
+    }
+    if wanted("starts") {
+        println!("\n/bin/true, {STARTS} pairs of starts");
+        starts();
+    }
+    if wanted("allocations") {
+        println!("\ncuMemAlloc and cuMemFree, medians of {PAIRS} pairs of programs");
+        allocations();
+    }
+}
+
+/// What an allocation and its free take.
+fn allocations() {
+    let manager = Manager::start("1x256MiB", &[]);
+    let (node, program) = (Node::of(&manager), artifacts::example("allocs").unwrap());
+    println!("bytes   without ns     with ns  with/without                          without/without");
+    for (name, bytes, times) in ALLOCATIONS {
+        let measure = |mut command: Command| {
+            let output = command.args([bytes.to_string(), times.to_string()]).output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8(output.stdout).unwrap().trim().parse::<f64>().unwrap()
+        };
+        let bare = || measure(node.run(&program));
+        let shared = || measure(manager.run(&["--name", name], &program));
+        let pairs: Vec<_> = (1..=PAIRS)
+            .map(|pair| (alternating(pair, shared, bare), alternating(pair, bare, bare)))
+            .collect();
+        let with = Spread::of(pairs.iter().map(|((with, _), _)| *with)).median;
+        let without = Spread::of(pairs.iter().map(|((_, without), _)| *without)).median;
+        let ratio = Spread::of(pairs.iter().map(|((with, without), _)| with / without)).line("");
+        let noise = Spread::of(pairs.iter().map(|(_, (one, other))| one / other)).line("");
+        println!("{name:>6}  {without:>10.0}  {with:>10.0}  {ratio}  {noise}");
+    }
 }
 
 fn trainings() {

@@ -11,6 +11,7 @@ use crate::mapping::import;
 use crate::process::Process;
 use crate::status::{Answer, Status};
 use parking_lot::Mutex;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use tidegate_ffi::cuda::DriverError;
 use tidegate_ffi::cuda::sys::*;
@@ -131,11 +132,11 @@ impl Borrowed {
         self.0.lock().iter().any(|open| open.address == address)
     }
 
-    /// The allocation of another process that an address belongs to: its first byte here, its length.
-    pub fn allocation_at(&self, address: CUdeviceptr) -> Option<(CUdeviceptr, u64)> {
+    /// Where the allocation of another process lies here that an address belongs to.
+    pub fn allocation_at(&self, address: CUdeviceptr) -> Option<Range<CUdeviceptr>> {
         let opened = self.0.lock();
-        let is_in = |open: &&Open| (open.address..open.address + open.shared.bytes).contains(&address);
-        opened.iter().find(is_in).map(|open| (open.address, open.shared.bytes))
+        let mut extents = opened.iter().map(|open| open.address..open.address + open.shared.bytes);
+        extents.find(|extent| extent.contains(&address))
     }
 
     /// Closes memory; it is unmapped when it was closed as often as it was opened.

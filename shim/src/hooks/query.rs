@@ -2,10 +2,12 @@
 
 use super::abi::{Out, Real, slice};
 use crate::driver;
+use crate::gate::GATE;
 use crate::process::Process;
 use crate::status::{Answer, Status};
 use crate::tenant::{Found, Tenant};
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
+use std::ops::Range;
 use tidegate_ffi::cuda::sys::*;
 
 /// What a job is told that its GPU cannot do, because Tidegate refuses it: programs then take
@@ -66,23 +68,38 @@ pub fn address_range(
     bytes: Option<Out<'_, usize>>,
     address: CUdeviceptr,
 ) -> Answer {
-    let (start, length) = match process.tenants.with_address(address) {
+    let found = match process.tenants.with_address(address) {
         Some(tenant) => {
             let found = tenant.find(address).ok_or(Status(CUresult::CUDA_ERROR_NOT_FOUND))?;
-            (found.start, found.bytes)
+            found.start..found.start + found.bytes
         }
-        None => match process.borrowed.allocation_at(address) {
-            Some(found) => found,
+        None => match own_mapping(process, address).or_else(|| process.borrowed.allocation_at(address)) {
+            Some(mapping) => mapping,
             None => return real(),
         },
     };
     if let Some(base) = base {
-        base.set(start);
+        base.set(found.start);
     }
     if let Some(bytes) = bytes {
-        bytes.set(length as usize);
+        bytes.set((found.end - found.start) as usize);
     }
     Ok(())
+}
+
+/// The addresses of the mapping, made by the program itself, that an address lies in: the driver knows
+/// only of the pieces behind it, if they are there.
+fn own_mapping(process: &Process, address: CUdeviceptr) -> Option<Range<CUdeviceptr>> {
+    let handles = process.loose.handles.lock();
+    let mapping = handles.mappings_in(address..address.checked_add(1)?).pop()?;
+    let bytes = handles.extent(mapping.number)?.bytes;
+    Some(mapping.address..mapping.address + bytes)
+}
+
+/// Asks the driver; about memory that the program has mapped itself when it is there.
+fn ask_where_it_is(process: &Process, address: CUdeviceptr, real: Real<'_>) -> Answer {
+    let _pass = own_mapping(process, address).map(|_| GATE.pass()).transpose()?;
+    real()
 }
 
 /// `cuPointerGetAttribute`.
@@ -113,7 +130,10 @@ pub fn pointer_attribute(
 
 /// The driver's answer, but for memory of ours that nobody has allocated: the driver would know a piece.
 fn of_others(process: &Process, real: Real<'_>, address: CUdeviceptr) -> Answer {
-    if process.tenants.with_address(address).is_some() { Err(Status::INVALID_VALUE) } else { real() }
+    if process.tenants.with_address(address).is_some() {
+        return Err(Status::INVALID_VALUE);
+    }
+    ask_where_it_is(process, address, real)
 }
 
 /// `cuPointerGetAttributes`: the driver's answers, ours written over them.
@@ -125,7 +145,7 @@ pub fn pointer_attributes(
     data: *mut *mut c_void,
     address: CUdeviceptr,
 ) -> Answer {
-    real()?;
+    ask_where_it_is(process, address, real)?;
     let Some(it) = Ours::at(process, address) else { return Ok(()) };
     // SAFETY: the program passes `count` attributes, by the driver's manual.
     let attributes = unsafe { slice(attributes, count as usize) }?;
@@ -165,7 +185,7 @@ pub fn access(
     location: *const CUmemLocation,
     address: CUdeviceptr,
 ) -> Answer {
-    let Some(it) = Ours::at(process, address) else { return real() };
+    let Some(it) = Ours::at(process, address) else { return ask_where_it_is(process, address, real) };
     // SAFETY: the program passes a location, by the driver's manual.
     let [location] = (unsafe { slice(location.cast::<Location>(), 1) })? else { return real() };
     if location.kind != CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as c_uint {
