@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! random KERNELS SEED STEPS [managed]    a sequence of valid calls that depends on the seed only
-//! random KERNELS family NAME             one kind of call, again and again
+//! random KERNELS family NAME ROUNDS      one kind of call, again and again
 //! ```
 //! What it reads back, and every code it gets, it tells in lines that are the same on each run;
 //! `LOUD=1` before it names each step on stderr. It panics when a byte is not what it must be.
 
 mod calls;
 mod dice;
+mod families;
 mod graphs;
 mod player;
 mod work;
@@ -25,9 +26,10 @@ fn main() {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     ok!(cuInit(0));
     match words[..] {
+        [kernels, "family", name, rounds] => families::play(kernels, name, rounds.parse().unwrap()),
         [kernels, seed, steps] => play(kernels, seed, steps, false),
         [kernels, seed, steps, "managed"] => play(kernels, seed, steps, true),
-        _ => panic!("KERNELS SEED STEPS [managed], or KERNELS family NAME"),
+        _ => panic!("KERNELS SEED STEPS [managed], or KERNELS family NAME ROUNDS"),
     }
 }
 
