@@ -157,6 +157,10 @@ impl Scheduler {
 
     fn must_wait_outside(&mut self, id: TenantId) -> bool {
         let (gpu, job) = (self.tenants[&id].gpu, self.tenants[&id].job);
+        if self.is_measuring(gpu) {
+            // Others' contexts may have come since it was measured last.
+            return true;
+        }
         let short = self.gpus[&gpu].ledger.short_of(self.expected_outside(gpu, false));
         if short == 0 {
             return false;

@@ -265,6 +265,9 @@ impl World {
             Happening::Starts(job, rank) => self.start(job, rank),
             Happening::Dies(session) => self.die(session),
             Happening::Hears(event) => self.hear(event),
+            // Its connection is at an end, and with it what was on the way; the descriptors that came along
+            // would be of memory that is retired.
+            Happening::Obeys(session, _) if self.expelled.contains(&session) => Ok(()),
             Happening::Obeys(session, message) => {
                 self.with_process(session, |process, around| process.obey(message, around))
             }
