@@ -1,6 +1,7 @@
 //! Held pieces: no switch and no shortage takes them.
 
 use super::*;
+use tidegate_ffi::units::SlotIndex;
 
 fn hold(desk: &mut Desk, session: SessionId, pieces: &[Placed]) {
     let (tenant, pieces) = (desk.tenant(session), pieces.iter().map(|placed| placed.piece).collect());
