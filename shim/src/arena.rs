@@ -33,6 +33,8 @@ enum Slot {
     Away,
     /// A piece that is being given back.
     Leaving,
+    /// Nothing: it keeps the slots on one side apart from those on the other.
+    Between,
 }
 
 /// Consecutive slots that a place needs pieces for.
@@ -98,17 +100,21 @@ impl Arena {
     }
 
     /// Finds room for `bytes` in slots of their own, behind which there is nothing: in pieces of their
-    /// own, then. `None`: the address range is full.
+    /// own, then. The slots before and behind stay empty, so that what lies there never touches other
+    /// memory, and never comes back in one piece with it. `None`: the address range is full.
     pub fn place_apart(&mut self, bytes: u64) -> Option<Place> {
         let bytes = bytes.max(1).checked_next_multiple_of(self.unit)?;
-        let is_empty = |start: u64| {
-            let end = start.checked_add(bytes)?;
-            let fits = end <= self.slots_in_range as u64 * self.unit && !self.is_used(start, end);
-            (fits && self.slots_over(start, end).all(|slot| self.slot(slot) == Slot::Unbacked))
-                .then_some(start)
+        let is_empty = |first: u64| {
+            let end = first.checked_add(bytes)?.checked_add(2 * self.unit)?;
+            let fits = end <= self.slots_in_range as u64 * self.unit && !self.is_used(first, end);
+            (fits && self.slots_over(first, end).all(|slot| self.slot(slot) == Slot::Unbacked))
+                .then_some(first)
         };
-        let start = self.unbacked_runs().find_map(is_empty)?;
+        let first = self.unbacked_runs().find_map(is_empty)?;
+        let start = first + self.unit;
         self.occupy(start, bytes);
+        self.set((first / self.unit) as u32, Slot::Between);
+        self.set(((start + bytes) / self.unit) as u32, Slot::Between);
         let claims = self.claim(start, start + bytes, Units(0));
         Some(Place { start, claims })
     }
@@ -130,6 +136,12 @@ impl Arena {
     pub fn is_whole(&self, start: u64) -> bool {
         let is_backed = |end: u64| self.slots_over(start, end).all(|slot| self.slot(slot) == Slot::Backed);
         self.used.get(&start).is_some_and(|&end| is_backed(end))
+    }
+
+    /// Gives a place that has slots of its own up, with its claims.
+    pub fn abandon_apart(&mut self, place: &Place) {
+        self.unclaim(place);
+        self.free_apart(place.start);
     }
 
     /// Gives a place up, with its claims.
@@ -195,8 +207,18 @@ impl Arena {
     /// Ends a place that has slots of its own: their pieces are going to be given back.
     pub fn free_apart(&mut self, start: u64) {
         let Some(end) = self.used.remove(&start) else { return };
+        self.unguard(start, end);
         let slots = self.slots_over(start, end);
         self.strip(SlotIndex(slots.start), Units(slots.end - slots.start), Slot::Leaving);
+    }
+
+    /// The slots before and behind a place that had some of its own need not stay empty.
+    pub fn unguard(&mut self, start: u64, end: u64) {
+        for slot in [start / self.unit - 1, end / self.unit].map(|slot| slot as u32) {
+            if self.slot(slot) == Slot::Between {
+                self.set(slot, Slot::Unbacked);
+            }
+        }
     }
 
     /// The piece behind these slots was given back.
@@ -258,7 +280,7 @@ impl Arena {
             match self.slot(slot) {
                 Slot::Unbacked => new += 1,
                 Slot::Backed => {}
-                Slot::Claimed | Slot::Away | Slot::Leaving => return None,
+                Slot::Claimed | Slot::Away | Slot::Leaving | Slot::Between => return None,
             }
         }
         Some(new)

@@ -333,15 +333,19 @@ impl Tenant {
             };
             let extent = Extent { device: self.device, class, start: place.start, bytes };
             let number = process.loose.handles.lock().add(extent, properties);
-            let leased = self.lease_all(process, class, &place);
-            let arrival = leased.inspect_err(|_| {
-                process.loose.handles.lock().remove(number);
-                self.books().classes[class.index()].arena.abandon(&place);
-            });
-            let arrival = arrival.map_err(|shortage| {
-                explain(bytes, class, &shortage);
-                shortage.status()
-            })?;
+            let arrival = match self.lease_all(process, class, &place) {
+                Ok(arrival) => arrival,
+                Err(shortage) => {
+                    process.loose.handles.lock().remove(number);
+                    self.books().classes[class.index()].arena.abandon_apart(&place);
+                    // What was freed in stream order is free at last when its work has ended.
+                    if self.wait_for_ordered() {
+                        continue;
+                    }
+                    explain(bytes, class, &shortage);
+                    return Err(shortage.status());
+                }
+            };
             if self.books().classes[class.index()].arena.settle(&place) {
                 self.publish_birth(process, class, place.start, bytes, owner);
                 drop(arrival);
@@ -349,6 +353,7 @@ impl Tenant {
             }
             // A closing came between, and took away what had come: once more.
             process.loose.handles.lock().remove(number);
+            self.books().classes[class.index()].arena.unguard(place.start, place.start + bytes);
         }
     }
 
@@ -362,6 +367,8 @@ impl Tenant {
 
     /// Gives back the pieces that were behind it, which are mapped nowhere.
     pub fn give_back_apart(&self, process: &Process, gone: Vec<Placed>) {
+        // As soon as the manager is told, it may hand them out again, for other slots.
+        self.books().pieces.retain(|piece, _| gone.iter().all(|placed| placed.piece != *piece));
         process.link.give_back(self.id, ids(&gone));
         self.books().end_leaving(&gone, &[]);
         self.publish_mapped(process);

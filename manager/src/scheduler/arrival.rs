@@ -269,15 +269,13 @@ impl Tenant {
     }
 }
 
-/// The runs of slots that ranges, in order, touch. No range lies in two pieces, and what only begins where
-/// another ends is a run of its own: a piece that comes back lies where one piece was, so memory that a
-/// program maps by its own handles never shares a piece with its neighbours.
+/// The runs of slots that ranges, in order, touch.
 fn runs<'a>(ranges: impl Iterator<Item = &'a SavedRange>, unit: u64) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for range in ranges {
         let (first, end) = range.slots(unit);
         match runs.last_mut() {
-            Some(run) if run.class == range.class && first < run.first + run.units => {
+            Some(run) if run.class == range.class && first <= run.first + run.units => {
                 run.units = run.units.max(end - run.first);
             }
             _ => runs.push(Run { class: range.class, first, units: end - first }),
