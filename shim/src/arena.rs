@@ -14,7 +14,7 @@
 #![forbid(unsafe_code)]
 
 use crate::extents::Extents;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tidegate_ffi::units::{SlotIndex, Units};
 
 /// Every place starts at, and is rounded up to, a multiple of this, as the driver's do.
@@ -66,6 +66,8 @@ pub struct Arena {
     slots: Vec<Slot>,
     /// Start to end, rounded up.
     used: BTreeMap<u64, u64>,
+    /// The starts of places that have slots of their own, empty ones around them.
+    apart: BTreeSet<u64>,
     free: Extents,
     backed: u32,
 }
@@ -79,6 +81,7 @@ impl Arena {
             slots_in_range: u32::try_from(range_bytes / unit).unwrap_or(u32::MAX),
             slots: Vec::new(),
             used: BTreeMap::new(),
+            apart: BTreeSet::new(),
             free: Extents::default(),
             backed: 0,
         }
@@ -113,6 +116,7 @@ impl Arena {
         let first = self.unbacked_runs().find_map(is_empty)?;
         let start = first + self.unit;
         self.occupy(start, bytes);
+        self.apart.insert(start);
         self.set((first / self.unit) as u32, Slot::Between);
         self.set(((start + bytes) / self.unit) as u32, Slot::Between);
         let claims = self.claim(start, start + bytes, Units(0));
@@ -138,12 +142,6 @@ impl Arena {
         self.used.get(&start).is_some_and(|&end| is_backed(end))
     }
 
-    /// Gives a place that has slots of its own up, with its claims.
-    pub fn abandon_apart(&mut self, place: &Place) {
-        self.unclaim(place);
-        self.free_apart(place.start);
-    }
-
     /// Gives a place up, with its claims.
     pub fn abandon(&mut self, place: &Place) {
         self.unclaim(place);
@@ -153,6 +151,9 @@ impl Arena {
     /// Frees the place at `start`; what of it is backed can be used again at once.
     pub fn free(&mut self, start: u64) {
         let Some(end) = self.used.remove(&start) else { return };
+        if self.apart.remove(&start) {
+            self.unguard(start, end);
+        }
         for slot in self.slots_over(start, end) {
             if self.slot(slot) == Slot::Backed {
                 let (slot_start, slot_end) = self.bytes_of(slot);
@@ -206,19 +207,16 @@ impl Arena {
 
     /// Ends a place that has slots of its own: their pieces are going to be given back.
     pub fn free_apart(&mut self, start: u64) {
-        let Some(end) = self.used.remove(&start) else { return };
-        self.unguard(start, end);
+        let Some(&end) = self.used.get(&start) else { return };
+        self.free(start);
         let slots = self.slots_over(start, end);
         self.strip(SlotIndex(slots.start), Units(slots.end - slots.start), Slot::Leaving);
     }
 
     /// The slots before and behind a place that had some of its own need not stay empty.
-    pub fn unguard(&mut self, start: u64, end: u64) {
-        for slot in [start / self.unit - 1, end / self.unit].map(|slot| slot as u32) {
-            if self.slot(slot) == Slot::Between {
-                self.set(slot, Slot::Unbacked);
-            }
-        }
+    fn unguard(&mut self, start: u64, end: u64) {
+        self.set((start / self.unit) as u32 - 1, Slot::Unbacked);
+        self.set((end / self.unit) as u32, Slot::Unbacked);
     }
 
     /// The piece behind these slots was given back.

@@ -4,11 +4,11 @@
 //! switches, and is used while the job, and so its owner, may run.
 
 use crate::driver;
-use crate::handles::Access;
 use crate::link::Reply;
 use crate::log::info;
-use crate::mapping::import;
+use crate::mapping::{free, import, reserve};
 use crate::process::Process;
+use crate::raw::Access;
 use crate::status::{Answer, Status};
 use parking_lot::Mutex;
 use std::ops::Range;
@@ -178,9 +178,7 @@ impl Window {
         handles: Vec<OwnedFd>,
     ) -> Result<Self, DriverError> {
         let bytes = pieces.iter().map(|piece| u64::from(piece.units.0) * unit).sum();
-        let mut window = Self { start: 0, bytes, pieces: Vec::new() };
-        // SAFETY: the result goes to our own variable.
-        unsafe { driver::get().cuMemAddressReserve(&mut window.start, bytes as usize, 0, 0, 0) }?;
+        let mut window = Self { start: reserve(bytes)?, bytes, pieces: Vec::new() };
         for (piece, handle) in pieces.iter().zip(handles) {
             let imported = import(handle)?;
             let (at, length) = (window.end(), u64::from(piece.units.0) * unit);
@@ -188,12 +186,7 @@ impl Window {
             unsafe { driver::get().cuMemMap(at, length as usize, 0, imported.number(), 0) }?;
             window.pieces.push(length);
         }
-        let access = Access {
-            kind: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as i32,
-            id: device,
-            flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE as i32,
-        };
-        crate::loose::allow(window.start, bytes, &[access])?;
+        crate::loose::allow(window.start, bytes, &[Access::of_device(device)])?;
         Ok(window)
     }
 
@@ -212,11 +205,7 @@ impl Drop for Window {
             }
             at += length;
         }
-        if self.start != 0 {
-            // SAFETY: a range that we have reserved, of this size. A failure leaves addresses reserved,
-            // which harms nobody.
-            let _ = unsafe { driver::get().cuMemAddressFree(self.start, self.bytes as usize) };
-        }
+        free(self.start, self.bytes);
     }
 }
 

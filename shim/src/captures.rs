@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::thread::ThreadId;
 
 /// The handle of the calling thread's default stream (`CU_STREAM_PER_THREAD`).
-const PER_THREAD: usize = 2;
+pub const PER_THREAD: usize = 2;
 
 /// See the module.
 #[derive(Default)]

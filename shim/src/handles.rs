@@ -11,6 +11,7 @@
 //! has unmapped it everywhere.
 #![forbid(unsafe_code)]
 
+use crate::raw::{Access, Properties};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use tidegate_ffi::cuda::sys::{CUdevice, CUdeviceptr};
@@ -23,47 +24,11 @@ pub struct HandleNumber(pub u64);
 /// Numbers of ours begin here, far beyond the driver's.
 const FIRST_NUMBER: u64 = 0x7467_0000_0000_0000;
 
-/// Who may do what with a mapping: a `CUmemAccessDesc`, by numbers.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
-    /// The kind of place: a device, the host.
-    pub kind: i32,
-    /// Which one.
-    pub id: i32,
-    /// `CUmemAccess_flags`.
-    pub flags: i32,
-}
-
-/// A `CUmemAllocationProp`, by numbers.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Properties {
-    /// How it is allocated: `CUmemAllocationType`.
-    pub kind: i32,
-    /// How it can be exported: `CUmemAllocationHandleType`s.
-    pub exports: i32,
-    /// Where it lies: the kind of place.
-    pub place: i32,
-    /// Where it lies: which one.
-    pub id: i32,
-    /// Of another system.
-    pub security: usize,
-    /// Compression, RDMA, usage.
-    pub flags: [u8; 8],
-}
-
 /// A handle of the program's.
 #[derive(Debug)]
 pub struct Handle {
-    /// Its tenant's device.
-    pub device: CUdevice,
-    /// The range of its slots.
-    pub class: Class,
-    /// Its first byte there.
-    pub start: u64,
-    /// Its length, a multiple of the unit.
-    pub bytes: u64,
+    /// Where it lies.
+    pub extent: Extent,
     /// As it was asked for.
     pub properties: Properties,
     /// How often the program has to release it.
@@ -85,8 +50,8 @@ pub struct Granted {
 pub struct Mapping {
     /// Of which handle.
     pub number: HandleNumber,
-    /// Its first address.
-    pub address: CUdeviceptr,
+    /// Where.
+    pub addresses: Range<CUdeviceptr>,
     /// Who may use it, in the order in which the program said so.
     pub granted: Vec<Granted>,
 }
@@ -100,8 +65,15 @@ pub struct Extent {
     pub class: Class,
     /// The first byte there.
     pub start: u64,
-    /// The length.
+    /// The length, a multiple of the unit.
     pub bytes: u64,
+}
+
+impl Extent {
+    /// Whether a byte of a tenant's range lies in it.
+    pub fn has(&self, device: CUdevice, class: Class, at: u64) -> bool {
+        (self.device, self.class) == (device, class) && (self.start..self.start + self.bytes).contains(&at)
+    }
 }
 
 /// All handles of a process.
@@ -116,9 +88,8 @@ impl Handles {
     pub fn add(&mut self, extent: Extent, properties: Properties) -> HandleNumber {
         self.made += 1;
         let number = HandleNumber(FIRST_NUMBER + self.made);
-        let Extent { device, class, start, bytes } = extent;
-        let (references, mappings) = (1, BTreeMap::new());
-        self.handles.insert(number, Handle { device, class, start, bytes, properties, references, mappings });
+        let handle = Handle { extent, properties, references: 1, mappings: BTreeMap::new() };
+        self.handles.insert(number, handle);
         number
     }
 
@@ -129,18 +100,14 @@ impl Handles {
 
     /// Where a handle lies.
     pub fn extent(&self, number: HandleNumber) -> Option<Extent> {
-        let Handle { device, class, start, bytes, .. } = *self.handles.get(&number)?;
-        Some(Extent { device, class, start, bytes })
+        Some(self.handles.get(&number)?.extent)
     }
 
-    /// The handle that a byte of a tenant's range belongs to.
-    pub fn at(&self, device: CUdevice, class: Class, at: u64) -> Option<HandleNumber> {
-        let is_its = |handle: &Handle| {
-            handle.device == device
-                && handle.class == class
-                && (handle.start..handle.start + handle.bytes).contains(&at)
-        };
-        self.handles.iter().find(|(_, handle)| is_its(handle)).map(|(number, _)| *number)
+    /// The handle that a byte of a tenant's range belongs to: where it lies, and where it is mapped.
+    pub fn at(&self, device: CUdevice, class: Class, at: u64) -> Option<(Extent, Vec<Mapping>)> {
+        let (number, handle) =
+            self.handles.iter().find(|(_, handle)| handle.extent.has(device, class, at))?;
+        Some((handle.extent, handle.mappings(*number).collect()))
     }
 
     /// The program has got a handle once more, by an address where it is mapped.
@@ -167,7 +134,7 @@ impl Handles {
     /// The program has unmapped a handle. True: that was the end of it.
     pub fn unmap(&mut self, mapping: &Mapping) -> bool {
         let Some(handle) = self.handles.get_mut(&mapping.number) else { return false };
-        handle.mappings.remove(&mapping.address);
+        handle.mappings.remove(&mapping.addresses.start);
         handle.is_over()
     }
 
@@ -183,37 +150,20 @@ impl Handles {
 
     /// The mappings that touch some addresses, by address.
     pub fn mappings_in(&self, addresses: Range<CUdeviceptr>) -> Vec<Mapping> {
-        let mut found: Vec<Mapping> = Vec::new();
-        for (number, handle) in &self.handles {
-            let touches =
-                |start: CUdeviceptr| start < addresses.end && addresses.start < start + handle.bytes;
-            let touched = handle.mappings.iter().filter(|(start, _)| touches(**start));
-            found.extend(touched.map(|(&address, granted)| Mapping {
-                number: *number,
-                address,
-                granted: granted.clone(),
-            }));
-        }
-        found.sort_by_key(|mapping| mapping.address);
-        found
-    }
-
-    /// The mappings of a handle.
-    pub fn mappings_of(&self, number: HandleNumber) -> Vec<Mapping> {
-        let Some(handle) = self.handles.get(&number) else { return Vec::new() };
-        let mapping = |(&address, granted): (&CUdeviceptr, &Vec<Granted>)| Mapping {
-            number,
-            address,
-            granted: granted.clone(),
+        let touches = |mapping: &Mapping| {
+            mapping.addresses.start < addresses.end && addresses.start < mapping.addresses.end
         };
-        handle.mappings.iter().map(mapping).collect()
+        let all = self.handles.iter().flat_map(|(number, handle)| handle.mappings(*number));
+        let mut found: Vec<Mapping> = all.filter(touches).collect();
+        found.sort_by_key(|mapping| mapping.addresses.start);
+        found
     }
 
     /// The program has said who may use some addresses.
     pub fn grant(&mut self, addresses: Range<CUdeviceptr>, access: &[Access]) {
         for handle in self.handles.values_mut() {
             for (&start, granted) in &mut handle.mappings {
-                let part = addresses.start.max(start)..addresses.end.min(start + handle.bytes);
+                let part = addresses.start.max(start)..addresses.end.min(start + handle.extent.bytes);
                 if part.start < part.end {
                     granted.retain(|before| before.addresses != part);
                     granted.push(Granted { addresses: part, access: access.to_vec() });
@@ -224,6 +174,14 @@ impl Handles {
 }
 
 impl Handle {
+    fn mappings(&self, number: HandleNumber) -> impl Iterator<Item = Mapping> {
+        self.mappings.iter().map(move |(&start, granted)| Mapping {
+            number,
+            addresses: start..start + self.extent.bytes,
+            granted: granted.clone(),
+        })
+    }
+
     fn is_over(&self) -> bool {
         self.references == 0 && self.mappings.is_empty()
     }
@@ -232,9 +190,11 @@ impl Handle {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::raw::Location;
 
+    const DEVICE: Location = Location { kind: 1, id: 0 };
     const PROPERTIES: Properties =
-        Properties { kind: 1, exports: 0, place: 1, id: 0, security: 0, flags: [0; 8] };
+        Properties { kind: 1, exports: 0, location: DEVICE, security: 0, flags: [0; 8] };
 
     fn one() -> (Handles, HandleNumber) {
         let mut handles = Handles::default();
@@ -260,7 +220,7 @@ mod tests {
     #[test]
     fn a_byte_of_the_range_finds_its_handle() {
         let (handles, number) = one();
-        assert_eq!(handles.at(0, Class::Temporary, 8191), Some(number));
+        assert_eq!(handles.at(0, Class::Temporary, 8191).map(|(extent, _)| extent), handles.extent(number));
         assert_eq!(handles.at(0, Class::Temporary, 8192), None);
         assert_eq!(handles.at(0, Class::Persistent, 4096), None);
         assert_eq!(handles.at(1, Class::Temporary, 4096), None);
@@ -271,12 +231,12 @@ mod tests {
         let (mut handles, number) = one();
         handles.map(number, 0x10000);
         handles.map(number, 0x11000);
-        let all = [Access { kind: 1, id: 0, flags: 3 }];
-        let none = [Access { kind: 1, id: 0, flags: 0 }];
+        let all = [Access { location: DEVICE, flags: 3 }];
+        let none = [Access { location: DEVICE, flags: 0 }];
         handles.grant(0x10800..0x11800, &all);
         handles.grant(0x10800..0x11000, &none);
         let granted: Vec<_> = handles
-            .mappings_of(number)
+            .mappings_in(0x10000..0x12000)
             .into_iter()
             .flat_map(|mapping| mapping.granted)
             .map(|granted| (granted.addresses, granted.access[0].flags))

@@ -65,6 +65,7 @@ mod own;
 mod pools;
 mod proc_address;
 mod process;
+mod raw;
 mod reunion;
 mod settings;
 mod spare;

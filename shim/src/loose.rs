@@ -6,9 +6,9 @@
 //! the same time.
 
 use crate::driver;
-use crate::handles::{Access, Extent, Handles, Mapping};
+use crate::handles::{Extent, Handles, Mapping};
 use crate::mapping::{Imported, import};
-use crate::process::Process;
+use crate::raw::Access;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -54,26 +54,15 @@ impl Loose {
         let imported = import(fd)?;
         let start = u64::from(placed.slot.0) * unit;
         let bytes = start..start + u64::from(placed.units.0) * unit;
-        let (extent, mappings) = {
-            let handles = self.handles.lock();
-            let number = handles.at(device, placed.class, start);
-            let known =
-                number.and_then(|number| Some((handles.extent(number)?, handles.mappings_of(number))));
-            match known {
-                Some(known) => known,
-                // Released meanwhile: nobody wants it.
-                None => return Ok(()),
-            }
-        };
-        let part = Part {
-            handle: imported.number(),
-            offset: bytes.start - extent.start,
-            bytes: bytes.end - bytes.start,
-        };
+        // Released meanwhile: nobody wants it.
+        let known = self.handles.lock().at(device, placed.class, start);
+        let Some((extent, mappings)) = known else { return Ok(()) };
+        let resident = Resident { imported, device, placed, bytes };
+        let part = resident.part(extent);
         for (count, mapping) in mappings.iter().enumerate() {
             part.map(mapping).inspect_err(|_| part.unmap_all(&mappings[..count]))?;
         }
-        self.resident.lock().insert(placed.piece, Resident { imported, device, placed, bytes });
+        self.resident.lock().insert(placed.piece, resident);
         Ok(())
     }
 
@@ -81,15 +70,11 @@ impl Loose {
     pub fn leave(&self, piece: PieceId) -> Result<bool, DriverError> {
         let Some(resident) = self.resident.lock().remove(&piece) else { return Ok(false) };
         let (device, class, start) = (resident.device, resident.placed.class, resident.bytes.start);
-        let known = {
-            let handles = self.handles.lock();
-            let number = handles.at(device, class, start);
-            number.and_then(|number| Some((handles.extent(number)?, handles.mappings_of(number))))
-        };
+        let known = self.handles.lock().at(device, class, start);
         let Some((extent, mappings)) = known else { return Ok(true) };
         let part = resident.part(extent);
         for (count, mapping) in mappings.iter().enumerate() {
-            if let Err(error) = part.unmap(mapping.address) {
+            if let Err(error) = part.unmap(mapping.addresses.start) {
                 // Where it was, if that can be had again: the manager may ask once more.
                 part.map_all(&mappings[..count]);
                 self.resident.lock().insert(piece, resident);
@@ -145,8 +130,7 @@ const FD: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_T
 
 impl Resident {
     fn is_of(&self, extent: Extent) -> bool {
-        let range = extent.start..extent.start + extent.bytes;
-        self.device == extent.device && self.placed.class == extent.class && range.contains(&self.bytes.start)
+        extent.has(self.device, self.placed.class, self.bytes.start)
     }
 
     fn part(&self, extent: Extent) -> Part {
@@ -161,15 +145,16 @@ impl Resident {
 impl Part {
     /// Puts it into a mapping, with the access that the program gave.
     fn map(&self, mapping: &Mapping) -> Result<(), DriverError> {
-        self.map_plainly(mapping.address)?;
-        let here = mapping.address + self.offset..mapping.address + self.offset + self.bytes;
+        let address = mapping.addresses.start;
+        self.map_plainly(address)?;
+        let here = address + self.offset..address + self.offset + self.bytes;
         for granted in &mapping.granted {
             let start = here.start.max(granted.addresses.start);
             let end = here.end.min(granted.addresses.end);
             if start < end {
                 allow(start, end - start, &granted.access).inspect_err(|_| {
                     // The failure that is reported is the first.
-                    let _ = self.unmap(mapping.address);
+                    let _ = self.unmap(mapping.addresses.start);
                 })?;
             }
         }
@@ -198,7 +183,7 @@ impl Part {
     fn unmap_all(&self, mappings: &[Mapping]) {
         for mapping in mappings {
             // Part of undoing: the failure that is reported is the first.
-            let _ = self.unmap(mapping.address);
+            let _ = self.unmap(mapping.addresses.start);
         }
     }
 }
@@ -215,11 +200,4 @@ pub fn allow(start: CUdeviceptr, bytes: u64, access: &[Access]) -> Result<(), Dr
     let list = access.as_ptr().cast::<CUmemAccessDesc>();
     // SAFETY: as many descriptions as are said, in the driver's layout.
     unsafe { driver::get().cuMemSetAccess(start, bytes as usize, list, access.len()) }
-}
-
-/// Makes the pieces behind a handle of the program's, or a run of them, nobody's.
-pub fn give_back(process: &Process, device: CUdevice, gone: Vec<Placed>) {
-    if let Some(tenant) = process.tenants.on(device) {
-        tenant.give_back_apart(process, gone);
-    }
 }

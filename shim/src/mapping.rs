@@ -200,14 +200,16 @@ fn joined(mut windows: Vec<Window>) -> Vec<Window> {
     joined
 }
 
-fn reserve(bytes: u64) -> Result<CUdeviceptr, DriverError> {
+/// Reserves addresses.
+pub fn reserve(bytes: u64) -> Result<CUdeviceptr, DriverError> {
     let mut start = 0;
     // SAFETY: the result goes to our own variable.
     unsafe { driver::get().cuMemAddressReserve(&mut start, bytes as usize, 0, 0, 0) }?;
     Ok(start)
 }
 
-fn free(start: CUdeviceptr, bytes: u64) {
+/// Gives back what [`reserve`] has reserved, with nothing mapped in it.
+pub fn free(start: CUdeviceptr, bytes: u64) {
     // SAFETY: a range that we reserved, of that size, with nothing mapped in it. A failure
     // leaves addresses reserved, which harms nobody.
     let _ = unsafe { driver::get().cuMemAddressFree(start, bytes as usize) };

@@ -62,12 +62,10 @@ static MEMORY_V2: Function = Function::new(c"nvmlDeviceGetMemoryInfo_v2");
 pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo(device: *mut c_void, memory: *mut Memory) -> c_int {
     // SAFETY: the program's own arguments, and its promise.
     let answer = unsafe { MEMORY.ask(device, memory) };
-    if let (SUCCESS, Some(Own { total, used })) = (answer, own(device)) {
+    if let (SUCCESS, Some(own)) = (answer, own(device)) {
         // SAFETY: the library has just written there.
         let memory = unsafe { &mut *memory };
-        memory.total = memory.total.min(total);
-        memory.used = used.min(memory.total);
-        memory.free = memory.total - memory.used;
+        own.show(&mut memory.total, &mut memory.used, &mut memory.free);
     }
     answer
 }
@@ -80,12 +78,10 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo(device: *mut c_void, memory: *m
 pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: *mut c_void, memory: *mut MemoryV2) -> c_int {
     // SAFETY: the program's own arguments, and its promise.
     let answer = unsafe { MEMORY_V2.ask(device, memory) };
-    if let (SUCCESS, Some(Own { total, used })) = (answer, own(device)) {
+    if let (SUCCESS, Some(own)) = (answer, own(device)) {
         // SAFETY: the library has just written there.
         let memory = unsafe { &mut *memory };
-        memory.total = memory.total.min(total);
-        memory.used = used.min(memory.total);
-        memory.free = memory.total - memory.used;
+        own.show(&mut memory.total, &mut memory.used, &mut memory.free);
         // What the driver itself needs is nobody's quota.
         memory.reserved = 0;
     }
@@ -158,6 +154,15 @@ impl Function {
 struct Own {
     total: u64,
     used: u64,
+}
+
+impl Own {
+    /// Writes it over what the library says.
+    fn show(&self, total: &mut u64, used: &mut u64, free: &mut u64) {
+        *total = self.total.min(*total);
+        *used = self.used.min(*total);
+        *free = *total - *used;
+    }
 }
 
 /// `None`: it is not its, or cannot be known.

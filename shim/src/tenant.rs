@@ -12,13 +12,14 @@ use crate::arena::{ALIGNMENT, Arena, Claim, Place};
 use crate::borrowed::Shared;
 use crate::driver::{self, Context, Current, Mark, synchronize};
 use crate::gate::{Arrival, Failed, GATE};
-use crate::handles::{Extent, HandleNumber, Properties};
+use crate::handles::{Extent, HandleNumber};
 use crate::link::{Gone, Reply};
 use crate::liveness::{Allocation, Liveness, Moment};
 use crate::log::{Level, Once, info};
 use crate::mapping::Ranges;
 use crate::ordered::{Ordered, Waiting};
 use crate::process::Process;
+use crate::raw::Properties;
 use crate::status::Status;
 use once_cell::race::OnceBox;
 use parking_lot::{Mutex, MutexGuard};
@@ -337,7 +338,7 @@ impl Tenant {
                 Ok(arrival) => arrival,
                 Err(shortage) => {
                     process.loose.handles.lock().remove(number);
-                    self.books().classes[class.index()].arena.abandon_apart(&place);
+                    self.books().classes[class.index()].arena.abandon(&place);
                     // What was freed in stream order is free at last when its work has ended.
                     if self.wait_for_ordered() {
                         continue;
@@ -353,24 +354,25 @@ impl Tenant {
             }
             // A closing came between, and took away what had come: once more.
             process.loose.handles.lock().remove(number);
-            self.books().classes[class.index()].arena.unguard(place.start, place.start + bytes);
         }
     }
 
-    /// A handle of the program's is no more.
-    pub fn free_apart(&self, process: &Process, class: Class, start: u64) {
+    /// A handle of the program's is no more; the pieces behind it, which are mapped nowhere, go back.
+    pub fn free_apart(&self, process: &Process, extent: Extent, gone: &[Placed]) {
+        let Extent { class, start, .. } = extent;
         if let Some(dead) = self.bury(process, class, start) {
             self.let_go(process, class, start, dead);
         }
-        self.books().classes[class.index()].arena.free_apart(start);
-    }
-
-    /// Gives back the pieces that were behind it, which are mapped nowhere.
-    pub fn give_back_apart(&self, process: &Process, gone: Vec<Placed>) {
-        // As soon as the manager is told, it may hand them out again, for other slots.
-        self.books().pieces.retain(|piece, _| gone.iter().all(|placed| placed.piece != *piece));
-        process.link.give_back(self.id, ids(&gone));
-        self.books().end_leaving(&gone, &[]);
+        {
+            let mut books = self.books();
+            books.classes[class.index()].arena.free_apart(start);
+            // As soon as the manager is told, it may hand them out again, for other slots.
+            for placed in gone {
+                books.pieces.remove(&placed.piece);
+            }
+        }
+        process.link.give_back(self.id, ids(gone));
+        self.books().end_leaving(gone, &[]);
         self.publish_mapped(process);
     }
 

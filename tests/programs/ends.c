@@ -2,18 +2,11 @@
 #include "life.h"
 #include <dlfcn.h>
 
-static CUdeviceptr memory;
-
 /* What CUDA answers to a process that is ending; whatever it is, it is the driver's answer. */
 static void use_at_exit(void)
 {
     say("at exit: set %d, use %d", cuMemsetD8_v2(memory, 9, 4096), use(4, 64 << 10));
     say("free %d", cuMemFree_v2(memory));
-}
-
-static int begin_with_memory(void)
-{
-    return begin() || fill(&memory, 7, PART);
 }
 
 static int atexit_before(char **arguments)

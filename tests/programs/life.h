@@ -97,6 +97,22 @@ static int use(unsigned char byte, size_t bytes)
     return 0;
 }
 
+/* What a process has from the beginning, and finds as before whatever happens meanwhile. */
+static CUdeviceptr memory;
+
+static int begin_with_memory(void)
+{
+    return begin() || fill(&memory, 7, PART);
+}
+
+static int end_with_memory(void)
+{
+    if (is_filled(memory, 7, PART) || use(8, PART / 4))
+        return 1;
+    say("as before");
+    return 0;
+}
+
 /* The child's end, as the shell would say it. */
 static int status_of(pid_t child)
 {

@@ -8,21 +8,6 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-static CUdeviceptr memory;
-
-static int begin_with_memory(void)
-{
-    return begin() || fill(&memory, 7, PART);
-}
-
-static int end_with_memory(void)
-{
-    if (is_filled(memory, 7, PART) || use(8, PART / 4))
-        return 1;
-    say("as before");
-    return 0;
-}
-
 /* No descriptors but those that there are. */
 static int few_descriptors(char **arguments)
 {

@@ -4,22 +4,6 @@
 
 extern char **environ;
 
-/* The first image, and its memory, which a child must not disturb. */
-static CUdeviceptr memory;
-
-static int begin_with_memory(void)
-{
-    return begin() || fill(&memory, 7, PART);
-}
-
-static int end_with_memory(void)
-{
-    if (is_filled(memory, 7, PART) || use(8, PART / 4))
-        return 1;
-    say("as before");
-    return 0;
-}
-
 /* A program of its own. */
 static int alone(char **arguments)
 {

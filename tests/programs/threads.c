@@ -11,21 +11,6 @@ int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned gr
 int __cxa_thread_atexit_impl(void (*destroy)(void *), void *object, void *library);
 extern void *__dso_handle;
 
-static CUdeviceptr memory;
-
-static int begin_with_memory(void)
-{
-    return begin() || fill(&memory, 7, PART);
-}
-
-static int end_with_memory(void)
-{
-    if (is_filled(memory, 7, PART) || use(8, PART / 4))
-        return 1;
-    say("as before");
-    return 0;
-}
-
 /* Runs a thread to its end. */
 static void *run(void *(*body)(void *), void *argument)
 {

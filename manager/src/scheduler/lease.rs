@@ -411,8 +411,7 @@ impl Scheduler {
         if pieces.iter().any(|piece| out_of_reach.contains(piece)) {
             return self.expel(session, "it gave back memory that it cannot reach");
         }
-        // Others may be using held ones: nobody gets them.
-        let held: Vec<PieceId> = pieces.iter().copied().filter(|piece| tenant.held.contains(piece)).collect();
+        let held = tenant.held.clone();
         let taken: Vec<_> = pieces.iter().filter_map(|piece| tenant.lose(piece)).collect();
         let units: u32 = taken.iter().map(|placed| placed.units.0).sum();
         tenant.ahead = tenant.ahead.saturating_sub(units);
@@ -424,9 +423,8 @@ impl Scheduler {
         if taken.len() != pieces.len() {
             self.expel(session, "it gave back memory that it does not have");
         }
-        let own = taken.into_iter().map(|placed| placed.piece).filter(|piece| !held.contains(piece));
-        self.dispose(gpu, job, own.collect());
-        self.destroy(gpu, held);
+        let pieces = taken.into_iter().map(|placed| placed.piece);
+        self.dispose_of_shared(gpu, job, pieces.collect(), &held);
         self.note_need(id);
     }
 
@@ -590,6 +588,19 @@ impl Scheduler {
             Some(uid) if same_user => self.scrub(gpu, pieces, uid),
             _ => self.destroy(gpu, pieces),
         }
+    }
+
+    /// The same; nobody else gets those that were held: others may be using them.
+    pub(super) fn dispose_of_shared(
+        &mut self,
+        gpu: GpuUuid,
+        job: JobId,
+        pieces: Vec<PieceId>,
+        held: &BTreeSet<PieceId>,
+    ) {
+        let (held, own) = pieces.into_iter().partition(|piece| held.contains(piece));
+        self.dispose(gpu, job, own);
+        self.destroy(gpu, held);
     }
 
     fn scrub(&mut self, gpu: GpuUuid, pieces: Vec<PieceId>, uid: u32) {

@@ -414,14 +414,9 @@ impl Scheduler {
         if let Some(gpu) = self.gpus.get_mut(&tenant.gpu) {
             gpu.tenants.remove(&id);
         }
-        let pieces: Vec<PieceId> = tenant.pieces.into_keys().collect();
+        let pieces = tenant.pieces.into_keys().collect();
         match fate {
-            // Others may be using held ones: nobody gets them.
-            Fate::Dead => {
-                let (held, own) = pieces.into_iter().partition(|piece| tenant.held.contains(piece));
-                self.dispose(tenant.gpu, tenant.job, own);
-                self.destroy(tenant.gpu, held);
-            }
+            Fate::Dead => self.dispose_of_shared(tenant.gpu, tenant.job, pieces, &tenant.held),
             Fate::Expelled => self.retire(tenant.gpu, tenant.session, pieces),
         }
         self.effects.push(Effect::Mover(tenant.gpu, ToMover::Forget { tenant: id }));

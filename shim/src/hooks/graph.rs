@@ -8,6 +8,7 @@ use super::{memory, pool, room};
 use crate::driver;
 use crate::graphs::User;
 use crate::process::Process;
+use crate::raw::Location;
 use crate::status::{Answer, Status};
 use std::ffi::{c_char, c_ulonglong};
 use tidegate_ffi::cuda::sys::*;
@@ -179,7 +180,7 @@ fn add_node_for(
 struct Allocation {
     allocation: i32,
     handles: i32,
-    location: pool::Location,
+    location: Location,
     security: usize,
     most: usize,
     others: [u8; 56],

@@ -2,16 +2,15 @@
 
 use super::abi::{In, Out, Real};
 use super::memory::owner;
+use crate::captures::PER_THREAD;
 use crate::driver::{self, Context, Current, Relaxed};
 use crate::graphs::User;
 use crate::pools::PoolHandle;
 use crate::process::Process;
+use crate::raw::{Access, Location, READ_WRITE};
 use crate::status::{Answer, Status};
 use std::ffi::c_void;
 use tidegate_ffi::cuda::sys::*;
-
-/// The default stream of the calling thread.
-const PER_THREAD: CUstream = std::ptr::without_provenance_mut(2);
 
 /// `cuMemAllocAsync`.
 pub fn allocate(
@@ -69,7 +68,7 @@ pub fn allocate_from_pool_per_thread(
 }
 
 fn per_thread(stream: CUstream) -> CUstream {
-    if stream.is_null() { PER_THREAD } else { stream }
+    if stream.is_null() { std::ptr::without_provenance_mut(PER_THREAD) } else { stream }
 }
 
 /// Allocates for a stream, whose context is current; on the pool's device.
@@ -153,21 +152,6 @@ struct Properties {
     location: Location,
     security: usize,
     most: usize,
-}
-
-/// A `CUmemLocation`, by numbers.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct Location {
-    kind: i32,
-    id: i32,
-}
-
-impl Location {
-    /// The device, if it is one.
-    pub fn device(self) -> Option<CUdevice> {
-        (self.kind == CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as i32).then_some(self.id)
-    }
 }
 
 /// `cuMemPoolCreate`. Pools of host memory are the driver's own.
@@ -277,16 +261,6 @@ pub fn attribute(
     value.of_type::<u64>().set(number);
     Ok(())
 }
-
-/// What we read of `CUmemAccessDesc`, by numbers.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Access {
-    location: Location,
-    flags: i32,
-}
-
-const READ_WRITE: i32 = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE as i32;
 
 /// `cuMemPoolSetAccess`: a pool's own device has access for ever, others get it by enabling the peer.
 pub fn set_access(

@@ -1,9 +1,10 @@
 //! Questions about memory: answered for the logical allocation and the job's quota.
 
-use super::abi::{Out, Real, slice};
+use super::abi::{In, Out, Real, slice};
 use crate::driver;
 use crate::gate::GATE;
 use crate::process::Process;
+use crate::raw::Location;
 use crate::status::{Answer, Status};
 use crate::tenant::{Found, Tenant};
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
@@ -90,10 +91,7 @@ pub fn address_range(
 /// The addresses of the mapping, made by the program itself, that an address lies in: the driver knows
 /// only of the pieces behind it, if they are there.
 fn own_mapping(process: &Process, address: CUdeviceptr) -> Option<Range<CUdeviceptr>> {
-    let handles = process.loose.handles.lock();
-    let mapping = handles.mappings_in(address..address.checked_add(1)?).pop()?;
-    let bytes = handles.extent(mapping.number)?.bytes;
-    Some(mapping.address..mapping.address + bytes)
+    Some(process.loose.handles.lock().mapped_at(address)?.addresses)
 }
 
 /// Asks the driver; about memory that the program has mapped itself when it is there.
@@ -182,27 +180,14 @@ pub fn access(
     process: &'static Process,
     real: Real<'_>,
     flags: Out<'_, c_ulonglong>,
-    location: *const CUmemLocation,
+    location: In<'_, CUmemLocation>,
     address: CUdeviceptr,
 ) -> Answer {
     let Some(it) = Ours::at(process, address) else { return ask_where_it_is(process, address, real) };
-    // SAFETY: the program passes a location, by the driver's manual.
-    let [location] = (unsafe { slice(location.cast::<Location>(), 1) })? else { return real() };
-    if location.kind != CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as c_uint {
-        return real();
-    }
-    flags.set(rights(it.tenant, location.id).into());
+    let Some(device) = location.read::<Location>().device() else { return real() };
+    flags.set(rights(it.tenant, device).into());
     Ok(())
 }
-
-/// A `CUmemLocation`, of whatever kind.
-#[repr(C)]
-struct Location {
-    kind: c_uint,
-    id: c_int,
-}
-
-const _: () = assert!(size_of::<Location>() == size_of::<CUmemLocation>());
 
 const SYNC_MEMOPS: CUpointer_attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
 

@@ -5,17 +5,16 @@
 use super::abi::{In, Out, Real, slice};
 use crate::driver;
 use crate::gate::GATE;
-use crate::handles::{Access, Extent, HandleNumber, Mapping, Properties};
+use crate::handles::{Extent, HandleNumber, Mapping};
 use crate::log::{Once, info};
-use crate::loose;
 use crate::process::Process;
+use crate::raw::{Access, Properties};
 use crate::status::{Answer, Status};
 use std::ffi::{c_int, c_ulonglong, c_void};
 use std::ops::Range;
 use std::os::fd::IntoRawFd;
 use tidegate_ffi::cuda::sys::*;
 
-const DEVICE: i32 = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as i32;
 const PINNED: i32 = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED as i32;
 const FD: i32 = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.0 as i32;
 const NOT_SUPPORTED: Status = Status(CUresult::CUDA_ERROR_NOT_SUPPORTED);
@@ -30,9 +29,7 @@ pub fn create(
     flags: c_ulonglong,
 ) -> Answer {
     let properties: Properties = properties.read();
-    if properties.place != DEVICE {
-        return real();
-    }
+    let Some(device) = properties.location.device() else { return real() };
     if properties.kind != PINNED || flags != 0 || bytes == 0 {
         return Err(Status::INVALID_VALUE);
     }
@@ -40,7 +37,7 @@ pub fn create(
         // Fabric handles: others would reach memory that moves.
         return Err(NOT_SUPPORTED);
     }
-    let tenant = process.attach(properties.id)?;
+    let tenant = process.attach(device)?;
     if !(bytes as u64).is_multiple_of(tenant.layout.unit_bytes) {
         return Err(Status::INVALID_VALUE);
     }
@@ -60,9 +57,8 @@ pub fn granularity(
     let bytes = bytes.preset(0);
     real()?;
     let properties: Properties = properties.read();
-    if properties.place == DEVICE
-        && let Some(tenant) = process.tenants.on(properties.id)
-    {
+    let device = properties.location.device();
+    if let Some(tenant) = device.and_then(|device| process.tenants.on(device)) {
         bytes.set(bytes.get().max(tenant.layout.unit_bytes as usize));
     }
     Ok(())
@@ -94,9 +90,8 @@ fn end(process: &Process, number: HandleNumber) {
     let gone = process.loose.forget(extent);
     process.loose.handles.lock().remove(number);
     if let Some(tenant) = process.tenants.on(extent.device) {
-        tenant.free_apart(process, extent.class, extent.start);
+        tenant.free_apart(process, extent, &gone);
     }
-    loose::give_back(process, extent.device, gone);
 }
 
 /// `cuMemRetainAllocationHandle`. Memory that was not mapped by the program has no handle for it.
@@ -130,9 +125,6 @@ pub fn properties(
     Ok(())
 }
 
-const _: () = assert!(size_of::<Properties>() == size_of::<CUmemAllocationProp>());
-const _: () = assert!(size_of::<Access>() == size_of::<CUmemAccessDesc>());
-
 /// `cuMemMap`.
 pub fn map(
     process: &'static Process,
@@ -156,33 +148,23 @@ pub fn map(
 /// `cuMemUnmap`: whole mappings, ours and the driver's.
 pub fn unmap(process: &'static Process, real: Real<'_>, address: CUdeviceptr, bytes: usize) -> Answer {
     let range = address..address.checked_add(bytes as u64).ok_or(Status::INVALID_VALUE)?;
-    let mappings = ours_in(process, &range);
+    let mappings = process.loose.handles.lock().mappings_in(range.clone());
     if mappings.is_empty() {
         return real();
     }
-    if !mappings.iter().all(|(_, its)| range.start <= its.start && its.end <= range.end) {
+    let is_whole = |its: &Range<CUdeviceptr>| range.start <= its.start && its.end <= range.end;
+    if !mappings.iter().all(|mapping| is_whole(&mapping.addresses)) {
         return Err(Status::INVALID_VALUE);
     }
     let _pass = GATE.pass()?;
     // First what may be refused: then nothing has changed.
     let mut from = range.start;
-    for (_, its) in &mappings {
-        unmap_theirs(from..its.start)?;
-        from = its.end;
+    for mapping in &mappings {
+        unmap_theirs(from..mapping.addresses.start)?;
+        from = mapping.addresses.end;
     }
     unmap_theirs(from..range.end)?;
-    mappings.iter().try_for_each(|(mapping, _)| unmap_one(process, mapping))
-}
-
-/// Our mappings that touch some addresses, with their own.
-fn ours_in(process: &Process, range: &Range<CUdeviceptr>) -> Vec<(Mapping, Range<CUdeviceptr>)> {
-    let handles = process.loose.handles.lock();
-    let with_addresses = |mapping: Mapping| {
-        let bytes = handles.extent(mapping.number).map_or(0, |extent| extent.bytes);
-        let addresses = mapping.address..mapping.address + bytes;
-        (mapping, addresses)
-    };
-    handles.mappings_in(range.clone()).into_iter().map(with_addresses).collect()
+    mappings.iter().try_for_each(|mapping| unmap_one(process, mapping))
 }
 
 /// Unmaps what the driver has mapped beside ours.
@@ -196,7 +178,7 @@ fn unmap_theirs(range: Range<CUdeviceptr>) -> Answer {
 
 fn unmap_one(process: &Process, mapping: &Mapping) -> Answer {
     let extent = process.loose.handles.lock().extent(mapping.number);
-    process.loose.unmap(extent.ok_or(Status::INVALID_VALUE)?, mapping.address)?;
+    process.loose.unmap(extent.ok_or(Status::INVALID_VALUE)?, mapping.addresses.start)?;
     let is_over = process.loose.handles.lock().unmap(mapping);
     if is_over {
         end(process, mapping.number);
