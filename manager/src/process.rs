@@ -95,14 +95,17 @@ mod tests {
     #[test]
     fn a_process_that_becomes_another_program_is_another_image() {
         let mut shell = Command::new("sh");
-        shell.args(["-c", "read line; exec cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        shell.args(["-c", "echo; read line; exec cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = shell.spawn().unwrap();
         let (pid, mut input) = (process.id() as i32, process.stdin.take().unwrap());
+        let mut output = process.stdout.take().unwrap();
+        // Once it speaks, it is a shell, and no longer on the way to becoming one.
+        output.read_exact(&mut [0]).unwrap();
         let image = Image::of(pid).unwrap();
         assert!(!image.is_gone_from(pid) && ProcessName::of(pid).is_some());
         input.write_all(b"go\nhello\n").unwrap();
         let mut said = [0; 6];
-        process.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+        output.read_exact(&mut said).unwrap();
         assert!(image.is_gone_from(pid), "the same image says {said:?}");
         drop(input);
         process.wait().unwrap();
