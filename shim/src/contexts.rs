@@ -1,7 +1,7 @@
 //! The contexts that the program has made, so that our own threads can use them.
 //!
 //! Invariant: a context that is [`Used`] is alive: the hook that destroys it takes it out of the
-//! list first and waits until nobody uses it.
+//! list first and waits until nobody uses it. Nothing is in the list twice.
 
 use crate::driver::Context;
 use parking_lot::{Condvar, Mutex};
@@ -59,7 +59,7 @@ impl Drop for Used<'_> {
 impl Contexts {
     /// The program has created a context.
     pub fn created(&self, context: Context, device: CUdevice) {
-        self.add(context, device, None);
+        self.entries.lock().push(Entry::new(context, device, None));
     }
 
     /// The program has retained a device's primary context.
@@ -68,10 +68,7 @@ impl Contexts {
         let known = entries.iter_mut().find(|entry| entry.context == context);
         match known.and_then(|entry| entry.retained.as_mut()) {
             Some(count) => *count += 1,
-            None => {
-                drop(entries);
-                self.add(context, device, Some(1));
-            }
+            None => entries.push(Entry::new(context, device, Some(1))),
         }
     }
 
@@ -224,23 +221,18 @@ impl Contexts {
             })
             .collect()
     }
+}
 
-    fn add(&self, context: Context, device: CUdevice, retained: Option<u32>) {
-        self.entries.lock().push(Entry {
-            context,
-            device,
-            retained,
-            attached: 0,
-            peers: Vec::new(),
-            users: 0,
-            leaving: false,
-        });
+impl Entry {
+    fn new(context: Context, device: CUdevice, retained: Option<u32>) -> Self {
+        Self { context, device, retained, attached: 0, peers: Vec::new(), users: 0, leaving: false }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     fn context(number: usize) -> Context {
         Context(std::ptr::without_provenance_mut(number))
@@ -255,6 +247,26 @@ mod tests {
         assert_eq!(contexts.release_primary(0), Some(context(1)));
         assert_eq!(contexts.release_primary(0), None);
         assert!(contexts.keep_one_of(0).is_none());
+    }
+
+    #[test]
+    fn a_primary_context_that_threads_retain_at_once_is_one_context() {
+        let rounds: Vec<Contexts> = std::iter::repeat_with(Contexts::default).take(20_000).collect();
+        let reached = [AtomicUsize::new(0), AtomicUsize::new(0)];
+        let retain = |own: usize| {
+            for (round, contexts) in rounds.iter().enumerate() {
+                reached[own].store(round + 1, Ordering::SeqCst);
+                while reached[1 - own].load(Ordering::SeqCst) <= round {
+                    std::thread::yield_now();
+                }
+                contexts.retained(context(1), 0);
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| retain(0));
+            retain(1);
+        });
+        assert_eq!(rounds.iter().map(|contexts| contexts.keep_all().len()).max(), Some(1));
     }
 
     #[test]

@@ -33,14 +33,39 @@ pub fn carry_out(process: &'static Process, orders: &Receiver<Order>) {
             Some(Order::Over(gone)) => return part(&gone),
             Some(Order::Message(message, handles)) => {
                 watch.let_go();
+                let failure = failure_of(&message);
                 let order = AssertUnwindSafe(|| obey(process, message, handles, &mut watch));
                 if catch_unwind(order).is_err() {
                     warning!("an order of the manager failed in a way that was not foreseen");
+                    own_up(process, failure);
                 }
             }
             None => watch.tick(process),
         }
     }
+}
+
+/// What the manager is told when an order fails in a way that was not foreseen. `None`: it does not
+/// wait for an answer.
+fn failure_of(order: &ToShim) -> Option<FromShim> {
+    let reason = || "an error in Tidegate itself".to_string();
+    match *order {
+        ToShim::Close { step, .. } => Some(FromShim::NotDrained { step, reason: reason() }),
+        ToShim::Unmap { step, .. } | ToShim::Map { step, .. } => {
+            Some(FromShim::Failed { step, reason: reason() })
+        }
+        ToShim::Recall { tenant } => Some(FromShim::Return { tenant, pieces: Vec::new() }),
+        _ => None,
+    }
+}
+
+/// Nobody waits for an order that failed: the manager is told, and a closing is over.
+fn own_up(process: &'static Process, failure: Option<FromShim>) {
+    if matches!(failure, Some(FromShim::NotDrained { .. })) {
+        reopen(process);
+    }
+    // The reader notices the end of the session.
+    failure.into_iter().for_each(|failure| _ = process.link.send(failure));
 }
 
 fn obey(process: &'static Process, message: ToShim, handles: Vec<OwnedFd>, watch: &mut Watch) {
@@ -127,8 +152,7 @@ fn close(process: &'static Process, closing: Closing) -> Result<(), Gone> {
         }
         Err(reason) => {
             info!("not drained: {reason}");
-            open(process);
-            process.link.hand_on();
+            reopen(process);
             process.link.send(FromShim::NotDrained { step: closing.step, reason })
         }
     }
@@ -204,6 +228,12 @@ fn report(
         boundaries: now.boundaries,
     };
     Ok((drained, maps))
+}
+
+/// There was no closing after all.
+fn reopen(process: &Process) {
+    open(process);
+    process.link.hand_on();
 }
 
 fn open(process: &Process) {
@@ -318,5 +348,23 @@ impl Watch {
             self.probe = Probe::start(process).ok();
         }
         self.probe.as_ref().is_some_and(|probe| probe.is_passed().unwrap_or(false))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_waits_for_an_answer_is_told_of_a_failure() {
+        let (step, tenant) = (Step(7), TenantId(1));
+        let close = ToShim::Close { step, boundary: 0, deadline_ms: 1, drain_ms: 1 };
+        assert!(matches!(failure_of(&close), Some(FromShim::NotDrained { step: Step(7), .. })));
+        let map = ToShim::Map { step, tenant, pieces: Vec::new() };
+        assert!(matches!(failure_of(&map), Some(FromShim::Failed { step: Step(7), .. })));
+        let unmap = ToShim::Unmap { step, tenant, pieces: Vec::new() };
+        assert!(matches!(failure_of(&unmap), Some(FromShim::Failed { step: Step(7), .. })));
+        assert!(matches!(failure_of(&ToShim::Recall { tenant }), Some(FromShim::Return { .. })));
+        assert_eq!(failure_of(&ToShim::Open), None);
     }
 }
