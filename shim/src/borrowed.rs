@@ -166,7 +166,7 @@ fn ask(process: &Process, shared: Shared) -> Result<(Vec<Placed>, Vec<OwnedFd>),
             info!("memory of another process cannot be opened: {reason}");
             Err(Status::INVALID_VALUE)
         }
-        Reply::Attached { .. } | Reply::Leased { .. } | Reply::Room => Err(Status::UNKNOWN),
+        Reply::Attached { .. } | Reply::Leased { .. } | Reply::Room { .. } => Err(Status::UNKNOWN),
     }
 }
 

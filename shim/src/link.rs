@@ -76,8 +76,11 @@ pub enum Reply {
         /// Their handles, in order; fewer, where the process has no descriptors left.
         handles: Vec<OwnedFd>,
     },
-    /// To `MakeRoom`: what could be set free is.
-    Room,
+    /// To `MakeRoom`: there is so much, or all that can be had.
+    Room {
+        /// Whether asking for more could bring more.
+        more: bool,
+    },
     /// No, and why.
     Refused(String),
 }
@@ -242,7 +245,7 @@ impl Link {
             ToShim::Lent { step, pieces } => {
                 self.waiting.lock().answer_last(step, Reply::Lent { pieces, handles: fds });
             }
-            ToShim::Room { step } => self.waiting.lock().answer_last(step, Reply::Room),
+            ToShim::Room { step, more } => self.waiting.lock().answer_last(step, Reply::Room { more }),
             ToShim::LeaseRefused { step, reason } => {
                 self.waiting.lock().answer_last(step, Reply::Refused(reason));
             }

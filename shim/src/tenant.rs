@@ -418,7 +418,9 @@ impl Tenant {
                     }
                 }
                 Reply::Refused(reason) => return Err(Shortage::Refused(reason)),
-                Reply::Attached { .. } | Reply::Lent { .. } | Reply::Room => return Err(Shortage::Misplaced),
+                Reply::Attached { .. } | Reply::Lent { .. } | Reply::Room { .. } => {
+                    return Err(Shortage::Misplaced);
+                }
             }
         }
     }

@@ -238,7 +238,7 @@ impl World {
             }
             16 => Event::Idle { session },
             17 => Event::Waiting { session },
-            18 => Event::MakeRoom { session, step, gpu },
+            18 => Event::MakeRoom { session, step, gpu, units: input.int_in_range(0..=70)? },
             19 if input.ratio(1, 8)? => {
                 let step = Step(input.int_in_range(0..=200)?);
                 Event::ShimFailed { session, step, reason: String::new() }

@@ -129,14 +129,17 @@ pub enum FromShim {
         /// The GPU.
         gpu: GpuUuid,
     },
-    /// A driver call that takes memory outside of pieces (a context, a module, a graph) found
-    /// none. Answered by `Room` when all is free that can be set free without stopping anybody;
-    /// the call is then tried once more. Only for a GPU that the process is attached to.
+    /// A driver call that takes memory outside of pieces (a context, a module, a graph, an array)
+    /// found none. Answered by `Room` when there is so much, or all that can be had; the call is then
+    /// tried once more. What others use is set free for it in its job's turn. Only for a GPU that
+    /// the process is attached to.
     MakeRoom {
         /// Repeated by the answer.
         step: Step,
         /// Where memory is short.
         gpu: GpuUuid,
+        /// How much is wanted, as far as anybody knows.
+        units: Units,
     },
     /// Asks for pieces behind consecutive slots. Answered by `Leased` (perhaps several) or
     /// `LeaseRefused`; while the job is closed, the answer waits.
@@ -304,6 +307,8 @@ pub enum ToShim {
     Room {
         /// Of the `MakeRoom`.
         step: Step,
+        /// Whether asking for more could bring more.
+        more: bool,
     },
     /// The answer to `Lease`; one fd per piece. Pieces come in slot order and without gaps.
     Leased {

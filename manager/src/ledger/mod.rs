@@ -132,10 +132,16 @@ impl Ledger {
 
     /// Units that no piece may take: headroom, what lies outside and what is retired.
     pub fn reserved(&self) -> u32 {
-        self.headroom.saturating_add(self.outside).saturating_add(self.retired).min(self.units)
+        self.headroom.saturating_add(self.taken_outside()).min(self.units)
+    }
+
+    /// Units that are in use though no piece has them: what lies outside and what is retired.
+    pub fn taken_outside(&self) -> u32 {
+        self.outside.saturating_add(self.retired)
     }
 
     /// Units that are missing for the headroom: it has been used up, or more lies outside now.
+    #[cfg(test)]
     pub fn overdrawn(&self) -> u32 {
         self.short_of(0)
     }
@@ -143,6 +149,11 @@ impl Ledger {
     /// Units that are missing for the headroom and so many more.
     pub fn short_of(&self, more: u32) -> u32 {
         (self.in_pieces() + self.reserved()).saturating_add(more).saturating_sub(self.units)
+    }
+
+    /// Units that are missing for so many more outside of pieces, which may use the headroom up.
+    pub fn short_outside(&self, more: u32) -> u32 {
+        (self.in_pieces() + self.taken_outside()).saturating_add(more).saturating_sub(self.units)
     }
 
     fn in_pieces(&self) -> u32 {

@@ -114,6 +114,8 @@ pub enum Event {
         step: Step,
         /// Where.
         gpu: GpuUuid,
+        /// How many units are to be free.
+        units: u32,
     },
     /// A process gave pieces back.
     Returned {

@@ -2,6 +2,7 @@
 
 use super::event::Time;
 use super::lease::Run;
+use super::outside::Room;
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -274,6 +275,8 @@ pub struct Tenant {
     pub ahead: u32,
     /// Whether it was asked to give unused pieces back.
     pub recall: Recall,
+    /// Its calls that wait for memory outside of pieces, in order.
+    pub rooms: VecDeque<Room>,
     /// The `Attach` that is not answered: its context has no room yet.
     pub entering: Option<Step>,
     /// Its contexts are among what was measured.
@@ -449,6 +452,7 @@ impl Tenant {
             peak_persistent: 0,
             ahead: 0,
             recall: Recall::Unasked,
+            rooms: VecDeque::new(),
             entering: None,
             measured: false,
             deceived: false,
@@ -457,9 +461,14 @@ impl Tenant {
         }
     }
 
-    /// Is a lease of it not answered.
+    /// Is a lease of it not answered, or room that it wants.
     pub(super) fn asks(&self) -> bool {
-        !self.waiting.is_empty() || self.making.is_some()
+        !self.waiting.is_empty() || self.making.is_some() || !self.rooms.is_empty()
+    }
+
+    /// Units outside of pieces that its calls wait for.
+    pub(super) fn asked_outside(&self) -> u32 {
+        self.rooms.iter().map(|room| room.units).fold(0, u32::saturating_add)
     }
 
     /// Units of unanswered leases of a class.

@@ -449,8 +449,7 @@ impl Scheduler {
         if self.attempt(id, request, 0, Slack::Offsets).is_ok() {
             return Served::Yes;
         }
-        let others = self.tenants_on(gpu).any(|(_, tenant)| tenant.job != job && tenant.holds_any());
-        if !others {
+        if !self.others_hold_any(gpu, job) {
             return Served::Refused(format!(
                 "no room on {gpu}: {} units short with nobody else on it",
                 no_room.short
@@ -465,18 +464,27 @@ impl Scheduler {
         Served::Waits
     }
 
+    pub(super) fn others_hold_any(&self, gpu: GpuUuid, job: JobId) -> bool {
+        self.tenants_on(gpu).any(|(_, tenant)| tenant.job != job && tenant.holds_any())
+    }
+
     /// Does a job that cannot be closed wait for others that cannot be closed and wait too.
-    fn blocks_for_ever(&self, gpu: GpuUuid, id: JobId) -> bool {
+    pub(super) fn blocks_for_ever(&self, gpu: GpuUuid, id: JobId) -> bool {
         let others = self.tenants_on(gpu).filter(|(_, tenant)| tenant.job != id && tenant.holds_any());
         let stuck = |job: &super::Job| job.phase == Phase::Open && job.unsliceable();
         let waits = |tenant: &Tenant| self.jobs.get(&tenant.job).is_some_and(|job| stuck(job) && job.cramped);
         self.jobs.get(&id).is_some_and(stuck) && others.map(|(_, tenant)| tenant).all(waits)
     }
 
-    fn units_of_job(&self, gpu: GpuUuid, job: JobId) -> u32 {
-        let ledger = &self.gpus[&gpu].ledger;
-        let own = self.tenants_on(gpu).filter(|(_, tenant)| tenant.job == job);
-        own.map(|(id, _)| ledger.held(id, Class::Persistent) + ledger.held(id, Class::Temporary)).sum()
+    /// Units that a job has on a GPU, or that are made for it: not what it has given back, though
+    /// that may have to be scrubbed yet.
+    pub(super) fn units_of_job(&self, gpu: GpuUuid, job: JobId) -> u32 {
+        let own = self.tenants_on(gpu).map(|(_, tenant)| tenant).filter(|tenant| tenant.job == job);
+        let units = |tenant: &Tenant| {
+            let pieces = tenant.pieces.values().map(|placed| placed.units.0);
+            pieces.chain(tenant.making.iter().map(|making| making.units.0)).sum::<u32>()
+        };
+        own.map(units).sum()
     }
 
     /// Nothing can be set free for it while the others run: it gets its turn alone.

@@ -106,8 +106,6 @@ pub struct Scheduler {
     due: Vec<Due>,
     /// Attaches that wait for admission, in the order of arrival.
     admissions: Vec<(SessionId, Step, GpuUuid)>,
-    /// Processes that wait for room outside of pieces.
-    rooms: Vec<(SessionId, Step, GpuUuid)>,
     /// What a user's job of a name last needed (R4.1).
     remembered: Needs,
     next_step: u64,
@@ -132,7 +130,6 @@ impl Scheduler {
             expelled: BTreeSet::new(),
             due: Vec::new(),
             admissions: Vec::new(),
-            rooms: Vec::new(),
             remembered: Needs::default(),
             next_step: 0,
             next_tenant: 0,
@@ -152,6 +149,7 @@ impl Scheduler {
         self.look_at_newcomers();
         self.admit();
         self.serve_leases();
+        self.give_room();
         self.settle(pages);
         self.serve_leases();
         self.let_in();
@@ -197,7 +195,7 @@ impl Scheduler {
             Event::SessionEnded { session } => self.end_session(session),
             Event::SessionBroke { session, reason } => self.expel(session, &reason),
             Event::Attach { session, step, gpu } => self.ask_attach(session, step, gpu),
-            Event::MakeRoom { session, step, gpu } => self.ask_room(session, step, gpu),
+            Event::MakeRoom { session, step, gpu, units } => self.ask_room(session, step, gpu, units),
             Event::Lease { session, request } => self.ask_lease(session, request),
             Event::Returned { session, tenant, pieces } => self.take_back(session, tenant, &pieces),
             Event::Hold { session, tenant, pieces } => self.hold(session, tenant, pieces),

@@ -201,6 +201,7 @@ impl Scheduler {
         let in_use = ledger.held(id, Class::Temporary).saturating_sub(tenant.ahead);
         let temporary = in_use.saturating_add(tenant.asked(Class::Temporary));
         let temporary = temporary.max(tenant.peak_temporary).max(self.units_for(need.temporary));
+        let temporary = temporary.saturating_add(tenant.asked_outside());
         let resident = ledger.held(id, Class::Persistent);
         // What is on its way back is resident by the ledger.
         let away = tenant.runs[Class::Persistent.index()].iter().filter(|_| tenant.arrival.is_none());

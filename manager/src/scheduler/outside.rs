@@ -3,16 +3,20 @@
 //!
 //! Nobody asks for it unit by unit, so it is measured: what the driver calls used, less what is
 //! in pieces. It is measured where several tenants share a GPU (a job alone pays for no context
-//! of the mover's), and as long as something is known to be outside: before a newcomer is let in, at its first lease, when the GPU has less room
-//! than the ledger thought, and when somebody wants to know. What a newcomer's context took is
-//! the headroom that is kept for the next one.
+//! of the mover's), and as long as something is known to be outside: before a newcomer is let in,
+//! at its first lease, when the GPU has less room than the ledger thought, and when somebody wants
+//! to know. What a newcomer's context took is the headroom that is kept for the next one.
 //!
 //! ```text
 //! Attach ─► measure ─► does every job still fit, alone, beside one more context? ─ no ─► queue
 //!                       └ yes ─► a tenant, entering: it takes its turn ─► Attached, when the
 //!                                                                        headroom is free
-//! MakeRoom ─► spare, unused, closed jobs' persistent pieces are set free ─► Room
+//! MakeRoom ─► spare and unused pieces are set free; in the job's turn, closed jobs' too; then,
+//!             alone on the GPU, all that others hold ─► Room
 //! ```
+//!
+//! How much a call will take is the driver's secret: it fails, asks for one unit, then for twice as
+//! much each time, until it does not fail or there is no more to be had.
 
 use super::{Effect, Pending, Phase, Scheduler, Tenant, Time};
 use serde::{Deserialize, Serialize};
@@ -22,8 +26,18 @@ use tidegate_ffi::wire::message::{ToMover, ToShim};
 
 /// Who has no room because of what lies outside is looked at again after so many slices.
 pub(super) const SLICES_BETWEEN_LOOKS: u32 = 10;
-/// The most calls of one process that wait for room.
-const ROOMS_PER_SESSION: usize = 256;
+/// The most calls of one tenant that wait for room: each is a thread.
+const ROOMS_PER_TENANT: usize = 256;
+
+/// A call that waits for memory outside of pieces.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Room {
+    step: Step,
+    /// Units that are to be free for it.
+    pub(super) units: u32,
+    /// What others use has to go for it.
+    at_others_cost: bool,
+}
 
 /// What is known of a GPU's memory outside of pieces.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -66,7 +80,8 @@ impl Scheduler {
     /// A process wants its first context on a GPU.
     pub(super) fn ask_attach(&mut self, session: SessionId, step: Step, gpu: GpuUuid) {
         let waits = self.admissions.iter().any(|(of, _, on)| (*of, *on) == (session, gpu));
-        if waits || self.is_on(session, gpu) {
+        let is_there = self.tenants_on(gpu).any(|(_, tenant)| tenant.session == session);
+        if waits || is_there {
             return self.expel(session, "it attached twice to one GPU");
         }
         self.admissions.push((session, step, gpu));
@@ -263,39 +278,76 @@ impl Scheduler {
         }
     }
 
-    /// A process has no room for a context, a module or a graph.
-    pub(super) fn ask_room(&mut self, session: SessionId, step: Step, gpu: GpuUuid) {
-        let waiting = self.rooms.iter().filter(|(of, ..)| *of == session).count();
-        if !self.is_on(session, gpu) || waiting >= ROOMS_PER_SESSION {
+    /// A process has no room for a context, a module, a graph or an array.
+    pub(super) fn ask_room(&mut self, session: SessionId, step: Step, gpu: GpuUuid, units: u32) {
+        let asker = self.tenants.iter_mut().find(|(_, t)| (t.session, t.gpu) == (session, gpu));
+        let Some((_, tenant)) = asker.filter(|(_, tenant)| tenant.rooms.len() < ROOMS_PER_TENANT) else {
             return self.expel(session, "it asked for room where it may not");
-        }
-        self.rooms.push((session, step, gpu));
+        };
+        let units = units.min(self.gpus[&gpu].ledger.total());
+        tenant.rooms.push_back(Room { step, units, at_others_cost: false });
         self.forget_recalls_on(gpu);
         self.survey_one(gpu);
+        self.set_idle(session, false);
     }
 
-    fn is_on(&self, session: SessionId, gpu: GpuUuid) -> bool {
-        self.tenants_on(gpu).any(|(_, tenant)| tenant.session == session)
-    }
-
-    /// Answers who wants room, when all is free that can be set free without stopping anybody.
+    /// Answers who wants room outside of pieces and can have it, or never could.
     pub(super) fn give_room(&mut self) {
-        for (session, step, gpu) in std::mem::take(&mut self.rooms) {
-            let Some(job) = self.sessions.get(&session).map(|session| session.job) else { continue };
-            if self.is_measuring(gpu) || self.set_free(gpu, job) {
-                self.rooms.push((session, step, gpu));
-            } else {
-                self.tell(session, ToShim::Room { step });
-            }
+        let askers = self.tenants.iter().filter(|(_, tenant)| !tenant.rooms.is_empty());
+        let askers: Vec<TenantId> = askers.map(|(id, _)| *id).collect();
+        for id in askers {
+            while self.give_first_room(id) {}
         }
     }
 
-    /// `true`: something is being set free.
-    fn set_free(&mut self, gpu: GpuUuid, asker: JobId) -> bool {
-        let short = self.gpus[&gpu].ledger.overdrawn();
-        self.destroy_spares(gpu, u32::MAX)
-            || self.units_are_coming(gpu)
-            || self.recall_unused(gpu, None)
-            || short > 0 && self.preempt(gpu, short, asker)
+    fn give_first_room(&mut self, id: TenantId) -> bool {
+        let Some(&Room { units, .. }) = self.tenants.get(&id).and_then(|t| t.rooms.front()) else {
+            return false;
+        };
+        let Some(more) = self.make_room_outside(id, units) else { return false };
+        let Some(tenant) = self.tenants.get_mut(&id) else { return false };
+        let Some(Room { step, at_others_cost, .. }) = tenant.rooms.pop_front() else { return false };
+        let (session, job) = (tenant.session, tenant.job);
+        if at_others_cost {
+            // They do not come back before it has taken what it wants.
+            self.cramp(job);
+        }
+        self.tell(session, ToShim::Room { step, more });
+        true
+    }
+
+    /// Sees that so many units are free outside of pieces. `Some`: they are, or as many as can
+    /// be, and whether there could be more.
+    ///
+    /// What nobody uses is set free at once, what others use in the job's turn. The headroom is there
+    /// to be used.
+    fn make_room_outside(&mut self, id: TenantId, units: u32) -> Option<bool> {
+        let tenant = self.tenants.get(&id)?;
+        let (gpu, job, is_open) = (tenant.gpu, tenant.job, self.phase_of(tenant) == Phase::Open);
+        if self.is_measuring(gpu) {
+            return None;
+        }
+        let ledger = &self.gpus[&gpu].ledger;
+        let most = ledger.total().saturating_sub(ledger.taken_outside() + self.units_of_job(gpu, job));
+        let short = ledger.short_outside(units.min(most));
+        if short == 0 && units < most {
+            return Some(true);
+        }
+        // Its own unused memory may be missing yet.
+        let coming =
+            self.destroy_spares(gpu, u32::MAX) || self.units_are_coming(gpu) || self.recall_unused(gpu, None);
+        if coming {
+            return None;
+        }
+        if short == 0 || !self.others_hold_any(gpu, job) || self.blocks_for_ever(gpu, job) {
+            return Some(false);
+        }
+        if let Some(room) = self.tenants.get_mut(&id).and_then(|tenant| tenant.rooms.front_mut()) {
+            room.at_others_cost = true;
+        }
+        if is_open && !self.make_room(gpu, short, job) {
+            self.cramp(job);
+        }
+        None
     }
 }

@@ -227,6 +227,20 @@ fn who_asks_for_more_than_the_gpu_has_is_refused_and_nobody_is_moved_for_it() {
 }
 
 #[test]
+fn what_was_given_back_is_waited_for_until_it_is_scrubbed() {
+    let mut desk = Desk::new(|_| {});
+    let a = job_with(&mut desk, "a", 10, 70);
+    let (tenant, pieces) = (desk.tenant(a), desk.pieces(a, T));
+    let pieces = pieces.iter().map(|placed| placed.piece).collect();
+    desk.hold = |effect| matches!(effect, Effect::Mover(_, ToMover::Scrub { .. }));
+    desk.tell(Event::Returned { session: a, tenant, pieces });
+    desk.lease(a, T, 70, 64);
+    assert_eq!((desk.refusals(a), desk.units(a, T)), (0, 0), "the GPU would be large enough");
+    desk.finish_held();
+    assert_eq!((desk.refusals(a), desk.units(a, T)), (0, 64));
+}
+
+#[test]
 fn a_piece_whose_bytes_live_long_is_promoted_and_one_whose_do_not_is_demoted() {
     let mut desk = Desk::new(|_| {});
     let (a, b) = rivals(&mut desk);

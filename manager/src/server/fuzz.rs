@@ -292,7 +292,7 @@ impl World {
             9 => FromShim::Return { tenant, pieces: self.pieces(tenant) },
             10 => FromShim::Hold { tenant, pieces: self.pieces(tenant) },
             11 => FromShim::LetGo { tenant, pieces: self.pieces(tenant) },
-            12 => FromShim::MakeRoom { step, gpu: GPU },
+            12 => FromShim::MakeRoom { step, gpu: GPU, units: Units(self.random.index(9) as u32) },
             _ => {
                 if self.lies() {
                     return FromShim::Unsliceable { reason: "b\n".repeat(999) };

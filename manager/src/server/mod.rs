@@ -427,7 +427,7 @@ impl Server {
             FromShim::Unsliceable { reason } => Event::Unsliceable { session, reason: words(reason) },
             FromShim::Idle => Event::Idle { session },
             FromShim::Waiting => Event::Waiting { session },
-            FromShim::MakeRoom { step, gpu } => Event::MakeRoom { session, step, gpu },
+            FromShim::MakeRoom { step, gpu, units } => Event::MakeRoom { session, step, gpu, units: units.0 },
             FromShim::JobDone => return debug!(%session, "the job says it is done"),
             FromShim::Heard => return,
         };

@@ -104,13 +104,25 @@ impl Memory {
         there.map(|piece| piece.units.len() as u32).sum()
     }
 
-    /// Units in use, by the driver's word.
-    pub fn used_by_all(&self) -> u32 {
-        self.used() + self.outsiders + self.contexts.values().sum::<u32>()
+    /// Units in use outside of pieces.
+    pub fn outside(&self) -> u32 {
+        self.outsiders + self.contexts.values().sum::<u32>()
     }
 
-    /// A process makes its context; `false`: there is no room for it.
-    pub fn make_context(&mut self, session: SessionId, units: u32) -> bool {
+    /// Units in use, by the driver's word.
+    pub fn used_by_all(&self) -> u32 {
+        self.used() + self.outside()
+    }
+
+    /// What a process takes outside of pieces is gone.
+    pub fn drop_outside(&mut self, session: SessionId, units: u32) {
+        if let Some(taken) = self.contexts.get_mut(&session) {
+            *taken -= units;
+        }
+    }
+
+    /// A process takes memory outside of pieces; `false`: there is no room.
+    pub fn take_outside(&mut self, session: SessionId, units: u32) -> bool {
         let fits = self.used_by_all() + units <= self.capacity;
         if fits {
             *self.contexts.entry(session).or_default() += units;

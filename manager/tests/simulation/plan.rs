@@ -74,6 +74,8 @@ pub struct SessionPlan {
     pub gpus: Vec<usize>,
     /// Units that its context takes, on each GPU.
     pub context: u32,
+    /// Units that an array of it takes in each iteration, outside of pieces, on its first GPU.
+    pub array: u32,
     /// Units that stay, on each GPU.
     pub persistent: u32,
     /// Units needed inside an iteration, on each GPU.
@@ -99,6 +101,11 @@ pub struct SessionPlan {
     pub dies: Option<Micros>,
 }
 
+/// Units of all contexts, as if they were on one GPU.
+fn contexts(jobs: &[JobPlan]) -> u32 {
+    jobs.iter().flat_map(|job| &job.sessions).map(|session| session.gpus.len() as u32).sum()
+}
+
 fn millis(count: u64) -> Duration {
     Duration::from_millis(count)
 }
@@ -119,6 +126,11 @@ impl Plan {
             (0..count).map(|index| JobPlan::random(random, &gpus, &config, plain, index)).collect();
         if random.chance(40) {
             Self::give_contexts(&mut config, &gpus, &mut jobs);
+            // Of another stream: without arrays a seed's schedule is what it was.
+            let random = &mut Random::new(!seed);
+            if random.chance(50) {
+                Self::give_arrays(random, &config, &gpus, &mut jobs);
+            }
         }
         if random.chance(15) {
             Self::limit_tier(random, &mut config, &mut jobs);
@@ -128,15 +140,30 @@ impl Plan {
 
     /// Each context takes a unit, and every job still fits beside all of them.
     fn give_contexts(config: &mut Config, gpus: &[u32], jobs: &mut [JobPlan]) {
-        let contexts: usize = jobs.iter().flat_map(|job| &job.sessions).map(|s| s.gpus.len()).sum();
         config.headroom_units = config.headroom_units.max(1);
-        let left: Vec<u32> = gpus.iter().map(|units| units - contexts as u32).collect();
+        jobs.iter_mut().flat_map(|job| &mut job.sessions).for_each(|session| session.context = 1);
+        Self::fit_beside(contexts(jobs), config, gpus, jobs);
+    }
+
+    /// Some have arrays, in a third of the smallest GPU, and every job still fits beside all of them.
+    fn give_arrays(random: &mut Random, config: &Config, gpus: &[u32], jobs: &mut [JobPlan]) {
+        let most = gpus.iter().min().unwrap_or(&0) / 3;
+        let mut taken = contexts(jobs);
+        for session in jobs.iter_mut().flat_map(|job| &mut job.sessions) {
+            let array = random.units(1, 3);
+            if taken + array <= most {
+                session.array = array;
+                taken += array;
+            }
+        }
+        Self::fit_beside(taken, config, gpus, jobs);
+    }
+
+    fn fit_beside(taken: u32, config: &Config, gpus: &[u32], jobs: &mut [JobPlan]) {
+        let left: Vec<u32> = gpus.iter().map(|units| units - taken).collect();
         for job in jobs {
             let ranks = job.sessions.len() as u64;
-            for session in &mut job.sessions {
-                session.context = 1;
-                session.fit(&left, config, ranks);
-            }
+            job.sessions.iter_mut().for_each(|session| session.fit(&left, config, ranks));
         }
     }
 
@@ -324,6 +351,7 @@ impl Default for SessionPlan {
             starts: 0,
             gpus: vec![0],
             context: 0,
+            array: 0,
             persistent: 0,
             temporary: 0,
             growth: 0,
@@ -350,6 +378,7 @@ impl SessionPlan {
             starts: 0,
             gpus: gpus_used,
             context: 0,
+            array: 0,
             persistent: random.units(1, size / 4),
             temporary: random.units(1, size * 2 / 3),
             growth: if random.chance(25) { random.units(1, 4) } else { 0 },

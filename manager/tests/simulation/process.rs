@@ -55,16 +55,30 @@ enum Doing {
     Computing,
     Resting,
     Attaching(Step),
-    /// For its context on the tenant's GPU.
-    MakingRoom(Step, TenantId),
+    /// For something outside of pieces, so many units by its own guess.
+    MakingRoom {
+        step: Step,
+        thing: Thing,
+        units: u32,
+    },
     Allocating,
     AtBarrier,
     AtGate,
     Ended,
 }
 
+/// What takes memory outside of pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Thing {
+    /// The context on a tenant's GPU.
+    Context(TenantId),
+    /// An array on the first GPU, until the iteration's end.
+    Array,
+}
+
 #[derive(Clone, Debug)]
 enum Operation {
+    MakeArray,
     Attach(usize),
     Allocate { class: Class, units: u32, life: Life },
     Compute(Micros),
@@ -99,7 +113,7 @@ struct Place {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     pub refused: u64,
-    /// There was no room for its context.
+    /// There was no room for its context, or its array.
     pub homeless: u64,
     pub opened: u64,
     pub at_boundary: u64,
@@ -163,6 +177,10 @@ impl Process {
 
     pub fn has_ended(&self) -> bool {
         self.doing == Doing::Ended
+    }
+
+    pub fn has_all_contexts(&self) -> bool {
+        self.tenants.len() == self.plan.gpus.len()
     }
 
     pub fn is_closed(&self) -> bool {
@@ -254,7 +272,15 @@ impl Process {
                 self.busy_until = around.now + time;
                 self.go_on_after(time, around);
             }
-            Operation::EndIteration => self.tenants.iter_mut().for_each(Tenant::end_iteration),
+            Operation::MakeArray => self.make(Thing::Array, around)?,
+            Operation::EndIteration => {
+                self.tenants.iter_mut().for_each(Tenant::end_iteration);
+                if self.plan.array > 0
+                    && let Some(memory) = around.memories.get_mut(&self.tenants[0].gpu)
+                {
+                    memory.drop_outside(self.id, self.plan.array);
+                }
+            }
             Operation::Boundary => self.boundary(around),
             Operation::Barrier => {}
             Operation::GiveBack => self.give_back(around)?,
@@ -318,6 +344,9 @@ impl Process {
             self.operations.push_back(Operation::Rest(rest));
         }
         let time = self.random.between(plan.iteration / 2, plan.iteration * 3 / 2);
+        if plan.array > 0 {
+            self.operations.push_back(Operation::MakeArray);
+        }
         self.operations.push_back(Operation::Compute(time / 2));
         let rest = if self.random.chance(plan.hangs) { 8_000 } else { time / 2 };
         self.operations.push_back(Operation::Compute(rest));
@@ -559,7 +588,7 @@ impl Process {
             ToShim::Refused { .. } | ToShim::AttachRefused { .. } | ToShim::Lent { .. } | ToShim::Heard => {
                 Ok(())
             }
-            ToShim::Room { step } => self.room(step, around),
+            ToShim::Room { step, more } => self.room(step, more, around),
             ToShim::Attached { step, tenant, .. } => self.attached(step, tenant, around),
             ToShim::Leased { step, pieces, more } => self.leased(step, &pieces, more, around),
             ToShim::LeaseRefused { step, .. } => self.lease_refused(step, around),
@@ -620,42 +649,68 @@ impl Process {
         if self.doing != Doing::Attaching(step) {
             return Err(format!("{}: {step} is answered, but not asked", self.id));
         }
-        let gpu = around.gpus[self.plan.gpus[self.tenants.len()]];
-        if self.make_context(id, gpu, around) {
+        self.make(Thing::Context(id), around)
+    }
+
+    /// Makes something outside of pieces, or asks for room for it.
+    fn make(&mut self, thing: Thing, around: &mut Around) -> Result<(), String> {
+        if self.is_made(thing, around) {
             return self.go(around);
         }
-        self.next_step += 1;
-        let step = Step(self.next_step);
-        self.doing = Doing::MakingRoom(step, id);
-        around.says.push((0, Event::MakeRoom { session: self.id, step, gpu }));
+        self.ask_for_room(thing, 1, around);
         Ok(())
     }
 
-    /// Whether there is room for its context.
-    fn make_context(&mut self, id: TenantId, gpu: GpuUuid, around: &mut Around) -> bool {
+    fn ask_for_room(&mut self, thing: Thing, units: u32, around: &mut Around) {
+        let step = self.step();
+        self.doing = Doing::MakingRoom { step, thing, units };
+        let gpu = self.gpu_of(thing, around);
+        around.says.push((0, Event::MakeRoom { session: self.id, step, gpu, units }));
+    }
+
+    /// A context is that of the tenant that comes next.
+    fn gpu_of(&self, thing: Thing, around: &Around) -> GpuUuid {
+        match thing {
+            Thing::Context(_) => around.gpus[self.plan.gpus[self.tenants.len()]],
+            Thing::Array => self.tenants[0].gpu,
+        }
+    }
+
+    /// Whether there is room for it.
+    fn is_made(&mut self, thing: Thing, around: &mut Around) -> bool {
+        let gpu = self.gpu_of(thing, around);
+        let units = match thing {
+            Thing::Context(_) => self.plan.context,
+            Thing::Array => self.plan.array,
+        };
         let memory = around.memories.get_mut(&gpu);
-        let made = memory.is_some_and(|memory| memory.make_context(self.id, self.plan.context));
+        let made = memory.is_some_and(|memory| memory.take_outside(self.id, units));
         if made {
-            self.tenants.push(Tenant::new(id, gpu, self.id));
             self.doing = Doing::Ready;
+            if let Thing::Context(id) = thing {
+                self.tenants.push(Tenant::new(id, gpu, self.id));
+            }
         }
         made
     }
 
-    /// All was set free that can be: the context is made now, or the program ends.
-    fn room(&mut self, answered: Step, around: &mut Around) -> Result<(), String> {
-        let Doing::MakingRoom(step, id) = self.doing else {
+    /// There is room now; the program ends if it is too little, and there is no more.
+    fn room(&mut self, answered: Step, more: bool, around: &mut Around) -> Result<(), String> {
+        let Doing::MakingRoom { step, thing, units } = self.doing else {
             return Err(format!("{}: it is given room, but does not ask for it", self.id));
         };
         if step != answered {
             return Err(format!("{}: {answered} is answered, but not asked", self.id));
         }
-        let gpu = around.gpus[self.plan.gpus[self.tenants.len()]];
-        if self.make_context(id, gpu, around) {
+        if self.is_made(thing, around) {
             return self.go(around);
         }
-        self.tally.homeless += 1;
-        self.doing = Doing::Ended;
+        if more {
+            self.ask_for_room(thing, units * 2, around);
+        } else {
+            self.tally.homeless += 1;
+            self.doing = Doing::Ended;
+        }
         Ok(())
     }
 

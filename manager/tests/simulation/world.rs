@@ -5,6 +5,7 @@ use super::memory::{Fault, Memories, Memory};
 use super::plan::{JobPlan, Micros, Plan, UNIT};
 use super::process::{Around, Process, Timer};
 use super::random::Random;
+use super::tenant::Tenant;
 use super::watcher::Watcher;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
@@ -318,13 +319,13 @@ impl World {
 
     fn die(&mut self, session: SessionId) -> Result<(), String> {
         let Some(process) = self.processes.remove(&session) else { return Ok(()) };
+        if process.tally.homeless > 0 {
+            self.check_homeless(&process)?;
+        }
         self.memories.values_mut().for_each(|memory| memory.bury(session));
         self.outcome.deaths += u64::from(!process.has_ended());
         self.outcome.refused += process.tally.refused;
         self.outcome.homeless += process.tally.homeless;
-        if process.tally.homeless > 0 {
-            self.check_homeless(&process)?;
-        }
         self.say(session, 0, Event::SessionEnded { session });
         self.go_on_at_barriers(process.job)
     }
@@ -492,18 +493,25 @@ impl World {
             return Ok(());
         }
         let ledger = &self.scheduler.gpus()[&gpu].ledger;
-        let held = |tenant: &super::tenant::Tenant| Class::ALL.map(|class| ledger.held(tenant.id, class));
-        let held: u32 = tenants().flat_map(held).sum();
-        let idle: u32 = tenants().map(super::tenant::Tenant::idle_units).sum();
-        if held - idle.min(held) + asked + ledger.reserved() <= ledger.total() {
-            return Err(format!(
-                "{session} holds {held}, {idle} idle, asks for {asked}, and is refused on {gpu}"
-            ));
+        let used = self.used_by(tenants());
+        if used + asked + ledger.reserved() <= ledger.total() {
+            return Err(format!("{session} uses {used}, asks for {asked}, and is refused on {gpu}"));
         }
         Ok(())
     }
 
-    /// Who is let in has room for its context, unless somebody cannot be moved.
+    /// Units that tenants hold and do not only keep.
+    fn used_by<'a>(&self, tenants: impl Iterator<Item = &'a Tenant>) -> u32 {
+        let used = |tenant: &Tenant| {
+            let ledger = &self.scheduler.gpus()[&tenant.gpu].ledger;
+            let held: u32 = Class::ALL.iter().map(|class| ledger.held(tenant.id, *class)).sum();
+            held.saturating_sub(tenant.idle_units())
+        };
+        tenants.map(used).sum()
+    }
+
+    /// Who is let in has room for its context, and for an array beside what it uses itself, unless
+    /// somebody cannot be moved.
     fn check_homeless(&self, process: &Process) -> Result<(), String> {
         let plan = &self.plan;
         let excused = plan.jobs.iter().any(JobPlan::is_stubborn) || !plan.faults.is_none();
@@ -511,7 +519,14 @@ impl World {
         if excused || gang {
             return Ok(());
         }
-        Err(format!("{} was let in, but there was no room for its context", process.id))
+        if process.has_all_contexts() {
+            let used = self.used_by(process.tenants.iter().filter(|t| t.gpu == process.tenants[0].gpu));
+            let memory = &self.memories[&process.tenants[0].gpu];
+            if used + memory.outside() + process.plan.array > memory.capacity {
+                return Ok(());
+            }
+        }
+        Err(format!("{} was let in, but there was no room for its context or array", process.id))
     }
 
     fn deliver(&mut self, session: SessionId, message: ToShim) {

@@ -124,7 +124,7 @@ abi::hooks! {
 
 macro_rules! export {
     (gated $name:ident ($($arg:ident : $type:ty),* $(,)?)) => {
-        #[doc = concat!("The program's `", stringify!($name), "`: the gate, then the driver.")]
+        #[doc = concat!("The program's `", stringify!($name), "`: the gate, then the driver, and again when there is room.")]
         ///
         /// # Safety
         /// What the driver's manual asks of the arguments.
@@ -135,7 +135,9 @@ macro_rules! export {
                 Some(function) => unsafe { function($($arg),*) },
                 None => CUresult::CUDA_ERROR_NOT_FOUND.into(),
             };
-            gate::submit(call, |failed| Status::from(failed).0.into())
+            let submit = || gate::submit(call, |failed| Status::from(failed).0.into());
+            let code = submit();
+            if code == CUresult::CUDA_ERROR_OUT_OF_MEMORY { room::once_more(submit) } else { code }
         }
     };
     (counted $name:ident ($($arg:ident : $type:ty),* $(,)?)) => {

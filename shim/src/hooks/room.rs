@@ -1,74 +1,122 @@
 //! Memory outside of pieces: the driver takes it for contexts, modules, graphs and the like.
 //!
 //! It is real memory of the GPU, of which the ledger leases to pieces what is free. So a call that
-//! finds none asks the manager to make room (`MakeRoom`), and is made once more:
+//! finds none asks the manager to make room (`MakeRoom`), and is made again. How much it wants
+//! only the driver knows: it asks for one unit, then for twice as much each time.
 //! ```text
-//! driver: out of memory ──► MakeRoom ─► manager ─► Room ──► driver, once more: the answer
+//! driver: out of memory ──► MakeRoom ─► manager ─► Room ──► driver, again: the answer
+//!                                                   │         │ out of memory, and there is more
+//!                                                   └─────────┘
 //! ```
-//! Invariant: at most one question and one more call, whatever the answers; nothing is held
-//! meanwhile that a closing waits for. A call that failed has changed nothing, except that a
-//! compiler's log may have been written and its length with it: the second log may be cut short.
+//! Invariant: the questions end, whatever the answers; nothing is held meanwhile that a closing
+//! waits for. A call that failed has changed nothing, except that a compiler's log may have been
+//! written and its length with it: the second log may be cut short.
 
-use super::abi::Real;
+use super::abi::{self, Real};
 use crate::driver;
 use crate::link::Reply;
 use crate::log::debug;
 use crate::process::Process;
-use crate::status::{Answer, Status};
-use tidegate_ffi::cuda::sys::CUdevice;
+use crate::status::{Answer, Status, answer};
+use std::cell::Cell;
+use tidegate_ffi::cuda::sys::{CUdevice, CUresult, Code};
+use tidegate_ffi::units::Units;
 use tidegate_ffi::wire::message::FromShim;
 
-/// Calls the driver; when memory is short, once more with room on the current context's GPU.
+/// Calls the driver; when memory is short, again with room on the current context's GPU.
 pub fn for_current_gpu(process: &Process, real: Real<'_>) -> Answer {
-    or_again(real, || make(process, driver::current_device().ok()?))
+    or_again(real(), real, |units| make(process, driver::current_device().ok()?, units))
 }
 
-/// Calls the driver; when memory is short, once more with room on `device`.
+/// Calls the driver; when memory is short, again with room on `device`.
 pub fn for_gpu(process: &Process, device: CUdevice, real: Real<'_>) -> Answer {
-    or_again(real, || make(process, device))
+    or_again(real(), real, |units| make(process, device, units))
 }
 
-fn or_again(real: Real<'_>, make_room: impl FnOnce() -> Option<()>) -> Answer {
-    match real() {
-        Err(Status::OUT_OF_MEMORY) if make_room().is_some() => real(),
-        answer => answer,
+/// A submission found no memory (code that is loaded at its first launch, local memory): it is
+/// made again with room on the current context's GPU.
+#[cold]
+pub fn once_more(submit: impl Fn() -> Code) -> Code {
+    const FULL: Answer = Err(Status::OUT_OF_MEMORY);
+    let last = Cell::new(CUresult::CUDA_ERROR_OUT_OF_MEMORY.into());
+    let real = || {
+        last.set(submit());
+        answer(last.get())
+    };
+    let again = |process: &'static Process| {
+        or_again(FULL, &real, |units| make(process, driver::current_device().ok()?, units))
+    };
+    abi::enter(again, &|| FULL);
+    last.get()
+}
+
+/// Room was made: perhaps more can be.
+struct Made {
+    more: bool,
+}
+
+fn or_again(first: Answer, real: Real<'_>, mut make_room: impl FnMut(Units) -> Option<Made>) -> Answer {
+    let mut answer = first;
+    for units in (0..u32::BITS).map(|doubling| Units(1 << doubling)) {
+        if answer != Err(Status::OUT_OF_MEMORY) {
+            break;
+        }
+        let Some(made) = make_room(units) else { break };
+        answer = real();
+        if !made.more {
+            break;
+        }
     }
+    answer
 }
 
 /// Waits until the manager has made the room that it can; `None`: it cannot be asked.
-fn make(process: &Process, device: CUdevice) -> Option<()> {
+fn make(process: &Process, device: CUdevice, units: Units) -> Option<Made> {
     process.tenants.on(device)?;
     let gpu = driver::uuid(device).ok()?;
-    debug!("no memory outside of pieces on {gpu}");
-    let replies = process.link.request(|step| FromShim::MakeRoom { step, gpu }).ok()?;
-    matches!(replies.next().ok()?, Reply::Room).then_some(())
+    debug!("no memory outside of pieces on {gpu}, {} units wanted", units.0);
+    let replies = process.link.request(|step| FromShim::MakeRoom { step, gpu, units }).ok()?;
+    match replies.next().ok()? {
+        Reply::Room { more } => Some(Made { more }),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::{Cell, RefCell};
+    use std::cell::RefCell;
 
-    /// How often the driver is called and the manager asked when the driver gives these answers.
-    fn calls(answers: &[Answer], is_there: bool) -> (Answer, usize, usize) {
-        let (left, asked) = (RefCell::new(answers.iter()), Cell::new(0));
+    const FULL: Answer = Err(Status::OUT_OF_MEMORY);
+
+    /// The driver's answer in the end, how many it gave, and the units that the manager was asked for.
+    fn calls(answers: &[Answer], rooms: &[Option<bool>]) -> (Answer, usize, Vec<u32>) {
+        let (left, mut asked) = (RefCell::new(answers.iter()), Vec::new());
+        let mut rooms = rooms.iter();
         let real = || *left.borrow_mut().next().unwrap();
-        let make_room = || {
-            asked.set(asked.get() + 1);
-            is_there.then_some(())
+        let make_room = |units: Units| {
+            asked.push(units.0);
+            rooms.next().unwrap().map(|more| Made { more })
         };
-        let answer = or_again(&real, make_room);
-        (answer, answers.len() - left.borrow().len(), asked.get())
+        let answer = or_again(real(), &real, make_room);
+        (answer, answers.len() - left.borrow().len(), asked)
     }
 
     #[test]
-    fn only_a_call_that_found_no_memory_is_made_again_and_only_once() {
-        const FULL: Answer = Err(Status::OUT_OF_MEMORY);
-        assert_eq!(calls(&[Ok(()), Ok(())], true), (Ok(()), 1, 0));
+    fn a_call_that_finds_no_memory_is_made_again_as_long_as_there_can_be_more() {
+        assert_eq!(calls(&[Ok(()), Ok(())], &[]), (Ok(()), 1, vec![]));
         let wrong = Err(Status::INVALID_VALUE);
-        assert_eq!(calls(&[wrong, Ok(())], true), (wrong, 1, 0));
-        assert_eq!(calls(&[FULL, Ok(())], true), (Ok(()), 2, 1));
-        assert_eq!(calls(&[FULL, FULL, Ok(())], true), (FULL, 2, 1));
-        assert_eq!(calls(&[FULL, Ok(())], false), (FULL, 1, 1));
+        assert_eq!(calls(&[wrong, Ok(())], &[]), (wrong, 1, vec![]));
+        assert_eq!(calls(&[FULL, Ok(())], &[Some(true)]), (Ok(()), 2, vec![1]));
+        assert_eq!(calls(&[FULL, FULL, Ok(())], &[Some(true), Some(true)]), (Ok(()), 3, vec![1, 2]));
+        assert_eq!(calls(&[FULL, FULL, Ok(())], &[Some(false)]), (FULL, 2, vec![1]));
+        assert_eq!(calls(&[FULL, FULL, wrong], &[Some(true), Some(true)]), (wrong, 3, vec![1, 2]));
+        assert_eq!(calls(&[FULL, Ok(())], &[None]), (FULL, 1, vec![1]));
+    }
+
+    #[test]
+    fn the_questions_end() {
+        let (answer, driver, asked) = calls(&[FULL; 40], &[Some(true); 40]);
+        assert_eq!((answer, driver, asked.len()), (FULL, 33, 32));
     }
 }

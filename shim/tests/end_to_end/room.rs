@@ -1,16 +1,16 @@
-//! Memory outside of pieces: a call that finds none asks the manager for room and is made once
-//! more, not more often, whatever comes of it.
+//! Memory outside of pieces: a call that finds none asks the manager for room and is made again,
+//! as long as there can be more room.
 
 use crate::calls;
 use crate::guest::{Guest, Line};
 use crate::manager::Manager;
 use crate::stage::{MEMORY, UNIT};
-use std::ffi::{c_int, c_void};
+use std::ffi::{CString, c_int, c_void};
 use std::io::Write;
 use std::time::Duration;
 use tidegate_ffi::cuda::functions::Kind;
 use tidegate_ffi::cuda::{Driver, DriverError};
-use tidegate_ffi::units::{Class, GpuUuid, PieceId, Step};
+use tidegate_ffi::units::{Class, GpuUuid, PieceId, Step, Units};
 use tidegate_ffi::wire::message::{FromShim, Placed, ToShim};
 
 /// The ways to make a context.
@@ -69,11 +69,16 @@ fn fill_up(manager: &mut Manager, rest: u32) -> Placed {
     manager.make(Class::Temporary, units - TAKEN, TAKEN)
 }
 
-/// The guest asks for room on a GPU.
+/// The guest asks for room on a GPU, for the first time in this call.
 fn hear_make_room(manager: &Manager, gpu: u8) -> Step {
+    hear_make_room_for(manager, gpu, 1)
+}
+
+fn hear_make_room_for(manager: &Manager, gpu: u8, wanted: u32) -> Step {
     let message = manager.hear();
-    let FromShim::MakeRoom { step, gpu: GpuUuid(uuid) } = message else { panic!("{message:?}") };
+    let FromShim::MakeRoom { step, gpu: GpuUuid(uuid), units } = message else { panic!("{message:?}") };
     assert_eq!(uuid, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, gpu]);
+    assert_eq!(units, Units(wanted));
     step
 }
 
@@ -82,15 +87,22 @@ fn room_helps(manager: &mut Manager, line: &mut Line, piece: PieceId) {
     let step = hear_make_room(manager, 1);
     assert!(line.is_silent(), "it did not wait for room");
     manager.destroy(piece);
-    manager.send(ToShim::Room { step }, &[]);
+    manager.send(ToShim::Room { step, more: false }, &[]);
     assert_eq!(line.hear(), "ok");
     assert!(is_silent(manager));
 }
 
-/// The guest asks for room on a GPU, and is answered.
+/// The guest asks for room on a GPU, and is told that this is all.
 fn give_room(manager: &Manager, gpu: u8) {
     let step = hear_make_room(manager, gpu);
-    manager.send(ToShim::Room { step }, &[]);
+    manager.send(ToShim::Room { step, more: false }, &[]);
+}
+
+/// Whether the driver has the function: some are of older or newer ones.
+fn driver_has(name: &str) -> bool {
+    let name = CString::new(name).unwrap();
+    // SAFETY: C strings; the driver's initialisers are what any CUDA program runs.
+    unsafe { !libc::dlsym(libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW), name.as_ptr()).is_null() }
 }
 
 /// The guest asks for nothing.
@@ -101,8 +113,13 @@ fn is_silent(manager: &Manager) -> bool {
 /// Starts a guest in which calls of `functions` find no memory: the first, the third and the
 /// fourth call of each.
 fn short_guest(manager: &mut Manager, functions: &[&str]) -> (Guest, Line) {
-    let faults = |name: &&str| [1, 3, 4].map(|nth| format!("{name}@{nth}=OUT_OF_MEMORY")).join(",");
-    let faults = functions.iter().map(faults).collect::<Vec<_>>().join(",");
+    guest_short_at(&[1, 3, 4], manager, functions)
+}
+
+fn guest_short_at(calls: &[u32], manager: &mut Manager, functions: &[&str]) -> (Guest, Line) {
+    let fault = |name: &&str, nth: &u32| format!("{name}@{nth}=OUT_OF_MEMORY");
+    let faults = functions.iter().flat_map(|name| calls.iter().map(move |nth| fault(name, nth)));
+    let faults = faults.collect::<Vec<_>>().join(",");
     let guest = manager.guest(&[("TIDEGATE_SOFTGPU_FAULTS", &faults)]);
     let mut line = guest.line();
     line.tell("init");
@@ -156,15 +173,36 @@ promise! {
 }
 
 promise! {
-    fn every_call_that_takes_memory_asks_once_and_is_made_once_more() {
+    fn a_call_asks_for_more_as_long_as_there_can_be_more() {
         let mut manager = Manager::start();
-        let managed = ["cuMemAllocManaged", "cuLibraryGetManaged"];
-        let counted: Vec<&str> = calls::of_kind(Kind::Counted).chain(managed).collect();
-        let (guest, mut line) = short_guest(&mut manager, &counted);
+        let (guest, mut line) = guest_short_at(&[1, 2, 3, 4], &mut manager, &["cuModuleLoadData"]);
         line.tell("context");
         manager.attach();
         assert_eq!(line.hear(), "ok");
-        for name in counted {
+        line.tell("load");
+        for (wanted, more) in [(1, true), (2, true), (4, false)] {
+            let step = hear_make_room_for(&manager, 1, wanted);
+            manager.send(ToShim::Room { step, more }, &[]);
+        }
+        assert_eq!(line.hear(), FULL, "the fourth call's answer");
+        assert_eq!(line.ask("load"), "ok");
+        assert!(is_silent(&manager));
+        guest.end();
+    }
+}
+
+promise! {
+    fn every_call_that_takes_memory_asks_for_room_and_is_made_again() {
+        let mut manager = Manager::start();
+        let managed = ["cuMemAllocManaged", "cuLibraryGetManaged"];
+        let takers = calls::of_kind(Kind::Counted).chain(calls::of_kind(Kind::Gated)).chain(managed);
+        let takers: Vec<&str> = takers.filter(|name| driver_has(name)).collect();
+        assert!(takers.len() > 100, "{} functions", takers.len());
+        let (guest, mut line) = short_guest(&mut manager, &takers);
+        line.tell("context");
+        manager.attach();
+        assert_eq!(line.hear(), "ok");
+        for name in takers {
             line.tell(&format!("call {name}"));
             give_room(&manager, 1);
             assert_ne!(line.hear(), FULL, "{name} was not made once more");
@@ -233,7 +271,7 @@ promise! {
         let (drained, _) = manager.close(0, 0);
         assert_eq!(drained.outstanding, [], "only leases are answered anew");
         assert!(line.is_silent());
-        manager.send(ToShim::Room { step }, &[]);
+        manager.send(ToShim::Room { step, more: false }, &[]);
         assert_eq!(line.hear(), "ok");
         manager.open();
         guest.end();

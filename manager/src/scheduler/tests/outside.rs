@@ -2,9 +2,17 @@
 
 use super::*;
 
-fn rooms(desk: &Desk, session: SessionId) -> usize {
-    let told = |effect: &&Effect| matches!(effect, Effect::Shim(to, ToShim::Room { .. }) if *to == session);
-    desk.log.iter().filter(told).count()
+/// The answers to who wanted room: whether there could be more.
+fn rooms(desk: &Desk, session: SessionId) -> Vec<bool> {
+    let told = |effect: &Effect| match effect {
+        Effect::Shim(to, ToShim::Room { more, .. }) if *to == session => Some(*more),
+        _ => None,
+    };
+    desk.log.iter().filter_map(told).collect()
+}
+
+fn ask_for_room(desk: &mut Desk, session: SessionId, units: u32) {
+    desk.tell(Event::MakeRoom { session, step: Step(7), gpu: GPU, units });
 }
 
 fn is_let_in(desk: &Desk, session: SessionId) -> bool {
@@ -122,18 +130,68 @@ fn room_is_made_of_what_nobody_uses() {
     let c = desk.job(spec("c"));
     assert_eq!(desk.scheduler.gpus()[&GPU].spares.len(), 4, "b's pieces");
     desk.recalls.insert(a, desk.pieces(a, T));
-    desk.tell(Event::MakeRoom { session: c, step: Step(7), gpu: GPU });
-    assert_eq!(rooms(&desk, c), 1);
+    ask_for_room(&mut desk, c, 85);
+    assert_eq!(rooms(&desk, c), [true]);
     let gpu = &desk.scheduler.gpus()[&GPU];
     assert_eq!((gpu.spares.len(), gpu.ledger.free()), (0, 90), "a's persistent memory is all there is");
     assert!(desk.expelled.is_empty());
 }
 
 #[test]
+fn nothing_is_taken_from_anybody_for_room_that_is_there() {
+    let mut desk = Desk::new(|_| {});
+    let a = job_with(&mut desk, "a", 10, 10);
+    let b = desk.job(spec("b"));
+    desk.recalls.insert(a, desk.pieces(a, T));
+    ask_for_room(&mut desk, b, 79);
+    assert_eq!((rooms(&desk, b), desk.units(a, T)), (vec![true], 10));
+}
+
+#[test]
+fn who_runs_gets_room_of_those_who_wait() {
+    let mut desk = Desk::new(|_| {});
+    let (a, b) = rivals(&mut desk);
+    assert_eq!(desk.scheduler.gpus()[&GPU].ledger.free(), 20, "b's temporary memory is away");
+    ask_for_room(&mut desk, a, 25);
+    assert_eq!(rooms(&desk, a), [true]);
+    assert!(desk.units(b, P) <= 5, "{} units", desk.units(b, P));
+}
+
+#[test]
+fn who_waits_gets_room_of_those_who_run_when_its_turn_comes() {
+    let mut desk = Desk::new(|_| {});
+    let (a, b) = rivals(&mut desk);
+    ask_for_room(&mut desk, b, 25);
+    assert!(rooms(&desk, b).is_empty());
+    desk.until(|desk| !rooms(desk, b).is_empty());
+    assert_eq!((rooms(&desk, b), desk.phase(b)), (vec![true], Phase::Open));
+    assert!(desk.units(a, P) <= 5, "{} units", desk.units(a, P));
+}
+
+#[test]
+fn who_runs_beside_others_gets_room_alone() {
+    let mut desk = Desk::new(|_| {});
+    let (a, b) = (job_with(&mut desk, "a", 10, 30), job_with(&mut desk, "b", 10, 30));
+    ask_for_room(&mut desk, a, 60);
+    desk.until(|desk| !rooms(desk, a).is_empty());
+    assert_eq!((rooms(&desk, a), desk.phase(b)), (vec![false], Phase::Waiting));
+    assert_eq!(desk.scheduler.gpus()[&GPU].ledger.free(), 60);
+    desk.until(|desk| desk.phase(b) == Phase::Open);
+}
+
+#[test]
+fn who_could_never_have_the_room_is_told_so() {
+    let mut desk = Desk::new(|_| {});
+    let a = job_with(&mut desk, "a", 10, 30);
+    ask_for_room(&mut desk, a, 61);
+    assert_eq!(rooms(&desk, a), [false]);
+}
+
+#[test]
 fn room_is_asked_only_where_one_is() {
     let mut desk = Desk::new(|_| {});
     let a = job_with(&mut desk, "a", 10, 10);
-    desk.tell(Event::MakeRoom { session: a, step: Step(7), gpu: OTHER_GPU });
+    desk.tell(Event::MakeRoom { session: a, step: Step(7), gpu: OTHER_GPU, units: 1 });
     assert!(desk.expelled.contains(&a));
 }
 
