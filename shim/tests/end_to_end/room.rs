@@ -101,8 +101,10 @@ fn give_room(manager: &Manager, gpu: u8) {
 /// Whether the driver has the function: some are of older or newer ones.
 fn driver_has(name: &str) -> bool {
     let name = CString::new(name).unwrap();
-    // SAFETY: C strings; the driver's initialisers are what any CUDA program runs.
-    unsafe { !libc::dlsym(libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW), name.as_ptr()).is_null() }
+    // SAFETY: a C string; the driver's initialisers are what any CUDA program runs.
+    let driver = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
+    // SAFETY: a C string, and a library that is never closed.
+    unsafe { !libc::dlsym(driver, name.as_ptr()).is_null() }
 }
 
 /// The guest asks for nothing.
