@@ -194,8 +194,8 @@ impl Drop for Life {
 
 #[test]
 fn a_thousand_threads_use_cuda_at_once() {
-    // Each of them may have units of its own for a moment.
-    Stage::of("threads", 128 * MIB).is_lived_alike(&["thousand"]);
+    // Far fewer units than threads: each would have one of its own, if it asked by itself.
+    Stage::of("threads", 8 * MIB).is_lived_alike(&["thousand"]);
 }
 
 /// Nothing is asked of them while nobody else wants their memory.

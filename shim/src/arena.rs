@@ -91,15 +91,22 @@ impl Arena {
     /// where the fewest new slots are needed. Up to `ahead` slots more are claimed behind the
     /// last. `None`: the address range is full.
     pub fn place(&mut self, bytes: u64, ahead: Units) -> Option<Place> {
-        let bytes = bytes.max(1).checked_next_multiple_of(ALIGNMENT)?;
-        if let Some(start) = self.free.best_fit(bytes) {
-            self.occupy(start, bytes);
+        if let Some(start) = self.place_backed(bytes) {
             return Some(Place { start, claims: Vec::new() });
         }
+        let bytes = bytes.max(1).checked_next_multiple_of(ALIGNMENT)?;
         let start = self.cheapest_start(bytes)?;
         self.occupy(start, bytes);
         let claims = self.claim(start, start + bytes, ahead);
         Some(Place { start, claims })
+    }
+
+    /// Finds room for `bytes` in the backed free space, where it fits best.
+    pub fn place_backed(&mut self, bytes: u64) -> Option<u64> {
+        let bytes = bytes.max(1).checked_next_multiple_of(ALIGNMENT)?;
+        let start = self.free.best_fit(bytes)?;
+        self.occupy(start, bytes);
+        Some(start)
     }
 
     /// Finds room for `bytes` in slots of their own, behind which there is nothing: in pieces of their

@@ -74,3 +74,4 @@ mod symbols;
 mod sync;
 mod tenant;
 mod threads;
+mod turnstile;

@@ -34,11 +34,6 @@ impl From<Failed> for Status {
     }
 }
 
-/// What the driver answered.
-pub fn answer(code: Code) -> Answer {
-    if code == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(Status(code.known())) }
-}
-
 /// An answer as the program gets it.
 pub fn code(answer: Answer) -> Code {
     match answer {

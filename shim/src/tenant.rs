@@ -21,6 +21,7 @@ use crate::ordered::{Ordered, Waiting};
 use crate::process::Process;
 use crate::raw::Properties;
 use crate::status::Status;
+use crate::turnstile::Turnstile;
 use once_cell::race::OnceBox;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,6 +57,10 @@ pub struct Tenant {
     /// Held while pieces are held or let go of and the manager is told: the last word on a piece is
     /// what the books say.
     holding: Mutex<()>,
+    /// Who asks for pieces.
+    leases: Turnstile,
+    /// Who asks for room outside of pieces.
+    pub rooms: Turnstile,
 }
 
 /// What is where.
@@ -156,8 +161,18 @@ impl Tenant {
             shared: BTreeSet::new(),
             arriving: BTreeMap::new(),
         };
-        let (ranges, books, holding) = (OnceBox::new(), Mutex::new(books), Mutex::new(()));
-        Self { id, device, layout, row, ranges, books, ordered: Mutex::default(), holding }
+        Self {
+            id,
+            device,
+            layout,
+            row,
+            ranges: OnceBox::new(),
+            books: Mutex::new(books),
+            ordered: Mutex::default(),
+            holding: Mutex::new(()),
+            leases: Turnstile::default(),
+            rooms: Turnstile::default(),
+        }
     }
 
     /// The address ranges, reserved at the first allocation, when a context is current.
@@ -282,6 +297,48 @@ impl Tenant {
         bytes: u64,
         owner: Context,
     ) -> Result<u64, Shortage> {
+        match self.find_backed(process, class, bytes, owner)? {
+            Some(start) => Ok(start),
+            None => self.ask(|| self.lease_room(process, class, bytes, owner)),
+        }
+    }
+
+    /// Room in what is there already.
+    fn find_backed(
+        &self,
+        process: &Process,
+        class: Class,
+        bytes: u64,
+        owner: Context,
+    ) -> Result<Option<u64>, Shortage> {
+        let _pass = GATE.pass()?;
+        let start = self.books().classes[class.index()].arena.place_backed(bytes);
+        start.into_iter().for_each(|start| self.publish_birth(process, class, start, bytes, owner));
+        Ok(start)
+    }
+
+    /// Lets a thread ask for pieces. Who finds no room beside others asks once more, alone: what they
+    /// were asking for may have been in the way, and they may not use all of it.
+    fn ask<T>(&self, ask: impl Fn() -> Result<T, Shortage>) -> Result<T, Shortage> {
+        {
+            let inside = self.leases.enter();
+            let answer = ask();
+            let is_short = matches!(answer, Err(Shortage::Refused(_) | Shortage::Range));
+            if !is_short || inside.was_alone() {
+                return answer;
+            }
+        }
+        let _alone = self.leases.enter_alone();
+        ask()
+    }
+
+    fn lease_room(
+        &self,
+        process: &Process,
+        class: Class,
+        bytes: u64,
+        owner: Context,
+    ) -> Result<u64, Shortage> {
         loop {
             let place = {
                 let _pass = GATE.pass()?;
@@ -322,15 +379,33 @@ impl Tenant {
         bytes: u64,
         properties: Properties,
     ) -> Result<HandleNumber, Status> {
+        self.reclaim();
+        let lease = || self.ask(|| self.lease_apart(process, bytes, properties));
+        let number = match lease() {
+            // What was freed in stream order is free at last when its work has ended.
+            Err(_) if self.wait_for_ordered() => lease(),
+            leased => leased,
+        };
+        number.map_err(|shortage| {
+            explain(bytes, Class::Temporary, &shortage);
+            shortage.status()
+        })
+    }
+
+    fn lease_apart(
+        &self,
+        process: &Process,
+        bytes: u64,
+        properties: Properties,
+    ) -> Result<HandleNumber, Shortage> {
         // It does not end with any context.
         let (class, owner) = (Class::Temporary, Context(std::ptr::null_mut()));
-        self.reclaim();
         loop {
             // Inside the gate, as for every other place: a closing comes before it or after.
             let place = {
                 let _pass = GATE.pass()?;
                 let place = self.books().classes[class.index()].arena.place_apart(bytes);
-                place.ok_or(Status::OUT_OF_MEMORY)?
+                place.ok_or(Shortage::Range)?
             };
             let extent = Extent { device: self.device, class, start: place.start, bytes };
             let number = process.loose.handles.lock().add(extent, properties);
@@ -339,12 +414,7 @@ impl Tenant {
                 Err(shortage) => {
                     process.loose.handles.lock().remove(number);
                     self.books().classes[class.index()].arena.abandon(&place);
-                    // What was freed in stream order is free at last when its work has ended.
-                    if self.wait_for_ordered() {
-                        continue;
-                    }
-                    explain(bytes, class, &shortage);
-                    return Err(shortage.status());
+                    return Err(shortage);
                 }
             };
             if self.books().classes[class.index()].arena.settle(&place) {

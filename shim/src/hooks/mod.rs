@@ -124,7 +124,7 @@ abi::hooks! {
 
 macro_rules! export {
     (gated $name:ident ($($arg:ident : $type:ty),* $(,)?)) => {
-        #[doc = concat!("The program's `", stringify!($name), "`: the gate, then the driver, and again when there is room.")]
+        #[doc = concat!("The program's `", stringify!($name), "`: the gate, then the driver.")]
         ///
         /// # Safety
         /// What the driver's manual asks of the arguments.
@@ -135,9 +135,7 @@ macro_rules! export {
                 Some(function) => unsafe { function($($arg),*) },
                 None => CUresult::CUDA_ERROR_NOT_FOUND.into(),
             };
-            let submit = || gate::submit(call, |failed| Status::from(failed).0.into());
-            let code = submit();
-            if code == CUresult::CUDA_ERROR_OUT_OF_MEMORY { room::once_more(submit) } else { code }
+            gate::submit(call, |failed| Status::from(failed).0.into())
         }
     };
     (counted $name:ident ($($arg:ident : $type:ty),* $(,)?)) => {

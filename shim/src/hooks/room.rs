@@ -12,42 +12,24 @@
 //! waits for. A call that failed has changed nothing, except that a compiler's log may have been
 //! written and its length with it: the second log may be cut short.
 
-use super::abi::{self, Real};
+use super::abi::Real;
 use crate::driver;
 use crate::link::Reply;
 use crate::log::debug;
 use crate::process::Process;
-use crate::status::{Answer, Status, answer};
-use std::cell::Cell;
-use tidegate_ffi::cuda::sys::{CUdevice, CUresult, Code};
+use crate::status::{Answer, Status};
+use tidegate_ffi::cuda::sys::CUdevice;
 use tidegate_ffi::units::Units;
 use tidegate_ffi::wire::message::FromShim;
 
 /// Calls the driver; when memory is short, again with room on the current context's GPU.
 pub fn for_current_gpu(process: &Process, real: Real<'_>) -> Answer {
-    or_again(real(), real, |units| make(process, driver::current_device().ok()?, units))
+    or_again(real, |units| make(process, driver::current_device().ok()?, units))
 }
 
 /// Calls the driver; when memory is short, again with room on `device`.
 pub fn for_gpu(process: &Process, device: CUdevice, real: Real<'_>) -> Answer {
-    or_again(real(), real, |units| make(process, device, units))
-}
-
-/// A submission found no memory (code that is loaded at its first launch, local memory): it is
-/// made again with room on the current context's GPU.
-#[cold]
-pub fn once_more(submit: impl Fn() -> Code) -> Code {
-    const FULL: Answer = Err(Status::OUT_OF_MEMORY);
-    let last = Cell::new(CUresult::CUDA_ERROR_OUT_OF_MEMORY.into());
-    let real = || {
-        last.set(submit());
-        answer(last.get())
-    };
-    let again = |process: &'static Process| {
-        or_again(FULL, &real, |units| make(process, driver::current_device().ok()?, units))
-    };
-    abi::enter(again, &|| FULL);
-    last.get()
+    or_again(real, |units| make(process, device, units))
 }
 
 /// Room was made: perhaps more can be.
@@ -55,8 +37,8 @@ struct Made {
     more: bool,
 }
 
-fn or_again(first: Answer, real: Real<'_>, mut make_room: impl FnMut(Units) -> Option<Made>) -> Answer {
-    let mut answer = first;
+fn or_again(real: Real<'_>, mut make_room: impl FnMut(Units) -> Option<Made>) -> Answer {
+    let mut answer = real();
     for units in (0..u32::BITS).map(|doubling| Units(1 << doubling)) {
         if answer != Err(Status::OUT_OF_MEMORY) {
             break;
@@ -72,7 +54,8 @@ fn or_again(first: Answer, real: Real<'_>, mut make_room: impl FnMut(Units) -> O
 
 /// Waits until the manager has made the room that it can; `None`: it cannot be asked.
 fn make(process: &Process, device: CUdevice, units: Units) -> Option<Made> {
-    process.tenants.on(device)?;
+    let tenant = process.tenants.on(device)?;
+    let _inside = tenant.rooms.enter();
     let gpu = driver::uuid(device).ok()?;
     debug!("no memory outside of pieces on {gpu}, {} units wanted", units.0);
     let replies = process.link.request(|step| FromShim::MakeRoom { step, gpu, units }).ok()?;
@@ -98,7 +81,7 @@ mod tests {
             asked.push(units.0);
             rooms.next().unwrap().map(|more| Made { more })
         };
-        let answer = or_again(real(), &real, make_room);
+        let answer = or_again(&real, make_room);
         (answer, answers.len() - left.borrow().len(), asked)
     }
 
