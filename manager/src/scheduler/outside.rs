@@ -345,8 +345,9 @@ impl Scheduler {
         if let Some(room) = self.tenants.get_mut(&id).and_then(|tenant| tenant.rooms.front_mut()) {
             room.at_others_cost = true;
         }
-        if is_open && !self.make_room(gpu, short, job) {
-            self.cramp(job);
+        // Who does not fit beside its wish leaves by itself; then, what they left behind goes.
+        if is_open {
+            self.make_room(gpu, short, job);
         }
         None
     }

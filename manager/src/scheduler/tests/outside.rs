@@ -172,9 +172,9 @@ fn who_waits_gets_room_of_those_who_run_when_its_turn_comes() {
 fn who_runs_beside_others_gets_room_alone() {
     let mut desk = Desk::new(|_| {});
     let (a, b) = (job_with(&mut desk, "a", 10, 30), job_with(&mut desk, "b", 10, 30));
-    ask_for_room(&mut desk, a, 60);
+    ask_for_room(&mut desk, a, 59);
     desk.until(|desk| !rooms(desk, a).is_empty());
-    assert_eq!((rooms(&desk, a), desk.phase(b)), (vec![false], Phase::Waiting));
+    assert_eq!((rooms(&desk, a), desk.phase(b)), (vec![true], Phase::Waiting));
     assert_eq!(desk.scheduler.gpus()[&GPU].ledger.free(), 60);
     desk.until(|desk| desk.phase(b) == Phase::Open);
 }
