@@ -8,7 +8,7 @@
 //!  program   cuInit ─────► init ──────► the driver, then the manager: Hello, Welcome   (process)
 //!            cuCtxCreate ► context ───► Attach: waits until there is room              (process)
 //!            cuMemAlloc ─► memory ────► classify, arena; perhaps Lease and map   (tenant, link)
-//!            cuModuleLoad ► room ─────► the driver; out of memory: MakeRoom, once more  (hooks)
+//!            cuModuleLoad ► room ─────► the driver; out of memory: MakeRoom, again  (hooks)
 //!            cuLaunch… ──► gate ──────► open: the driver. Closed: wait                   (gate)
 //!            cuMemFree ──► memory ────► after the work before it                       (tenant)
 //!

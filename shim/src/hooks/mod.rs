@@ -139,7 +139,7 @@ macro_rules! export {
         }
     };
     (counted $name:ident ($($arg:ident : $type:ty),* $(,)?)) => {
-        #[doc = concat!("The program's `", stringify!($name), "`: the driver, and once more when there is room.")]
+        #[doc = concat!("The program's `", stringify!($name), "`: the driver, and again when there is room.")]
         ///
         /// # Safety
         /// What the driver's manual asks of the arguments.
