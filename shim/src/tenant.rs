@@ -191,17 +191,27 @@ impl Tenant {
         owner: Context,
     ) -> Result<CUdeviceptr, Status> {
         let ranges = self.ranges()?;
+        let start = self.patiently(class, bytes, || self.find_room(process, class, bytes, owner))?;
+        Ok(ranges.address(class, start))
+    }
+
+    /// Looks for `bytes`; if there is no room, once more when what was freed in stream order is free at
+    /// last, because its work has ended. The user is told why there is none.
+    fn patiently<T>(
+        &self,
+        class: Class,
+        bytes: u64,
+        look: impl Fn() -> Result<T, Shortage>,
+    ) -> Result<T, Status> {
         self.reclaim();
-        let start = match self.find_room(process, class, bytes, owner) {
-            // What was freed in stream order is free at last when its work has ended.
-            Err(_) if self.wait_for_ordered() => self.find_room(process, class, bytes, owner),
+        let found = match look() {
+            Err(_) if self.wait_for_ordered() => look(),
             found => found,
         };
-        let start = start.map_err(|shortage| {
+        found.map_err(|shortage| {
             explain(bytes, class, &shortage);
             shortage.status()
-        })?;
-        Ok(ranges.address(class, start))
+        })
     }
 
     /// The same for work of `stream` alone, which may get what was freed in it at once.
@@ -379,17 +389,8 @@ impl Tenant {
         bytes: u64,
         properties: Properties,
     ) -> Result<HandleNumber, Status> {
-        self.reclaim();
-        let lease = || self.ask(|| self.lease_apart(process, bytes, properties));
-        let number = match lease() {
-            // What was freed in stream order is free at last when its work has ended.
-            Err(_) if self.wait_for_ordered() => lease(),
-            leased => leased,
-        };
-        number.map_err(|shortage| {
-            explain(bytes, Class::Temporary, &shortage);
-            shortage.status()
-        })
+        let lease = || self.lease_apart(process, bytes, properties);
+        self.patiently(Class::Temporary, bytes, || self.ask(lease))
     }
 
     fn lease_apart(

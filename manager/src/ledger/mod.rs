@@ -140,13 +140,8 @@ impl Ledger {
         self.outside.saturating_add(self.retired)
     }
 
-    /// Units that are missing for the headroom: it has been used up, or more lies outside now.
-    #[cfg(test)]
-    pub fn overdrawn(&self) -> u32 {
-        self.short_of(0)
-    }
-
-    /// Units that are missing for the headroom and so many more.
+    /// Units that are missing for the headroom and so many more: it has been used up, or more lies
+    /// outside now.
     pub fn short_of(&self, more: u32) -> u32 {
         (self.in_pieces() + self.reserved()).saturating_add(more).saturating_sub(self.units)
     }

@@ -131,7 +131,7 @@ fn headroom_gives_way_only_to_memory_that_was_here_before() {
     assert!(ledger.lease(B, Class::Temporary, &ten, Slack::Offsets).is_err());
     ledger.lease(B, Class::Temporary, &ten, Slack::Headroom).unwrap();
     ledger.check().unwrap();
-    assert_eq!((ledger.overdrawn(), ledger.headroom(), ledger.free()), (5, 20, 0));
+    assert_eq!((ledger.short_of(0), ledger.headroom(), ledger.free()), (5, 20, 0));
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn what_lies_outside_cannot_be_had() {
     lease(&mut ledger, A, Class::Temporary, 1, 30).unwrap();
     lease(&mut ledger, A, Class::Temporary, 2, 30).unwrap();
     ledger.set_outside(Units(50));
-    assert_eq!(ledger.overdrawn(), 10);
+    assert_eq!(ledger.short_of(0), 10);
     ledger.release(PieceId(1));
     assert_eq!(lease(&mut ledger, B, Class::Temporary, 3, 21), Err(NoRoom { short: 1 }), "in a hole");
     assert!(ledger.lease(B, Class::Temporary, &[(PieceId(4), Units(21))], Slack::Headroom).is_err());
@@ -190,15 +190,15 @@ fn apply(ledger: &mut Ledger, next: &mut u64, operation: Operation) {
                     (PieceId(*next), Units(units))
                 })
                 .collect();
-            let overdrawn = ledger.overdrawn();
+            let overdrawn = ledger.short_of(0);
             match ledger.lease(TenantId(tenant), region, &pieces, slack) {
                 Ok(()) => {
                     assert!(pieces.iter().all(|(piece, _)| ledger.piece(*piece).is_some()));
                     assert!(
-                        slack == Slack::Headroom || overdrawn == ledger.overdrawn(),
+                        slack == Slack::Headroom || overdrawn == ledger.short_of(0),
                         "headroom was taken"
                     );
-                    assert!(ledger.overdrawn() <= overdrawn.max(ledger.headroom()), "there was no room");
+                    assert!(ledger.short_of(0) <= overdrawn.max(ledger.headroom()), "there was no room");
                 }
                 Err(NoRoom { short }) => {
                     assert!(short > 0);
