@@ -267,6 +267,12 @@ impl Tenant {
         self.runs = Class::ALL.map(|region| runs(saved.iter().filter(|range| range.region == region), unit));
         self.saved = saved;
     }
+
+    /// Units of a region that it has in a tier, and that are not on their way back.
+    pub(super) fn units_away(&self, region: Class) -> u32 {
+        let away = self.runs[region.index()].iter().filter(|_| self.arrival.is_none());
+        away.map(|run| run.units).sum()
+    }
 }
 
 /// The runs of slots that ranges, in order, touch.

@@ -382,7 +382,9 @@ impl Scheduler {
         let adopted: Vec<PieceId> =
             placed.iter().map(|placed| placed.piece).filter(|piece| !new.contains(piece)).collect();
         tenant.making = None;
-        let again = out_of_memory && !std::mem::replace(&mut tenant.deceived, true);
+        let first = !std::mem::replace(&mut tenant.deceived, true);
+        let again = out_of_memory && (first || self.waits_for_the_dead(gpu));
+        let Some(tenant) = self.tenants.get_mut(&id) else { return };
         if again {
             tenant.ask_again(request, placed.iter().map(|placed| placed.units.0).sum());
         } else {
@@ -393,7 +395,7 @@ impl Scheduler {
         self.all_back_to_spares(gpu, &adopted, uid);
         self.destroyed(new);
         if again {
-            self.survey_one(gpu);
+            self.measure(gpu);
         } else {
             self.tell(session, ToShim::LeaseRefused { step: request.step, reason: reason.into() });
         }
@@ -476,13 +478,15 @@ impl Scheduler {
         self.jobs.get(&id).is_some_and(stuck) && others.map(|(_, tenant)| tenant).all(waits)
     }
 
-    /// Units that a job has on a GPU, or that are made for it: not what it has given back, though
-    /// that may have to be scrubbed yet.
+    /// Units that a job has, wherever they lie now, or that are made for it: not what it has given
+    /// back, though that may have to be scrubbed yet.
     pub(super) fn units_of_job(&self, gpu: GpuUuid, job: JobId) -> u32 {
         let own = self.tenants_on(gpu).map(|(_, tenant)| tenant).filter(|tenant| tenant.job == job);
         let units = |tenant: &Tenant| {
             let pieces = tenant.pieces.values().map(|placed| placed.units.0);
-            pieces.chain(tenant.making.iter().map(|making| making.units.0)).sum::<u32>()
+            let making = tenant.making.iter().map(|making| making.units.0);
+            let away = Class::ALL.map(|region| tenant.units_away(region));
+            pieces.chain(making).chain(away).sum::<u32>()
         };
         own.map(units).sum()
     }

@@ -146,7 +146,7 @@ impl Scheduler {
         }
         self.note_the_silent(pages);
         self.part_from_expelled();
-        self.look_at_newcomers();
+        self.look_at_who_waits();
         self.admit();
         self.serve_leases();
         self.give_room();
@@ -412,6 +412,7 @@ impl Scheduler {
         if let Some(gpu) = self.gpus.get_mut(&tenant.gpu) {
             gpu.tenants.remove(&id);
         }
+        self.note_death(tenant.gpu);
         let pieces = tenant.pieces.into_keys().collect();
         match fate {
             Fate::Dead => self.dispose_of_shared(tenant.gpu, tenant.job, pieces, &tenant.held),

@@ -204,8 +204,7 @@ impl Scheduler {
         let temporary = temporary.saturating_add(tenant.asked_outside());
         let resident = ledger.held(id, Class::Persistent);
         // What is on its way back is resident by the ledger.
-        let away = tenant.runs[Class::Persistent.index()].iter().filter(|_| tenant.arrival.is_none());
-        let away: u32 = away.map(|run| run.units).sum();
+        let away = tenant.units_away(Class::Persistent);
         let whole = (resident + away).saturating_add(tenant.asked(Class::Persistent));
         let persistent = whole.max(self.units_for(need.persistent)) - resident;
         let offset = if persistent > 0 && resident == 0 { self.config.offset_units } else { 0 };

@@ -26,6 +26,8 @@ use tidegate_ffi::wire::message::{ToMover, ToShim};
 
 /// Who has no room because of what lies outside is looked at again after so many slices.
 pub(super) const SLICES_BETWEEN_LOOKS: u32 = 10;
+/// How often it is seen whether what the dead left is gone, until it is not waited for any more.
+const LOOKS_AT_THE_DEAD: u32 = 100;
 /// The most calls of one tenant that wait for room: each is a thread.
 const ROOMS_PER_TENANT: usize = 256;
 
@@ -50,13 +52,16 @@ pub struct Outside {
     pub units: Option<u32>,
     /// What it was before newcomers made their contexts, and how many came since.
     before: Option<(u32, u32)>,
-    /// When newcomers without room are looked at again.
+    /// When who waits for room is looked at again.
     next_look: Time,
+    /// What the dead may have left to others: until when it is waited for, and the units that were
+    /// outside without it.
+    left: Option<(Time, u32)>,
 }
 
 impl Outside {
     pub(super) fn new(headroom: u32, apart: u32) -> Self {
-        Self { headroom, apart, units: None, before: None, next_look: Time::ZERO }
+        Self { headroom, apart, units: None, before: None, next_look: Time::ZERO, left: None }
     }
 }
 
@@ -64,7 +69,8 @@ impl super::Gpu {
     /// Do several share it, or did they: then the mover has its context, and what lay outside of
     /// pieces may be gone with those who went.
     fn is_worth_a_look(&self) -> bool {
-        self.tenants.len() > 1 || self.outside.units.is_some_and(|units| units > 0)
+        let was_shared = self.outside.left.is_some() || self.outside.units.is_some_and(|units| units > 0);
+        self.tenants.len() > 1 || was_shared
     }
 
     /// Tells the ledger what it may not use.
@@ -90,7 +96,11 @@ impl Scheduler {
 
     /// Asks who is on a GPU for what they do not use, and measures the rest.
     fn look_again(&mut self, gpu: GpuUuid) {
-        let next_look = self.now + self.config.slice * SLICES_BETWEEN_LOOKS;
+        let pause = match self.waits_for_the_dead(gpu) {
+            true => self.config.answer_limit / LOOKS_AT_THE_DEAD,
+            false => self.config.slice * SLICES_BETWEEN_LOOKS,
+        };
+        let next_look = self.now + pause;
         if let Some(gpu) = self.gpus.get_mut(&gpu).filter(|gpu| !gpu.tenants.is_empty()) {
             gpu.outside.next_look = next_look;
         } else {
@@ -100,8 +110,8 @@ impl Scheduler {
         self.measure(gpu);
     }
 
-    /// Looks again where newcomers wait for room.
-    pub(super) fn look_at_newcomers(&mut self) {
+    /// Looks again where somebody waits for room outside of pieces.
+    pub(super) fn look_at_who_waits(&mut self) {
         for gpu in self.awaited_gpus() {
             if self.gpus[&gpu].outside.next_look <= self.now {
                 self.forget_recalls_on(gpu);
@@ -110,15 +120,37 @@ impl Scheduler {
         }
     }
 
-    /// When a GPU will be looked at again, for newcomers.
+    /// When a GPU will be looked at again.
     pub(super) fn next_look(&self) -> Option<Time> {
         self.awaited_gpus().into_iter().map(|gpu| self.gpus[&gpu].outside.next_look).min()
     }
 
-    /// The GPUs on which newcomers wait for somebody to make room.
+    /// The GPUs on which newcomers wait for somebody to make room, or anybody for what the dead
+    /// left.
     fn awaited_gpus(&self) -> BTreeSet<GpuUuid> {
-        let awaited = self.admissions.iter().map(|(_, _, gpu)| *gpu);
-        awaited.filter(|id| self.gpus.get(id).is_some_and(|gpu| !gpu.tenants.is_empty())).collect()
+        let newcomers = self.admissions.iter().map(|(_, _, gpu)| *gpu);
+        let newcomers = newcomers.filter(|id| self.gpus.get(id).is_some_and(|gpu| !gpu.tenants.is_empty()));
+        let wants = |tenant: &&Tenant| !tenant.waiting.is_empty() || !tenant.rooms.is_empty();
+        let others = self.tenants.values().filter(wants).map(|tenant| tenant.gpu);
+        newcomers.chain(others.filter(|gpu| self.waits_for_the_dead(*gpu))).collect()
+    }
+
+    /// Somebody on a GPU is gone, or is no part of its job any more. Its children may live a
+    /// little longer, and what it had with them.
+    pub(super) fn note_death(&mut self, gpu: GpuUuid) {
+        let (now, patience) = (self.now, self.config.answer_limit);
+        let Some(outside) = self.gpus.get_mut(&gpu).map(|gpu| &mut gpu.outside) else { return };
+        let known = outside.left.filter(|(until, _)| now < *until).map(|(_, without)| without);
+        let without = known.unwrap_or(u32::MAX).min(outside.units.unwrap_or(0));
+        outside.left = Some((now + patience, without));
+        outside.next_look = now;
+    }
+
+    /// Is there less room than there will be when all that the dead had is free.
+    pub(super) fn waits_for_the_dead(&self, gpu: GpuUuid) -> bool {
+        let Some(gpu) = self.gpus.get(&gpu) else { return false };
+        let is_more = |without| gpu.outside.units > Some(without) || gpu.ledger.retired() > 0;
+        gpu.outside.left.is_some_and(|(until, without)| self.now < until && is_more(without))
     }
 
     /// Would every job on a GPU still fit there, alone, beside one more context. Who does not
@@ -152,9 +184,7 @@ impl Scheduler {
     fn units_in_use(&self, gpu: GpuUuid, job: JobId) -> u32 {
         let ledger = &self.gpus[&gpu].ledger;
         let of_tenant = |(id, tenant): (TenantId, &Tenant)| {
-            let held: u32 = Class::ALL.iter().map(|region| ledger.held(id, *region)).sum();
-            let away = tenant.runs.iter().flatten().filter(|_| tenant.arrival.is_none());
-            held + away.map(|run| run.units).sum::<u32>()
+            Class::ALL.map(|region| ledger.held(id, region) + tenant.units_away(region)).iter().sum::<u32>()
         };
         self.tenants_on(gpu).filter(|(_, tenant)| tenant.job == job).map(of_tenant).sum()
     }
@@ -219,15 +249,15 @@ impl Scheduler {
     }
 
     /// Before a lease is refused for what lies outside: that may be less by now. `true`: it is
-    /// being measured.
+    /// being measured, or will be less soon.
     pub(super) fn doubts(&mut self, id: TenantId) -> bool {
         let Some(tenant) = self.tenants.get_mut(&id) else { return false };
         let gpu = tenant.gpu;
-        if self.gpus[&gpu].ledger.outside() == 0 || std::mem::replace(&mut tenant.deceived, true) {
-            return false;
+        let is_old = self.gpus[&gpu].ledger.outside() > 0 && !std::mem::replace(&mut tenant.deceived, true);
+        if is_old {
+            self.measure(gpu);
         }
-        self.measure(gpu);
-        true
+        is_old || self.waits_for_the_dead(gpu)
     }
 
     pub(super) fn survey_one(&mut self, gpu: GpuUuid) {
@@ -320,11 +350,16 @@ impl Scheduler {
     /// be, and whether there could be more.
     ///
     /// What nobody uses is set free at once, what others use in the job's turn. The headroom is there
-    /// to be used.
+    /// to be used. Who is away is not answered: what it took would be missing when it comes back.
     fn make_room_outside(&mut self, id: TenantId, units: u32) -> Option<bool> {
         let tenant = self.tenants.get(&id)?;
-        let (gpu, job, is_open) = (tenant.gpu, tenant.job, self.phase_of(tenant) == Phase::Open);
-        if self.is_measuring(gpu) {
+        let (gpu, job) = (tenant.gpu, tenant.job);
+        let is_there = match self.phase_of(tenant) {
+            Phase::Open => true,
+            Phase::Waiting => !self.tenants_of(job).iter().any(|tenant| self.tenants[tenant].is_away()),
+            Phase::Restoring | Phase::Closing | Phase::Leaving => false,
+        };
+        if self.is_measuring(gpu) || !is_there {
             return None;
         }
         let ledger = &self.gpus[&gpu].ledger;
@@ -340,13 +375,13 @@ impl Scheduler {
             return None;
         }
         if short == 0 || !self.others_hold_any(gpu, job) || self.blocks_for_ever(gpu, job) {
-            return Some(false);
+            return (!self.waits_for_the_dead(gpu)).then_some(false);
         }
         if let Some(room) = self.tenants.get_mut(&id).and_then(|tenant| tenant.rooms.front_mut()) {
             room.at_others_cost = true;
         }
         // Who does not fit beside its wish leaves by itself; then, what they left behind goes.
-        if is_open {
+        if self.phase_of(self.tenants.get(&id)?) == Phase::Open {
             self.make_room(gpu, short, job);
         }
         None

@@ -22,11 +22,25 @@ fn what_an_expelled_process_had_is_nobodys_until_it_is_dead() {
     assert_eq!(desk.scheduler.orders_under_way(), 0, "the mover has let go of it");
     assert_eq!(desk.scheduler.gpus()[&GPU].ledger.free(), 20);
     let lease = desk.lease(b, T, 30, 30);
+    assert_eq!((desk.answers(b, lease), desk.refusals(b)), (0, 0), "it may end soon");
+    desk.pass(ms(2000));
     assert_eq!((desk.answers(b, lease), desk.refusals(b)), (0, 1), "the GPU has no such room");
     desk.end(a);
     assert_eq!(retired(&desk), 0);
     let lease = desk.lease(b, T, 30, 30);
     assert!(desk.answers(b, lease) > 0);
+}
+
+#[test]
+fn what_an_expelled_process_had_is_waited_for() {
+    let mut desk = Desk::new(|_| {});
+    let (a, b) = (job_with(&mut desk, "a", 10, 30), job_with(&mut desk, "b", 10, 30));
+    tell_that_it_broke(&mut desk, a);
+    let lease = desk.lease(b, T, 30, 30);
+    desk.pass(ms(500));
+    desk.end(a);
+    assert!(desk.answers(b, lease) > 0);
+    assert_eq!(desk.refusals(b), 0);
 }
 
 #[test]

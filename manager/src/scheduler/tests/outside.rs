@@ -121,6 +121,50 @@ fn memory_that_others_took_is_measured_and_the_lease_tried_again() {
     assert_eq!((desk.refusals(a), desk.units(a, T)), (0, 30), "there is room when b's spares are gone");
 }
 
+/// Somebody whose neighbour died, and left 60 units to its child.
+fn bereaved() -> (Desk, SessionId) {
+    let mut desk = Desk::new(|_| {});
+    let a = job_with(&mut desk, "a", 10, 10);
+    desk.uid = 2;
+    let b = job_with(&mut desk, "b", 10, 50);
+    desk.end(b);
+    desk.outside = 60;
+    desk.short_of_memory = true;
+    (desk, a)
+}
+
+#[test]
+fn what_the_dead_left_to_their_children_is_waited_for() {
+    let (mut desk, a) = bereaved();
+    desk.lease(a, T, 10, 40);
+    ask_for_room(&mut desk, a, 39);
+    desk.pass(ms(500));
+    assert_eq!((desk.refusals(a), desk.units(a, T), rooms(&desk, a)), (0, 10, vec![]));
+    desk.outside = 0;
+    desk.pass(ms(20));
+    assert_eq!((desk.refusals(a), desk.units(a, T), rooms(&desk, a)), (0, 50, vec![true]));
+}
+
+#[test]
+fn the_dead_are_not_waited_for_for_ever() {
+    let (mut desk, a) = bereaved();
+    desk.lease(a, T, 10, 40);
+    ask_for_room(&mut desk, a, 39);
+    desk.pass(ms(2000));
+    assert_eq!((desk.refusals(a), rooms(&desk, a)), (1, vec![false]));
+}
+
+#[test]
+fn what_lay_outside_before_a_death_is_not_waited_for() {
+    let mut desk = Desk::new(|_| {});
+    let (a, b) = (job_with(&mut desk, "a", 10, 10), job_with(&mut desk, "b", 10, 10));
+    desk.outside = 60;
+    desk.tell(Event::Survey);
+    desk.end(b);
+    desk.lease(a, T, 10, 40);
+    assert_eq!(desk.refusals(a), 1);
+}
+
 #[test]
 fn room_is_made_of_what_nobody_uses() {
     let mut desk = Desk::new(|_| {});
@@ -166,6 +210,18 @@ fn who_waits_gets_room_of_those_who_run_when_its_turn_comes() {
     desk.until(|desk| !rooms(desk, b).is_empty());
     assert_eq!((rooms(&desk, b), desk.phase(b)), (vec![true], Phase::Open));
     assert!(desk.units(a, P) <= 5, "{} units", desk.units(a, P));
+}
+
+#[test]
+fn whose_memory_is_away_takes_no_room_that_it_will_need() {
+    let mut desk = Desk::new(|_| {});
+    let (_, b) = rivals(&mut desk);
+    desk.until(|desk| desk.phase(b) == Phase::Open && desk.units(b, T) == 60);
+    desk.until(|desk| desk.phase(b) == Phase::Waiting && desk.units(b, T) == 0);
+    ask_for_room(&mut desk, b, 1);
+    assert!(rooms(&desk, b).is_empty());
+    desk.until(|desk| !rooms(desk, b).is_empty());
+    assert_eq!((rooms(&desk, b), desk.phase(b)), (vec![true], Phase::Open));
 }
 
 #[test]
