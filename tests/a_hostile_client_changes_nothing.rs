@@ -93,7 +93,15 @@ fn lies(n: u64) -> [FromShim; 8] {
     [
         FromShim::Attach { step, gpu },
         FromShim::MakeRoom { step, gpu, units },
-        FromShim::Lease(LeaseRequest { step, tenant, class: Class::Temporary, first, units, ahead: units }),
+        FromShim::Lease(LeaseRequest {
+            step,
+            tenant,
+            class: Class::Temporary,
+            first,
+            units,
+            ahead: units,
+            whole: n.is_multiple_of(2),
+        }),
         FromShim::Return { tenant, pieces: (0..10_000).map(PieceId).collect() },
         FromShim::Drained(drained),
         FromShim::Done { step },

@@ -55,6 +55,7 @@ fn lie(manager: &Manager) -> ToShim {
         first: SlotIndex(0),
         units: Units(u32::MAX),
         ahead: Units(u32::MAX),
+        whole: true,
     };
     connection.send(&words(2, FromShim::Lease(request)), &[]).unwrap();
     let refusal = move || loop {

@@ -361,7 +361,7 @@ impl Tenant {
                 }
                 place
             };
-            match self.lease_all(process, class, &place) {
+            match self.lease_all(process, class, &place, false) {
                 Ok(arrival) => {
                     let settled = self.books().classes[class.index()].arena.settle(&place);
                     if settled {
@@ -410,7 +410,7 @@ impl Tenant {
             };
             let extent = Extent { device: self.device, class, start: place.start, bytes };
             let number = process.loose.handles.lock().add(extent, properties);
-            let arrival = match self.lease_all(process, class, &place) {
+            let arrival = match self.lease_all(process, class, &place, properties.exports != 0) {
                 Ok(arrival) => arrival,
                 Err(shortage) => {
                     process.loose.handles.lock().remove(number);
@@ -456,21 +456,34 @@ impl Tenant {
         }
     }
 
-    /// Gets pieces for all claims of a place. While the last arrival lives, the gate cannot shut.
-    fn lease_all(&self, process: &Process, class: Class, place: &Place) -> Result<Option<Arrival>, Shortage> {
+    /// Gets pieces for all claims of a place, one for each if it is to be `whole`. While the last
+    /// arrival lives, the gate cannot shut.
+    fn lease_all(
+        &self,
+        process: &Process,
+        class: Class,
+        place: &Place,
+        whole: bool,
+    ) -> Result<Option<Arrival>, Shortage> {
         let mut last = None;
         for claim in &place.claims {
             // Not two at a time: the gate may have to shut before the next answer.
             drop(last.take());
-            last = Some(self.lease(process, class, *claim)?);
+            last = Some(self.lease(process, class, *claim, whole)?);
         }
         Ok(last)
     }
 
-    fn lease(&self, process: &Process, class: Class, claim: Claim) -> Result<Arrival, Shortage> {
+    fn lease(
+        &self,
+        process: &Process,
+        class: Class,
+        claim: Claim,
+        whole: bool,
+    ) -> Result<Arrival, Shortage> {
         let Claim { first, units, ahead } = claim;
         let replies = process.link.request(|step| {
-            FromShim::Lease(LeaseRequest { step, tenant: self.id, class, first, units, ahead })
+            FromShim::Lease(LeaseRequest { step, tenant: self.id, class, first, units, ahead, whole })
         })?;
         let mut outcome = Ok(());
         loop {

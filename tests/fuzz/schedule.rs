@@ -274,7 +274,8 @@ fn lease(input: &mut Unstructured<'_>, step: Step, tenant: TenantId) -> Result<L
     let step = if input.ratio(1, 32)? { Step(step.0 - 1) } else { step };
     let (first, units, ahead) = (number(input, 255)?, number(input, 24)?, number(input, 8)?);
     let (first, units, ahead) = (SlotIndex(first), Units(units), Units(ahead));
-    Ok(LeaseRequest { step, tenant, class: class(input)?, first, units, ahead })
+    let whole = input.ratio(1, 4)?;
+    Ok(LeaseRequest { step, tenant, class: class(input)?, first, units, ahead, whole })
 }
 
 fn live(input: &mut Unstructured<'_>) -> Result<Vec<LiveRange>> {

@@ -235,6 +235,9 @@ pub struct LeaseRequest {
     pub units: Units,
     /// How many more, directly behind, would be welcome if nobody else needs them (R4.4).
     pub ahead: Units,
+    /// They are to be one piece, wherever they come from, as long as the process has them: it can
+    /// give a descriptor for a piece to others, but not one for several. Nothing is leased ahead.
+    pub whole: bool,
 }
 
 /// A piece and where it is to be mapped.

@@ -273,6 +273,8 @@ pub struct Tenant {
     pub peak_persistent: u32,
     /// Units it has only because nobody else needed them.
     pub ahead: u32,
+    /// The runs of slots, by class and first slot, that have one piece each; units.
+    pub whole: BTreeMap<(Class, u32), u32>,
     /// Whether it was asked to give unused pieces back.
     pub recall: Recall,
     /// Its calls that wait for memory outside of pieces, in order.
@@ -456,6 +458,7 @@ impl Tenant {
             entering: None,
             measured: false,
             deceived: false,
+            whole: BTreeMap::new(),
             arrival: None,
             departure: None,
         }

@@ -28,6 +28,15 @@ pub(super) struct Run {
     pub(super) units: u32,
 }
 
+/// How a run of slots is filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fit {
+    /// By one piece.
+    Whole,
+    /// By pieces of any sizes.
+    Parts,
+}
+
 /// The most leases of one tenant that are not answered: each is a thread that waits.
 const LEASES_PER_TENANT: usize = 256;
 
@@ -179,16 +188,26 @@ impl Scheduler {
     ) -> Result<(), NoRoom> {
         // One message's worth at a time; the rest stays the tenant's first lease.
         let most = PIECES_AT_ONCE * self.config.piece_units;
-        let units = (request.units.0 + ahead).min(most);
-        self.whole_fits(id, request, most)?;
+        let units = if request.whole { request.units.0 } else { (request.units.0 + ahead).min(most) };
+        self.all_fits(id, request, most)?;
         let run = Run { class: request.class, first: request.first.0, units };
+        if request.whole {
+            self.keep_whole(id, run);
+        }
         let acquired = self.acquire(id, request.class, &[run], slack)?;
         self.answer(id, request, acquired);
         Ok(())
     }
 
+    /// From now on a run of slots has one piece, until it is given back.
+    fn keep_whole(&mut self, id: TenantId, run: Run) {
+        if let Some(tenant) = self.tenants.get_mut(&id) {
+            tenant.whole.insert((run.class, run.first), run.units);
+        }
+    }
+
     /// A lease of several messages is begun only if all of it has room.
-    fn whole_fits(&self, id: TenantId, request: LeaseRequest, most: u32) -> Result<(), NoRoom> {
+    fn all_fits(&self, id: TenantId, request: LeaseRequest, most: u32) -> Result<(), NoRoom> {
         let gpu = self.tenants.get(&id).and_then(|tenant| self.gpus.get(&tenant.gpu));
         let free = gpu.map_or(0, |gpu| gpu.ledger.free());
         if request.units.0 > most && request.units.0 > free {
@@ -245,16 +264,18 @@ impl Scheduler {
         let mut spares = self.spares_of(gpu_id, uid);
         let mut acquired = Acquired { placed: Vec::new(), new: Vec::new() };
         let (mut adopted, mut wanted) = (Vec::new(), Vec::new());
-        for run in runs {
+        let runs: Vec<(Run, Fit)> = runs.iter().flat_map(|run| tenant.cut(*run)).collect();
+        for (run, fit) in runs {
             let (mut slot, end) = (run.first, run.first + run.units);
+            let largest = if fit == Fit::Whole { run.units } else { self.config.piece_units };
             while slot < end {
-                let (piece, units) = match self.adopt(gpu_id, id, region, &mut spares, end - slot) {
+                let (piece, units) = match self.adopt(gpu_id, id, region, &mut spares, end - slot, fit) {
                     Some(spare) => {
                         adopted.push(spare.0);
                         spare
                     }
                     None => {
-                        let new = (self.new_piece(), (end - slot).min(self.config.piece_units));
+                        let new = (self.new_piece(), (end - slot).min(largest));
                         wanted.push((new.0, Units(new.1)));
                         new
                     }
@@ -278,7 +299,8 @@ impl Scheduler {
         own.filter_map(|(piece, _)| Some((gpu.ledger.piece(*piece)?.units, *piece))).collect()
     }
 
-    /// The largest of `spares` with at most `most` units, now the tenant's.
+    /// The largest of `spares` with at most `most` units, or one with exactly so many, now the
+    /// tenant's.
     fn adopt(
         &mut self,
         gpu: GpuUuid,
@@ -286,8 +308,10 @@ impl Scheduler {
         region: Class,
         spares: &mut BTreeSet<(u32, PieceId)>,
         most: u32,
+        fit: Fit,
     ) -> Option<(PieceId, u32)> {
-        let fitting = *spares.range(..=(most, PieceId(u64::MAX))).next_back()?;
+        let least = if fit == Fit::Whole { most } else { 0 };
+        let fitting = *spares.range((least, PieceId(0))..=(most, PieceId(u64::MAX))).next_back()?;
         let gpu = self.gpus.get_mut(&gpu)?;
         gpu.ledger.adopt(fitting.1, tenant, region, Units(most)).ok()?;
         gpu.spares.remove(&fitting.1);
@@ -415,6 +439,9 @@ impl Scheduler {
         }
         let held = tenant.held.clone();
         let taken: Vec<_> = pieces.iter().filter_map(|piece| tenant.lose(piece)).collect();
+        for placed in &taken {
+            tenant.whole.remove(&(placed.class, placed.slot.0));
+        }
         let units: u32 = taken.iter().map(|placed| placed.units.0).sum();
         tenant.ahead = tenant.ahead.saturating_sub(units);
         if matches!(tenant.recall, Recall::Asked | Recall::Overdue) {
@@ -685,6 +712,22 @@ impl Tenant {
 
     /// Puts a lease whose answer is void in front again; of what was answered of it, `units`
     /// were more than it needed.
+    /// Cuts a run of slots where something in it is to be one piece. What does not lie in the run with
+    /// all of its slots is whole no more: some of it was not worth saving.
+    fn cut(&self, run: Run) -> Vec<(Run, Fit)> {
+        let (mut first, end) = (run.first, run.first + run.units);
+        let mut cut = Vec::new();
+        for (&(class, start), &units) in self.whole.range((run.class, first)..(run.class, end)) {
+            if start + units <= end {
+                cut.push((Run { class, first, units: start - first }, Fit::Parts));
+                cut.push((Run { class, first: start, units }, Fit::Whole));
+                first = start + units;
+            }
+        }
+        cut.push((Run { first, units: end - first, ..run }, Fit::Parts));
+        cut
+    }
+
     fn ask_again(&mut self, request: LeaseRequest, units: u32) {
         self.ahead = self.ahead.saturating_sub(units.saturating_sub(request.units.0));
         match self.waiting.front_mut() {

@@ -9,6 +9,7 @@ mod outside;
 mod quota;
 mod silence;
 mod unmovable;
+mod whole;
 mod written;
 
 use super::*;

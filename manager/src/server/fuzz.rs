@@ -329,7 +329,8 @@ impl World {
             if self.random.between(0, 999) < self.lies { self.random.bits() as u32 } else { number }
         };
         let (first, units, ahead) = (SlotIndex(lie(first)), Units(lie(units)), Units(lie(ahead)));
-        LeaseRequest { step, tenant, class, first, units, ahead }
+        let whole = self.random.between(0, 3) == 0;
+        LeaseRequest { step, tenant, class, first, units, ahead, whole }
     }
 
     fn pieces(&mut self, tenant: TenantId) -> Vec<PieceId> {

@@ -170,7 +170,7 @@ mod tests {
         let attached = hear(&connection, |message| matches!(message, ToShim::Attached { .. })).0;
         let ToShim::Attached { tenant, .. } = attached.message else { unreachable!() };
         let (class, first, units, ahead) = (Class::Temporary, SlotIndex(0), Units(1), Units(0));
-        let request = LeaseRequest { step: LEASE, tenant, class, first, units, ahead };
+        let request = LeaseRequest { step: LEASE, tenant, class, first, units, ahead, whole: false };
         say(server, 1, FromShim::Lease(request), Vec::new());
         let (step, pieces) = server.making.first_key_value().unwrap();
         let (step, files) = (*step, pieces.iter().map(|_| file()).collect());

@@ -361,6 +361,7 @@ impl Tenant {
             first: SlotIndex(claim.first),
             units: Units(claim.units),
             ahead: Units(claim.ahead),
+            whole: false,
         }
     }
 }

@@ -6,7 +6,6 @@ use super::abi::{In, Out, Real, slice};
 use crate::driver;
 use crate::gate::GATE;
 use crate::handles::{Extent, HandleNumber, Mapping};
-use crate::log::{Once, info};
 use crate::process::Process;
 use crate::raw::{Access, Properties};
 use crate::status::{Answer, Status};
@@ -220,13 +219,7 @@ pub fn export(
     }
     let _pass = GATE.pass()?;
     let tenant = process.tenants.on(extent.device).ok_or(Status::INVALID_VALUE)?;
-    let Some(descriptor) = process.loose.export(extent)? else {
-        static SAID: Once = Once::new();
-        if SAID.is_first() {
-            info!("memory that lies in several pieces cannot be exported");
-        }
-        return Err(NOT_SUPPORTED);
-    };
+    let descriptor = process.loose.export(extent)?;
     tenant.hold_at(process, extent.class, extent.start);
     shared.of_type::<c_int>().set(descriptor.into_raw_fd());
     Ok(())

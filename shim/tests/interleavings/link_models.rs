@@ -77,8 +77,9 @@ fn the_last() -> Session {
 
 fn ask_for_pieces(link: &Link) -> Result<Replies<'_>, Gone> {
     link.request(|step| {
-        let (tenant, class, units) = (TenantId(1), Class::Temporary, Units(1));
-        FromShim::Lease(LeaseRequest { step, tenant, class, first: SlotIndex(0), units, ahead: Units(0) })
+        let (tenant, class, first) = (TenantId(1), Class::Temporary, SlotIndex(0));
+        let (units, ahead) = (Units(1), Units(0));
+        FromShim::Lease(LeaseRequest { step, tenant, class, first, units, ahead, whole: false })
     })
 }
 

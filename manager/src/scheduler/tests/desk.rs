@@ -19,7 +19,7 @@ pub fn ms(count: u64) -> Duration {
 /// The event of a lease whose step nobody looks at.
 pub fn lease_event(session: SessionId, tenant: TenantId, class: Class, first: u32, units: u32) -> Event {
     let (first, units) = (SlotIndex(first), Units(units));
-    let request = LeaseRequest { step: Step(1), tenant, class, first, units, ahead: Units(0) };
+    let request = LeaseRequest { step: Step(1), tenant, class, first, units, ahead: Units(0), whole: false };
     Event::Lease { session, request }
 }
 
@@ -187,10 +187,17 @@ impl Desk {
         let (step, tenant) = (Step(self.fresh()), self.tenant(session));
         let (first, units, ahead) = (SlotIndex(first), Units(units), Units(ahead));
         if units.0 > 0 {
-            let request = LeaseRequest { step, tenant, class, first, units, ahead };
+            let request = LeaseRequest { step, tenant, class, first, units, ahead, whole: false };
             self.tell(Event::Lease { session, request });
         }
         step
+    }
+
+    pub fn lease_whole(&mut self, session: SessionId, class: Class, first: u32, units: u32) {
+        let (step, tenant) = (Step(self.fresh()), self.tenant(session));
+        let (first, units, ahead) = (SlotIndex(first), Units(units), Units(0));
+        let request = LeaseRequest { step, tenant, class, first, units, ahead, whole: true };
+        self.tell(Event::Lease { session, request });
     }
 
     /// From now on these bytes are alive.

@@ -154,6 +154,20 @@ promise! {
 }
 
 promise! {
+    fn memory_of_any_size_is_shared_by_one_descriptor() on PLAIN; {
+        start();
+        let bytes = 21 * unit();
+        let (at, handle) = (range(2 * bytes), piece(bytes));
+        map(at, bytes, handle);
+        let last = at + bytes as u64 - 4;
+        write(last, &[7u32]);
+        let again = import(export(handle));
+        map(at + bytes as u64, bytes, again);
+        assert_eq!(read::<u32>(last + bytes as u64, 1), [7]);
+    }
+}
+
+promise! {
     fn access_is_what_was_set() on PLAIN; {
         use sys::CUmemAccess_flags as Access;
         start();
