@@ -23,6 +23,11 @@ pub fn software_runtime() -> anyhow::Result<PathBuf> {
     find("libsoftgpu_cudart.so")
 }
 
+/// What stands in for the libraries that programs link beside the runtime.
+pub fn software_libraries() -> anyhow::Result<PathBuf> {
+    find("libsoftgpu_libraries.so")
+}
+
 /// An example program that came with the command.
 pub fn example(name: &str) -> anyhow::Result<PathBuf> {
     find(&format!("examples/{name}"))

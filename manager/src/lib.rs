@@ -6,6 +6,7 @@
 //! - [`mover`]: the process that makes GPU memory and moves bytes;
 //! - [`command`]: the command line;
 //! - [`doctor`]: what of the machine it needs, and how well that is;
+//! - [`torch`]: PyTorch for software GPUs;
 //! - [`process`]: processes by name;
 //! - [`death`]: deaths at chosen moments, for tests.
 
@@ -20,3 +21,4 @@ pub mod process;
 pub mod scheduler;
 pub mod server;
 pub mod software_gpu;
+pub mod torch;

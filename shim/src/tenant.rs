@@ -474,13 +474,7 @@ impl Tenant {
         Ok(last)
     }
 
-    fn lease(
-        &self,
-        process: &Process,
-        class: Class,
-        claim: Claim,
-        whole: bool,
-    ) -> Result<Arrival, Shortage> {
+    fn lease(&self, process: &Process, class: Class, claim: Claim, whole: bool) -> Result<Arrival, Shortage> {
         let Claim { first, units, ahead } = claim;
         let replies = process.link.request(|step| {
             FromShim::Lease(LeaseRequest { step, tenant: self.id, class, first, units, ahead, whole })

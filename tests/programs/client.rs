@@ -154,7 +154,10 @@ impl Client {
         let (first, units, ahead) = (SlotIndex(first), Units(units), Units(0));
         let step = Step(u64::from(first.0) + 2);
         let class = Class::Temporary;
-        self.say(FromShim::Lease(LeaseRequest { step, tenant, class, first, units, ahead, whole: false }), &[])
+        self.say(
+            FromShim::Lease(LeaseRequest { step, tenant, class, first, units, ahead, whole: false }),
+            &[],
+        )
     }
 
     fn lease(&self, first: u32, units: u32) -> Result<(), Box<dyn Error>> {

@@ -9,6 +9,7 @@ mod log;
 mod manager;
 mod mover;
 mod run;
+mod softgpu;
 mod status;
 mod stop;
 mod watch;
@@ -40,6 +41,8 @@ enum Command {
     Status(status::Arguments),
     /// Say whether jobs can run here, and what could be better.
     Doctor(doctor::Arguments),
+    /// Prepare programs for software GPUs.
+    Softgpu(softgpu::Arguments),
     /// End a job: one's own, or as root anybody's.
     Evict(evict::Arguments),
     /// (internal) Make GPU memory and move bytes for a manager.
@@ -79,6 +82,7 @@ impl Command {
             Command::Demo(arguments) => demo::execute(&arguments),
             Command::Status(arguments) => status::execute(&arguments),
             Command::Doctor(arguments) => doctor::execute(arguments),
+            Command::Softgpu(arguments) => softgpu::execute(arguments),
             Command::Evict(arguments) => evict::execute(&arguments),
             Command::Mover(arguments) => mover::execute(arguments),
             Command::Watch(arguments) => watch::execute(&arguments),

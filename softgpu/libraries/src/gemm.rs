@@ -1,0 +1,223 @@
+//! Matrix products: `D = epilogue(alpha · op(A) · op(B) + beta · C)`, all column-major, as cuBLAS has them.
+//!
+//! All sums run in the order of the inner index, in `f32`, or in `f64` for matrices of `f64`, so the results
+//! are the same bits each time.
+
+use crate::driver::{self, Stream};
+use crate::{EXECUTION_FAILED, SUCCESS, Status};
+use half::{bf16, f16};
+use std::ffi::c_void;
+
+/// The elements of a matrix.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Element {
+    F32,
+    F64,
+    F16,
+    Bf16,
+}
+
+impl Element {
+    /// By `cudaDataType`; `None`: of no kind that is computed here.
+    pub fn of(data_type: i32) -> Option<Self> {
+        Some(match data_type {
+            0 => Self::F32,
+            1 => Self::F64,
+            2 => Self::F16,
+            14 => Self::Bf16,
+            _ => return None,
+        })
+    }
+}
+
+/// A matrix, or a batch of them, in device memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix {
+    pub address: u64,
+    pub element: Element,
+    /// 1: its transpose is meant.
+    pub transposed: u32,
+    /// Elements between columns.
+    pub leading: i64,
+    /// Elements between the matrices of a batch.
+    pub stride: i64,
+}
+
+/// A factor of a product.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Scalar {
+    /// Where it lies in device memory; 0: it is `value`.
+    pub address: u64,
+    pub element: Element,
+    pub value: f64,
+}
+
+/// What is done to the product: bits.
+pub const RELU: u32 = 2;
+pub const BIAS: u32 = 4;
+
+/// A product.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Gemm {
+    pub rows: u64,
+    pub columns: u64,
+    pub inner: u64,
+    pub batch: u64,
+    pub alpha: Scalar,
+    pub beta: Scalar,
+    pub a: Matrix,
+    pub b: Matrix,
+    pub c: Matrix,
+    pub d: Matrix,
+    /// One element for each row, if `epilogue` has [`BIAS`].
+    pub bias: u64,
+    pub bias_element: Element,
+    pub epilogue: u32,
+}
+
+impl Gemm {
+    /// Launches it in `stream`.
+    pub fn launch(&self, stream: Stream) -> Status {
+        if driver::launch(c"softgpu_gemm", stream, self) { SUCCESS } else { EXECUTION_FAILED }
+    }
+}
+
+/// The parameters of the kernel, for the software driver.
+#[repr(C)]
+pub struct Params {
+    count: u32,
+    sizes: [u32; 1],
+}
+
+/// Of [`softgpu_gemm`].
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "the software driver looks for this name")]
+pub static softgpu_gemm_params: Params = Params { count: 1, sizes: [size_of::<Gemm>() as u32] };
+
+/// The kernel.
+///
+/// # Safety
+/// The software driver calls it, with a [`Gemm`]. What lies in no memory faults the context.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn softgpu_gemm(_: *const c_void, arguments: *const *const c_void) {
+    // SAFETY: one parameter, as said above.
+    let gemm = unsafe { *arguments };
+    // SAFETY: of this type, as it was launched.
+    let gemm = unsafe { *gemm.cast::<Gemm>() };
+    if gemm.d.element == Element::F64 { run::<f64>(&gemm) } else { run::<f32>(&gemm) }
+}
+
+/// What sums are made of.
+trait Real: Copy + std::ops::Add<Output = Self> + std::ops::Mul<Output = Self> + PartialOrd {
+    fn from_f64(value: f64) -> Self;
+    fn into_f64(self) -> f64;
+}
+
+impl Real for f32 {
+    fn from_f64(value: f64) -> Self {
+        value as Self
+    }
+    fn into_f64(self) -> f64 {
+        self.into()
+    }
+}
+
+impl Real for f64 {
+    fn from_f64(value: f64) -> Self {
+        value
+    }
+    fn into_f64(self) -> f64 {
+        self
+    }
+}
+
+/// An element of device memory, as what sums are made of.
+fn read<R: Real>(address: u64, element: Element, index: i64) -> R {
+    let at = |size: i64| (address as i64 + index * size) as usize;
+    R::from_f64(match element {
+        // SAFETY: device memory as the program has described it; the software GPU's threads may read it, and
+        // what is not mapped faults the context. So for the others.
+        Element::F32 => unsafe { (at(4) as *const f32).read_unaligned() }.into(),
+        // SAFETY: as above.
+        Element::F64 => unsafe { (at(8) as *const f64).read_unaligned() },
+        // SAFETY: as above.
+        Element::F16 => unsafe { (at(2) as *const f16).read_unaligned() }.into(),
+        // SAFETY: as above.
+        Element::Bf16 => unsafe { (at(2) as *const bf16).read_unaligned() }.into(),
+    })
+}
+
+fn write<R: Real>(address: u64, element: Element, index: i64, value: R) {
+    let at = |size: i64| (address as i64 + index * size) as usize;
+    let value = value.into_f64();
+    match element {
+        // SAFETY: as for `read`.
+        Element::F32 => unsafe { (at(4) as *mut f32).write_unaligned(value as f32) },
+        // SAFETY: as for `read`.
+        Element::F64 => unsafe { (at(8) as *mut f64).write_unaligned(value) },
+        // SAFETY: as for `read`.
+        Element::F16 => unsafe { (at(2) as *mut f16).write_unaligned(f16::from_f64(value)) },
+        // SAFETY: as for `read`.
+        Element::Bf16 => unsafe { (at(2) as *mut bf16).write_unaligned(bf16::from_f64(value)) },
+    }
+}
+
+impl Matrix {
+    /// The element that the product sees at `row`, `column`.
+    fn at<R: Real>(&self, batch: i64, row: i64, column: i64) -> R {
+        let (row, column) = if self.transposed == 1 { (column, row) } else { (row, column) };
+        read(self.address, self.element, batch * self.stride + column * self.leading + row)
+    }
+
+    /// `op(self)`, row after row.
+    fn rows<R: Real>(&self, batch: i64, rows: i64, columns: i64) -> Vec<R> {
+        (0..rows).flat_map(|row| (0..columns).map(move |column| self.at(batch, row, column))).collect()
+    }
+
+    /// `op(self)`, column after column.
+    fn columns<R: Real>(&self, batch: i64, rows: i64, columns: i64) -> Vec<R> {
+        (0..columns).flat_map(|column| (0..rows).map(move |row| self.at(batch, row, column))).collect()
+    }
+}
+
+impl Scalar {
+    fn get<R: Real>(&self) -> R {
+        match self.address {
+            0 => R::from_f64(self.value),
+            address => read(address, self.element, 0),
+        }
+    }
+}
+
+fn run<R: Real>(gemm: &Gemm) {
+    let (rows, columns, inner) = (gemm.rows as i64, gemm.columns as i64, gemm.inner as i64);
+    let (zero, alpha, beta) = (R::from_f64(0.0), gemm.alpha.get::<R>(), gemm.beta.get::<R>());
+    for batch in 0..gemm.batch as i64 {
+        let a = gemm.a.rows::<R>(batch, rows, inner);
+        let b = gemm.b.columns::<R>(batch, inner, columns);
+        for column in 0..columns {
+            let right = &b[(column * inner) as usize..][..inner as usize];
+            for row in 0..rows {
+                let left = &a[(row * inner) as usize..][..inner as usize];
+                let sum = left.iter().zip(right).fold(zero, |sum, (left, right)| sum + *left * *right);
+                let mut value = alpha * sum;
+                // As cuBLAS has it: where beta is 0, C is not read, and may be anything.
+                if beta != zero {
+                    value = value + beta * gemm.c.at(batch, row, column);
+                }
+                if gemm.epilogue & BIAS != 0 {
+                    value = value + read(gemm.bias, gemm.bias_element, row);
+                }
+                if gemm.epilogue & RELU != 0 && value < zero {
+                    value = zero;
+                }
+                let index = batch * gemm.d.stride + column * gemm.d.leading + row;
+                write(gemm.d.address, gemm.d.element, index, value);
+            }
+        }
+    }
+}

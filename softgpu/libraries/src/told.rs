@@ -1,0 +1,74 @@
+//! What is only told: handles, versions, words.
+
+use crate::{Status, tell};
+use std::ffi::{CStr, c_char};
+
+/// What `cudnnGetVersion` says: newer than all of its major release, so that who was built with one of
+/// them goes on.
+const CUDNN_VERSION: usize = 9_99_99;
+/// `CUDART_VERSION` of CUDA 13.0.
+const RUNTIME_VERSION: usize = 13_000;
+/// 2.28.9, as NCCL writes it.
+const NCCL_VERSION: i32 = 22_809;
+
+/// What words there are for a status here.
+const WORDS: &CStr = c"the stand-in on a software GPU says no more";
+
+/// Handles that stand for nothing: nobody may take them for null.
+macro_rules! handles {
+    ($($name:ident)*) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(place: *mut usize) -> Status {
+            // SAFETY: the caller's place for a handle.
+            unsafe { tell(place, 1) }
+        }
+    )* };
+}
+
+handles! {
+    standin_cublasLtMatmulPreferenceCreate standin_cudnnCreate standin_cudnnCreateActivationDescriptor
+    standin_cudnnCreateCTCLossDescriptor standin_cudnnCreateConvolutionDescriptor
+    standin_cudnnCreateDropoutDescriptor standin_cudnnCreateFilterDescriptor
+    standin_cudnnCreatePoolingDescriptor standin_cudnnCreateRNNDataDescriptor
+    standin_cudnnCreateRNNDescriptor standin_cudnnCreateSpatialTransformerDescriptor
+    standin_cudnnCreateTensorDescriptor standin_cusolverDnCreate standin_cusparseCreate
+}
+
+/// Functions that return words.
+macro_rules! words {
+    ($($name:ident)*) => { $(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(_: i32) -> *const c_char {
+            WORDS.as_ptr()
+        }
+    )* };
+}
+
+words! {
+    standin_cudnnGetErrorString standin_ncclGetErrorString standin_ncclGetLastError
+    standin_nvrtcGetErrorString
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn standin_cudnnGetVersion() -> usize {
+    CUDNN_VERSION
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn standin_cudnnGetCudartVersion() -> usize {
+    RUNTIME_VERSION
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn standin_ncclGetVersion(version: *mut i32) -> Status {
+    // SAFETY: the caller's place.
+    unsafe { tell(version, NCCL_VERSION) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn standin_nvrtcVersion(major: *mut i32, minor: *mut i32) -> Status {
+    // SAFETY: the caller's place. So for the other.
+    unsafe { tell(major, 13) };
+    // SAFETY: as above.
+    unsafe { tell(minor, 0) }
+}

@@ -1,0 +1,34 @@
+//! PyTorch on software GPUs: the environment that `tidegate softgpu venv` prepares, below cargo's target
+//! directory, kept there for later runs.
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use super::support::patience::finish_within;
+use super::support::tidegate;
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// How long the preparation may take: it loads half a gigabyte.
+const PATIENCE: Duration = Duration::from_secs(1800);
+
+/// Its Python; `None` where it cannot be had, which in CI is a failure.
+pub fn python() -> Option<PathBuf> {
+    let cache = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("packages");
+    std::fs::create_dir_all(&cache).unwrap();
+    // Others may do the same at this moment.
+    let lock = File::create(cache.join("torch.lock")).unwrap();
+    lock.lock().unwrap();
+    let directory = cache.join("torch");
+    let mut command = Command::new(tidegate());
+    command.args(["softgpu", "venv"]).arg(&directory);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = finish_within(PATIENCE, command.spawn().unwrap());
+    if output.status.success() {
+        return Some(directory.join("bin/python"));
+    }
+    let why = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(std::env::var_os("CI").is_none(), "PyTorch cannot be had: {why}");
+    println!("skipped: PyTorch cannot be had: {why}");
+    None
+}
