@@ -11,42 +11,61 @@ mod torch;
 
 use node::Node;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 use support::patience::{finish_within, output};
 use support::{Jobs, MIB, Manager};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
-fn script(mut python: Command) -> Command {
-    python.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/torch_products.py"));
+const JOBS: [&str; 2] = ["first", "second"];
+
+fn script(mut python: Command, name: &str) -> Command {
+    python.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name));
     python
 }
 
-/// It ends well, and has said so.
-fn trains(output: &std::process::Output) {
+/// What a program that ended well has printed.
+fn printed(output: &Output) -> String {
     let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{}\n{}", said(&output.stdout), said(&output.stderr));
-    assert_eq!(said(&output.stdout), "products are right\ntrained\n", "{}", said(&output.stderr));
+    said(&output.stdout)
+}
+
+/// What two jobs print that run the script at the same time, on a GPU on which one fits: each has the workspace
+/// of cuBLAS in PyTorch's cache, and more.
+fn shared(manager: &Manager, python: &Path, name: &str) -> [String; 2] {
+    let jobs = JOBS.map(|job| {
+        let mut job = script(manager.run(&["--name", job], python), name);
+        job.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    });
+    let printed = jobs.map(|job| printed(&finish_within(PATIENCE, job)));
+    let status = manager.status_when(|status| JOBS.iter().all(|job| status.has_ended(job)));
+    for job in JOBS {
+        let figures = status.ended_job(job);
+        assert!(figures.peak_temporary_bytes >= 64 * MIB, "{job}: {figures:#?}");
+        assert!(figures.switches > 0, "{job}: {figures:#?}");
+    }
+    printed
 }
 
 #[test]
 fn the_wheel_from_the_index_trains_bare_and_as_jobs() {
     let Some(python) = torch::python() else { return };
     let manager = Manager::start("1x112MiB", &["--slice", "20ms"]);
-    trains(&output(script(Node::of(&manager).run(&python))));
-    // Each has cuBLAS's workspace in PyTorch's cache, and more: they take turns.
-    let jobs = ["first", "second"].map(|name| {
-        let mut job = script(manager.run(&["--name", name], &python));
-        job.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-    });
-    for job in jobs {
-        trains(&finish_within(PATIENCE, job));
-    }
-    let status = manager.status_when(|status| ["first", "second"].iter().all(|name| status.has_ended(name)));
-    for name in ["first", "second"] {
-        let figures = status.ended_job(name);
-        assert!(figures.peak_temporary_bytes >= 64 * MIB, "{name}: {figures:#?}");
-        assert!(figures.switches > 0, "{name}: {figures:#?}");
-    }
+    let name = "torch_products.py";
+    let bare = printed(&output(script(Node::of(&manager).run(&python), name)));
+    assert_eq!(bare, "products are right\ntrained\n");
+    assert_eq!(shared(&manager, &python, name), [bare.clone(), bare]);
+}
+
+#[test]
+fn a_perceptron_is_as_on_the_cpu_and_shared_and_poisoned_has_the_same_bits() {
+    let Some(python) = torch::python() else { return };
+    let manager = Manager::start("1x112MiB", &["--slice", "10ms", "--boundary-deadline", "1ms", "--poison"]);
+    let name = "torch_mlp.py";
+    let mut checked = script(Node::of(&manager).run(&python), name);
+    checked.arg("--check");
+    let alone = printed(&output(checked));
+    assert_eq!(shared(&manager, &python, name), [alone.clone(), alone]);
 }

@@ -22,9 +22,9 @@ impl Implementation {
     /// Puts the library at `path` where the others will be made.
     pub fn install(path: &Path, directory: &Path) -> anyhow::Result<Self> {
         let file = path.file_name().context("a library has a name")?.to_string_lossy().into_owned();
-        let place = directory.join(&file);
-        std::fs::copy(path, &place)
-            .with_context(|| format!("copying {} to {}", path.display(), place.display()))?;
+        replace(directory, &file, |new| {
+            std::fs::copy(path, new).map(drop).with_context(|| format!("copying {}", path.display()))
+        })?;
         let exported = Library::read(path)?.exported;
         let functions = exported.iter().filter_map(|name| name.strip_prefix(PREFIX)).map(str::to_owned);
         Ok(Self { file, functions: functions.collect() })
@@ -46,13 +46,27 @@ pub fn make(
     // The compiler may know some of the names, with other types.
     compiler.args(["-w", "-shared", "-fPIC", "-fno-builtin", "-Wl,-rpath,$ORIGIN", "-Wl,--no-as-needed"]);
     compiler.arg(format!("-Wl,-soname,{name}")).arg(format!("-Wl,--version-script={}", script.display()));
-    compiler.arg("-o").arg(directory.join(name)).arg(&source);
-    compiler.arg("-L").arg(directory).arg(format!("-l:{}", implementation.file));
-    let output = compiler.output().context("starting the C compiler, cc: is one installed?")?;
-    if !output.status.success() {
-        bail!("cc could not make {name}: {}", String::from_utf8_lossy(&output.stderr));
-    }
-    Ok(())
+    compiler.arg(&source).arg("-L").arg(directory).arg(format!("-l:{}", implementation.file));
+    replace(directory, name, |new| {
+        let output =
+            compiler.arg("-o").arg(new).output().context("starting the C compiler, cc: is one installed?")?;
+        if !output.status.success() {
+            bail!("cc could not make {name}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(())
+    })
+}
+
+/// Puts a file in the place of another at once: programs that have loaded that one keep it.
+fn replace(
+    directory: &Path,
+    name: &str,
+    make: impl FnOnce(&Path) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let new = tempfile::Builder::new().prefix(".new-").tempdir_in(directory)?;
+    let (made, place) = (new.path().join(name), directory.join(name));
+    make(&made)?;
+    std::fs::rename(&made, &place).with_context(|| format!("putting {} in its place", place.display()))
 }
 
 /// The source. Who stands in for others must not look at arguments: it jumps on to who does.

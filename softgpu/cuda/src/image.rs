@@ -5,9 +5,12 @@
 //! struct { uint32_t count; uint32_t sizes[count]; } name_params;         its parameters
 //! ```
 //! Any other image (PTX, cubin, fatbin) is *opaque*: it has every kernel, and they do nothing unless
-//! `TIDEGATE_SOFTGPU_KERNELS` names a library that has them.
+//! `TIDEGATE_SOFTGPU_KERNELS` names a library that has them, or the process has loaded the stand-ins for
+//! NVIDIA's libraries and those do.
+//!
+//! A library that has a kernel under another name says so: `const char *softgpu_alias(const char *name)`.
 
-use std::ffi::{CString, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -116,6 +119,22 @@ impl Library {
     /// A function counts as a kernel only with its table, since `dlsym` also finds what the image's
     /// dependencies export.
     fn kernel(&self, name: &str) -> Option<Kernel> {
+        self.exported(name).or_else(|| self.exported(&self.alias(name)?))
+    }
+
+    fn alias(&self, name: &str) -> Option<String> {
+        type Alias = unsafe extern "C" fn(*const c_char) -> *const c_char;
+        let alias = self.symbol("softgpu_alias")?;
+        // SAFETY: the kernel ABI: a function of this name has this type.
+        let alias: Alias = unsafe { std::mem::transmute(alias) };
+        let name = CString::new(name).ok()?;
+        // SAFETY: a string.
+        let found = unsafe { alias(name.as_ptr()) };
+        // SAFETY: the kernel ABI: not null, it is a string that stays.
+        (!found.is_null()).then(|| unsafe { CStr::from_ptr(found) }.to_string_lossy().into_owned())
+    }
+
+    fn exported(&self, name: &str) -> Option<Kernel> {
         let sizes = self.sizes(name)?;
         let code = self.symbol(name)?;
         // SAFETY: the kernel ABI: what has a table of parameters is a function of this type.
@@ -197,14 +216,28 @@ fn number(bytes: &[u8], at: usize, size: usize) -> usize {
     bytes[at..at + size].iter().rev().fold(0, |sum, byte| sum << 8 | usize::from(*byte))
 }
 
-/// Looks in the libraries of `TIDEGATE_SOFTGPU_KERNELS`.
+/// Looks in the libraries of `TIDEGATE_SOFTGPU_KERNELS`, and in the stand-ins.
 fn extra_kernel(name: &str) -> Option<Kernel> {
     static LIBRARIES: OnceLock<Vec<Library>> = OnceLock::new();
     let libraries = LIBRARIES.get_or_init(|| {
         let list = std::env::var("TIDEGATE_SOFTGPU_KERNELS").unwrap_or_default();
         list.split(':').filter(|path| !path.is_empty()).filter_map(open_extra).collect()
     });
-    libraries.iter().find_map(|library| library.kernel(name))
+    let of_libraries = || libraries.iter().find_map(|library| library.kernel(name));
+    of_libraries().or_else(|| stand_ins()?.kernel(name))
+}
+
+/// What stands in for NVIDIA's libraries (`softgpu/libraries`), if the process has loaded it by now.
+fn stand_ins() -> Option<&'static Library> {
+    static LIBRARY: OnceLock<Library> = OnceLock::new();
+    if let Some(library) = LIBRARY.get() {
+        return Some(library);
+    }
+    let flags = libc::RTLD_NOW | libc::RTLD_NOLOAD;
+    // SAFETY: a valid string; nothing is loaded, so nothing runs.
+    let handle = unsafe { libc::dlopen(c"libsoftgpu_libraries.so".as_ptr(), flags) };
+    let library = Library(ptr::NonNull::new(handle)?);
+    Some(LIBRARY.get_or_init(|| library))
 }
 
 fn open_extra(path: &str) -> Option<Library> {
@@ -219,5 +252,5 @@ fn last_error() -> String {
         return "unknown error".to_owned();
     }
     // SAFETY: not null, so a string that stays until this thread's next dl call.
-    unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }

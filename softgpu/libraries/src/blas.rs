@@ -1,7 +1,8 @@
 //! cuBLAS: handles, and products of matrices. Names and arguments are those of `cublas_api.h`.
 
 use crate::driver::Stream;
-use crate::gemm::{Element, Gemm, Matrix, Scalar};
+use crate::gemm::{Element, Gemm, Matrix, Scalar, read};
+use crate::kernel::Device;
 use crate::{SUCCESS, Status, tell};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
@@ -73,7 +74,7 @@ modes! {
 
 /// A matrix as these functions describe it.
 pub struct Operand {
-    pub address: u64,
+    pub place: Device<u8>,
     pub element: Option<Element>,
     pub transposed: bool,
     pub leading: i64,
@@ -82,8 +83,8 @@ pub struct Operand {
 
 impl Operand {
     fn matrix(&self) -> Option<Matrix> {
-        let Self { address, element, transposed, leading, stride } = *self;
-        Some(Matrix { address, element: element?, transposed: transposed.into(), leading, stride })
+        let Self { place, element, transposed, leading, stride } = *self;
+        Some(Matrix { place, element: element?, transposed: transposed.into(), leading, stride })
     }
 }
 
@@ -91,27 +92,18 @@ impl Operand {
 ///
 /// # Safety
 /// `place` holds an element of this kind, in host memory unless `on_device`.
-pub unsafe fn scalar(place: u64, element: Element, on_device: bool) -> Scalar {
+pub unsafe fn scalar(place: Device<u8>, element: Element, on_device: bool) -> Scalar {
     if on_device {
-        return Scalar { address: place, element, value: 0.0 };
+        return Scalar { place, element, value: 0.0 };
     }
-    let value = match element {
-        // SAFETY: as said above.
-        Element::F64 => unsafe { (place as usize as *const f64).read_unaligned() },
-        // SAFETY: as said above.
-        Element::F32 => unsafe { (place as usize as *const f32).read_unaligned() }.into(),
-        // SAFETY: as said above.
-        Element::F16 => unsafe { (place as usize as *const half::f16).read_unaligned() }.into(),
-        // SAFETY: as said above.
-        Element::Bf16 => unsafe { (place as usize as *const half::bf16).read_unaligned() }.into(),
-    };
-    Scalar { address: 0, element, value }
+    // Here, memory of the host is read as that of the GPU is.
+    Scalar { place: Device::null(), element, value: read::<f64>(place, element, 0) }
 }
 
 struct Product {
     sizes: [i32; 3],
     batch: i32,
-    factors: [u64; 2],
+    factors: [Device<u8>; 2],
     /// Of what kind the factors are.
     scale: Option<Element>,
     a: Operand,
@@ -142,7 +134,7 @@ unsafe fn multiply(handle: Handle, product: &Product) -> Status {
         b,
         c,
         d: c,
-        bias: 0,
+        bias: Device::null(),
         bias_element: c.element,
         epilogue: 0,
     };
@@ -156,11 +148,11 @@ macro_rules! products {
         #[allow(clippy::too_many_arguments, reason = "the library's signature")]
         unsafe extern "C" fn $one(
             handle: Handle, a_op: i32, b_op: i32, m: i32, n: i32, k: i32,
-            alpha: u64, a: u64, a_leading: i32, b: u64, b_leading: i32, beta: u64, c: u64, c_leading: i32,
+            alpha: Device<u8>, a: Device<u8>, a_leading: i32, b: Device<u8>, b_leading: i32, beta: Device<u8>, c: Device<u8>, c_leading: i32,
         ) -> Status {
             let element = Some(Element::$element);
-            let operand = |address, op, leading: i32| {
-                Operand { address, element, transposed: op != 0, leading: leading.into(), stride: 0 }
+            let operand = |place, op, leading: i32| {
+                Operand { place, element, transposed: op != 0, leading: leading.into(), stride: 0 }
             };
             let (a, b, c) = (operand(a, a_op, a_leading), operand(b, b_op, b_leading), operand(c, 0, c_leading));
             let product =
@@ -173,12 +165,12 @@ macro_rules! products {
         #[allow(clippy::too_many_arguments, reason = "the library's signature")]
         unsafe extern "C" fn $batched(
             handle: Handle, a_op: i32, b_op: i32, m: i32, n: i32, k: i32,
-            alpha: u64, a: u64, a_leading: i32, a_stride: i64, b: u64, b_leading: i32, b_stride: i64,
-            beta: u64, c: u64, c_leading: i32, c_stride: i64, batch: i32,
+            alpha: Device<u8>, a: Device<u8>, a_leading: i32, a_stride: i64, b: Device<u8>, b_leading: i32, b_stride: i64,
+            beta: Device<u8>, c: Device<u8>, c_leading: i32, c_stride: i64, batch: i32,
         ) -> Status {
             let element = Some(Element::$element);
-            let operand = |address, op, leading: i32, stride| {
-                Operand { address, element, transposed: op != 0, leading: leading.into(), stride }
+            let operand = |place, op, leading: i32, stride| {
+                Operand { place, element, transposed: op != 0, leading: leading.into(), stride }
             };
             let (a, b) = (operand(a, a_op, a_leading, a_stride), operand(b, b_op, b_leading, b_stride));
             let c = operand(c, 0, c_leading, c_stride);
@@ -214,15 +206,15 @@ unsafe extern "C" fn standin_cublasGemmEx(
     m: i32,
     n: i32,
     k: i32,
-    alpha: u64,
-    a: u64,
+    alpha: Device<u8>,
+    a: Device<u8>,
     a_type: i32,
     a_leading: i32,
-    b: u64,
+    b: Device<u8>,
     b_type: i32,
     b_leading: i32,
-    beta: u64,
-    c: u64,
+    beta: Device<u8>,
+    c: Device<u8>,
     c_type: i32,
     c_leading: i32,
     compute: i32,
@@ -246,17 +238,17 @@ unsafe extern "C" fn standin_cublasGemmStridedBatchedEx(
     m: i32,
     n: i32,
     k: i32,
-    alpha: u64,
-    a: u64,
+    alpha: Device<u8>,
+    a: Device<u8>,
     a_type: i32,
     a_leading: i32,
     a_stride: i64,
-    b: u64,
+    b: Device<u8>,
     b_type: i32,
     b_leading: i32,
     b_stride: i64,
-    beta: u64,
-    c: u64,
+    beta: Device<u8>,
+    c: Device<u8>,
     c_type: i32,
     c_leading: i32,
     c_stride: i64,
@@ -264,8 +256,8 @@ unsafe extern "C" fn standin_cublasGemmStridedBatchedEx(
     compute: i32,
     _algorithm: i32,
 ) -> Status {
-    let operand = |address, element: i32, op: i32, leading: i32, stride| Operand {
-        address,
+    let operand = |place, element: i32, op: i32, leading: i32, stride| Operand {
+        place,
         element: Element::of(element),
         transposed: op != 0,
         leading: leading.into(),

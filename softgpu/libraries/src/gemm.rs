@@ -4,9 +4,9 @@
 //! are the same bits each time.
 
 use crate::driver::{self, Stream};
+use crate::kernel::{Device, kernels};
 use crate::{EXECUTION_FAILED, SUCCESS, Status};
 use half::{bf16, f16};
-use std::ffi::c_void;
 
 /// The elements of a matrix.
 #[repr(u32)]
@@ -35,7 +35,7 @@ impl Element {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix {
-    pub address: u64,
+    pub place: Device<u8>,
     pub element: Element,
     /// 1: its transpose is meant.
     pub transposed: u32,
@@ -49,8 +49,8 @@ pub struct Matrix {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Scalar {
-    /// Where it lies in device memory; 0: it is `value`.
-    pub address: u64,
+    /// Where it lies in device memory; null: it is `value`.
+    pub place: Device<u8>,
     pub element: Element,
     pub value: f64,
 }
@@ -74,7 +74,7 @@ pub struct Gemm {
     pub c: Matrix,
     pub d: Matrix,
     /// One element for each row, if `epilogue` has [`BIAS`].
-    pub bias: u64,
+    pub bias: Device<u8>,
     pub bias_element: Element,
     pub epilogue: u32,
 }
@@ -86,33 +86,14 @@ impl Gemm {
     }
 }
 
-/// The parameters of the kernel, for the software driver.
-#[repr(C)]
-pub struct Params {
-    count: u32,
-    sizes: [u32; 1],
-}
-
-/// Of [`softgpu_gemm`].
-#[unsafe(no_mangle)]
-#[allow(non_upper_case_globals, reason = "the software driver looks for this name")]
-pub static softgpu_gemm_params: Params = Params { count: 1, sizes: [size_of::<Gemm>() as u32] };
-
-/// The kernel.
-///
-/// # Safety
-/// The software driver calls it, with a [`Gemm`]. What lies in no memory faults the context.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn softgpu_gemm(_: *const c_void, arguments: *const *const c_void) {
-    // SAFETY: one parameter, as said above.
-    let gemm = unsafe { *arguments };
-    // SAFETY: of this type, as it was launched.
-    let gemm = unsafe { *gemm.cast::<Gemm>() };
-    if gemm.d.element == Element::F64 { run::<f64>(&gemm) } else { run::<f32>(&gemm) }
+kernels! {
+    fn softgpu_gemm, softgpu_gemm_params(gemm: Gemm) {
+        if gemm.d.element == Element::F64 { run::<f64>(&gemm) } else { run::<f32>(&gemm) }
+    }
 }
 
 /// What sums are made of.
-trait Real: Copy + std::ops::Add<Output = Self> + std::ops::Mul<Output = Self> + PartialOrd {
+pub trait Real: Copy + std::ops::Add<Output = Self> + std::ops::Mul<Output = Self> + PartialOrd {
     fn from_f64(value: f64) -> Self;
     fn into_f64(self) -> f64;
 }
@@ -136,33 +117,22 @@ impl Real for f64 {
 }
 
 /// An element of device memory, as what sums are made of.
-fn read<R: Real>(address: u64, element: Element, index: i64) -> R {
-    let at = |size: i64| (address as i64 + index * size) as usize;
+pub fn read<R: Real>(from: Device<u8>, element: Element, index: i64) -> R {
     R::from_f64(match element {
-        // SAFETY: device memory as the program has described it; the software GPU's threads may read it, and
-        // what is not mapped faults the context. So for the others.
-        Element::F32 => unsafe { (at(4) as *const f32).read_unaligned() }.into(),
-        // SAFETY: as above.
-        Element::F64 => unsafe { (at(8) as *const f64).read_unaligned() },
-        // SAFETY: as above.
-        Element::F16 => unsafe { (at(2) as *const f16).read_unaligned() }.into(),
-        // SAFETY: as above.
-        Element::Bf16 => unsafe { (at(2) as *const bf16).read_unaligned() }.into(),
+        Element::F32 => from.cast::<f32>().get(index).into(),
+        Element::F64 => from.cast::<f64>().get(index),
+        Element::F16 => from.cast::<f16>().get(index).into(),
+        Element::Bf16 => from.cast::<bf16>().get(index).into(),
     })
 }
 
-fn write<R: Real>(address: u64, element: Element, index: i64, value: R) {
-    let at = |size: i64| (address as i64 + index * size) as usize;
+fn write<R: Real>(to: Device<u8>, element: Element, index: i64, value: R) {
     let value = value.into_f64();
     match element {
-        // SAFETY: as for `read`.
-        Element::F32 => unsafe { (at(4) as *mut f32).write_unaligned(value as f32) },
-        // SAFETY: as for `read`.
-        Element::F64 => unsafe { (at(8) as *mut f64).write_unaligned(value) },
-        // SAFETY: as for `read`.
-        Element::F16 => unsafe { (at(2) as *mut f16).write_unaligned(f16::from_f64(value)) },
-        // SAFETY: as for `read`.
-        Element::Bf16 => unsafe { (at(2) as *mut bf16).write_unaligned(bf16::from_f64(value)) },
+        Element::F32 => to.cast::<f32>().set(index, value as f32),
+        Element::F64 => to.cast::<f64>().set(index, value),
+        Element::F16 => to.cast::<f16>().set(index, f16::from_f64(value)),
+        Element::Bf16 => to.cast::<bf16>().set(index, bf16::from_f64(value)),
     }
 }
 
@@ -170,7 +140,7 @@ impl Matrix {
     /// The element that the product sees at `row`, `column`.
     fn at<R: Real>(&self, batch: i64, row: i64, column: i64) -> R {
         let (row, column) = if self.transposed == 1 { (column, row) } else { (row, column) };
-        read(self.address, self.element, batch * self.stride + column * self.leading + row)
+        read(self.place, self.element, batch * self.stride + column * self.leading + row)
     }
 
     /// `op(self)`, row after row.
@@ -186,10 +156,7 @@ impl Matrix {
 
 impl Scalar {
     fn get<R: Real>(&self) -> R {
-        match self.address {
-            0 => R::from_f64(self.value),
-            address => read(address, self.element, 0),
-        }
+        if self.place.is_null() { R::from_f64(self.value) } else { read(self.place, self.element, 0) }
     }
 }
 
@@ -216,7 +183,7 @@ fn run<R: Real>(gemm: &Gemm) {
                     value = zero;
                 }
                 let index = batch * gemm.d.stride + column * gemm.d.leading + row;
-                write(gemm.d.address, gemm.d.element, index, value);
+                write(gemm.d.place, gemm.d.element, index, value);
             }
         }
     }

@@ -11,14 +11,18 @@
 //! (PyTorch)        (made by venv)     (blas)                           cuLaunchKernel    (gemm, a kernel)
 //! ```
 //!
+//! And it has some of PyTorch's own kernels ([`torch`]), which the software driver finds here by itself.
+//!
 //! What is computed is a kernel of the software GPU, launched through whatever `libcuda.so.1` the process
 //! has: it runs in its stream's order, and whoever stands in front of the driver sees a launch.
 
 mod blas;
 mod driver;
 mod gemm;
+mod kernel;
 mod lt;
 mod told;
+mod torch;
 
 /// A status: 0 is success in all of these libraries.
 type Status = i32;

@@ -3,6 +3,7 @@
 use crate::blas::{scalar, scale};
 use crate::driver::Stream;
 use crate::gemm::{BIAS, Element, Gemm, Matrix, RELU};
+use crate::kernel::Device;
 use crate::{SUCCESS, Status, tell};
 use std::ffi::c_void;
 use zerocopy::IntoBytes;
@@ -170,10 +171,10 @@ impl Layout {
         })
     }
 
-    fn matrix(&self, address: u64, op: i32) -> Option<Matrix> {
+    fn matrix(&self, place: Device<u8>, op: i32) -> Option<Matrix> {
         let element = Element::of(self.data_type).filter(|_| self.order == 0)?;
         let transposed = u32::from(op != 0);
-        Some(Matrix { address, element, transposed, leading: self.leading, stride: self.stride })
+        Some(Matrix { place, element, transposed, leading: self.leading, stride: self.stride })
     }
 }
 
@@ -206,15 +207,15 @@ unsafe extern "C" fn standin_cublasLtMatmulAlgoGetHeuristic(
 unsafe extern "C" fn standin_cublasLtMatmul(
     _handle: usize,
     operation: *const Operation,
-    alpha: u64,
-    a: u64,
+    alpha: Device<u8>,
+    a: Device<u8>,
     a_layout: *const Layout,
-    b: u64,
+    b: Device<u8>,
     b_layout: *const Layout,
-    beta: u64,
-    c: u64,
+    beta: Device<u8>,
+    c: Device<u8>,
     c_layout: *const Layout,
-    d: u64,
+    d: Device<u8>,
     d_layout: *const Layout,
     _algorithm: usize,
     _workspace: usize,
@@ -252,7 +253,8 @@ unsafe extern "C" fn standin_cublasLtMatmul(
         b,
         c,
         d,
-        bias: operation.bias,
+        // SAFETY: the program says that it is there.
+        bias: unsafe { Device::at(operation.bias) },
         bias_element: Element::of(operation.bias_type).unwrap_or(d.element),
         epilogue: operation.epilogue,
     };

@@ -1,0 +1,90 @@
+//! PyTorch's own kernels, as far as a small multi-layer perceptron with SGD needs them. All others do
+//! nothing.
+//!
+//! A kernel of PyTorch is a template's instance in an anonymous namespace, so its mangled name differs with
+//! every type and release. [`softgpu_alias`] finds the function here by what stays the same in it. Parameters
+//! are laid out as in ATen's headers, release 2.11; what is not the same in another release must not be
+//! called there, so a name stands here only with all types that its parameters depend on.
+
+mod elementwise;
+mod foreach;
+mod loss;
+mod reduce;
+
+use std::ffi::{CStr, c_char};
+
+/// All of these occur in the kernel's name, in this order.
+type Pattern = &'static [&'static str];
+
+const ALIASES: [(Pattern, &CStr); 15] = [
+    (&["29vectorized_elementwise_kernelILi", "11FillFunctorIbE"], c"torch_fill_1"),
+    (&["29vectorized_elementwise_kernelILi", "11FillFunctorIN3c104HalfE"], c"torch_fill_2"),
+    (&["29vectorized_elementwise_kernelILi", "11FillFunctorIN3c108BFloat16E"], c"torch_fill_2"),
+    (&["29vectorized_elementwise_kernelILi", "11FillFunctorIfE"], c"torch_fill_4"),
+    (&["29vectorized_elementwise_kernelILi", "11FillFunctorIiE"], c"torch_fill_4"),
+    (&["29vectorized_elementwise_kernelILi", "11FillFunctorIlE"], c"torch_fill_8"),
+    (
+        &["29vectorized_elementwise_kernelILi", "19launch_clamp_scalarE", "clEvEUlfE_St5arrayIPcLm2E"],
+        c"torch_clamp",
+    ),
+    (
+        &[
+            "29vectorized_elementwise_kernelILi",
+            "13BinaryFunctorIfff",
+            "21threshold_kernel_implIfE",
+            "IPcLm3E",
+        ],
+        c"torch_threshold",
+    ),
+    (&["20softmax_warp_forwardIfffLi", "ELb1ELb0E"], c"torch_log_softmax"),
+    (&["21softmax_warp_backwardIfffLi", "ELb1ELb0E"], c"torch_log_softmax_backward"),
+    (&["38nll_loss_forward_reduce_cuda_kernel_2dIfflE"], c"torch_nll_loss"),
+    (&["39nll_loss_backward_reduce_cuda_kernel_2dIflE"], c"torch_nll_loss_backward"),
+    (&["13reduce_kernelILi", "ReduceOpIf", "11sum_functorIfffE", "EEjfLi4ELi4E"], c"torch_sum"),
+    (
+        &["25multi_tensor_apply_kernel", "24BinaryOpListAlphaFunctorIfLi2ELi2ELi0E", "St4plusIfE"],
+        c"torch_foreach_add",
+    ),
+    (
+        &["25multi_tensor_apply_kernel", "21BinaryOpScalarFunctorIfLi1ELi1ELi0E", "St10multipliesIfE"],
+        c"torch_foreach_mul",
+    ),
+];
+
+/// The kernel here that has another's name, for the software driver; null: none.
+///
+/// # Safety
+/// `name` is a string.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn softgpu_alias(name: *const c_char) -> *const c_char {
+    // SAFETY: as said above.
+    let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+    alias(&name).map_or(std::ptr::null(), CStr::as_ptr)
+}
+
+fn alias(name: &str) -> Option<&'static CStr> {
+    let occur = |pattern: Pattern| {
+        let rest = pattern.iter().try_fold(name, |rest, part| rest.split_once(part).map(|(_, rest)| rest));
+        rest.is_some()
+    };
+    ALIASES.iter().find(|(pattern, _)| occur(pattern)).map(|(_, kernel)| *kernel)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_is_found_by_what_its_name_keeps() {
+        let of = |name: &str| alias(name).and_then(|kernel| kernel.to_str().ok());
+        let fill = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorI?EESt5arrayIPcLm1EEEEviT0_T1_";
+        for (kind, kernel) in [("f", Some("torch_fill_4")), ("l", Some("torch_fill_8")), ("d", None)] {
+            assert_eq!(of(&fill.replace('?', kind)), kernel, "{kind}");
+        }
+        let softmax = "_ZN43_GLOBAL__N__b6de9c8c_10_SoftMax_cu_9f978f6320softmax_warp_forwardI?Li4ELb1ELb0EEEvPT0_PKT_iiiPKbib";
+        assert_eq!(of(&softmax.replace('?', "fff")), Some("torch_log_softmax"));
+        assert_eq!(of(&softmax.replace('?', "ddd")), None);
+        assert_eq!(of(&softmax.replace('?', "fff").replace("Lb1ELb0", "Lb0ELb0")), None, "not its logarithm");
+        assert_eq!(of("axpy"), None);
+    }
+}
