@@ -69,3 +69,34 @@ fn a_perceptron_is_as_on_the_cpu_and_shared_and_poisoned_has_the_same_bits() {
     let alone = printed(&output(checked));
     assert_eq!(shared(&manager, &python, name), [alone.clone(), alone]);
 }
+
+/// How PyTorch may be told to allocate.
+const ALLOCATORS: [(&str, &str, &str); 4] = [
+    ("cached", "PYTORCH_CUDA_ALLOC_CONF", ""),
+    ("expandable", "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),
+    ("stream-ordered", "PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync"),
+    ("uncached", "PYTORCH_NO_CUDA_MEMORY_CACHING", "1"),
+];
+
+#[test]
+fn models_of_all_sorts_train_with_every_allocator() {
+    let Some(python) = torch::python() else { return };
+    let manager = Manager::start("1x112MiB", &["--slice", "20ms"]);
+    let name = "torch_models.py";
+    let mut bare = script(Node::of(&manager).run(&python), name);
+    bare.arg("graphs");
+    let expected = printed(&output(bare));
+    assert_eq!(expected.lines().last(), Some("graph"), "{expected}");
+    let models = expected.trim_end_matches("graph\n");
+    let jobs = ALLOCATORS.map(|(job, variable, value)| {
+        let mut command = script(manager.run(&["--name", job], &python), name);
+        command.env(variable, value).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        (job, command.spawn().unwrap())
+    });
+    for (name, job) in jobs {
+        assert_eq!(printed(&finish_within(PATIENCE, job)), models, "{name}");
+    }
+    let mut captures = script(manager.run(&["--name", "captures"], &python), name);
+    captures.arg("graphs");
+    assert_eq!(printed(&output(captures)), expected);
+}

@@ -17,6 +17,7 @@
 //! has: it runs in its stream's order, and whoever stands in front of the driver sees a launch.
 
 mod blas;
+mod cudnn;
 mod driver;
 mod gemm;
 mod kernel;

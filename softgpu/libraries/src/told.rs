@@ -3,11 +3,6 @@
 use crate::{Status, tell};
 use std::ffi::{CStr, c_char};
 
-/// What `cudnnGetVersion` says: newer than all of its major release, so that who was built with one of
-/// them goes on.
-const CUDNN_VERSION: usize = 9_99_99;
-/// `CUDART_VERSION` of CUDA 13.0.
-const RUNTIME_VERSION: usize = 13_000;
 /// 2.28.9, as NCCL writes it.
 const NCCL_VERSION: i32 = 22_809;
 
@@ -30,8 +25,7 @@ handles! {
     standin_cudnnCreateCTCLossDescriptor standin_cudnnCreateConvolutionDescriptor
     standin_cudnnCreateDropoutDescriptor standin_cudnnCreateFilterDescriptor
     standin_cudnnCreatePoolingDescriptor standin_cudnnCreateRNNDataDescriptor
-    standin_cudnnCreateRNNDescriptor standin_cudnnCreateSpatialTransformerDescriptor
-    standin_cudnnCreateTensorDescriptor standin_cusolverDnCreate standin_cusparseCreate
+    standin_cudnnCreateSpatialTransformerDescriptor standin_cusolverDnCreate standin_cusparseCreate
 }
 
 /// Functions that return words.
@@ -47,16 +41,6 @@ macro_rules! words {
 words! {
     standin_cudnnGetErrorString standin_ncclGetErrorString standin_ncclGetLastError
     standin_nvrtcGetErrorString
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn standin_cudnnGetVersion() -> usize {
-    CUDNN_VERSION
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn standin_cudnnGetCudartVersion() -> usize {
-    RUNTIME_VERSION
 }
 
 #[unsafe(no_mangle)]
