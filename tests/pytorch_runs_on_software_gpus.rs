@@ -15,6 +15,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 use support::patience::{finish_within, output};
 use support::{Jobs, MIB, Manager};
+use tidegate_manager::server::status::Status;
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -100,4 +101,26 @@ fn models_of_all_sorts_train_with_every_allocator() {
     let mut captures = script(manager.run(&["--name", "captures"], &python), name);
     captures.arg("graphs");
     assert_eq!(printed(&output(captures)), expected);
+}
+
+#[test]
+fn tensors_pass_between_the_processes_of_a_job_that_is_switched() {
+    let Some(python) = torch::python() else { return };
+    let manager = Manager::start("1x112MiB", &["--slice", "5ms", "--boundary-deadline", "1ms", "--poison"]);
+    let name = "torch_ipc.py";
+    assert_eq!(printed(&output(script(Node::of(&manager).run(&python), name))), "shared\n");
+    let mut rival = script(manager.run(&["--name", "rival"], &python), "torch_mlp.py");
+    let mut rival = rival.arg("--endless").stdout(Stdio::null()).spawn().unwrap();
+    let has_begun = |status: &Status| {
+        status
+            .jobs
+            .iter()
+            .any(|job| job.figures.name == "rival" && job.figures.peak_temporary_bytes >= 64 * MIB)
+    };
+    manager.status_when(has_begun);
+    assert_eq!(printed(&output(script(manager.run(&["--name", "sharer"], &python), name))), "shared\n");
+    rival.kill().unwrap();
+    rival.wait().unwrap();
+    let status = manager.status_when(|status| status.has_ended("rival") && status.has_ended("sharer"));
+    assert!(status.ended_job("sharer").switches > 0, "{:#?}", status.ended_job("sharer"));
 }

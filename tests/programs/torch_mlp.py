@@ -1,5 +1,6 @@
 """Trains a small perceptron with SGD, as anybody would write it. Prints the losses and a digest of the weights,
-bit for bit. With `--check` it compares them with the same training on the CPU."""
+bit for bit. With `--check` it compares them with the same training on the CPU, with `--endless` it goes on until
+it is killed."""
 
 import hashlib
 import sys
@@ -27,6 +28,8 @@ def train(device):
 
 
 losses, weights = train("cuda")
+while "--endless" in sys.argv:
+    train("cuda")
 if "--check" in sys.argv:
     expected, theirs = train("cpu")
     torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected), rtol=1e-3, atol=1e-3)
