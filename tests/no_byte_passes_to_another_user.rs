@@ -6,6 +6,7 @@ mod support;
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 use support::{Jobs, Manager, Probe};
 
@@ -27,7 +28,7 @@ fn manager() -> Manager {
     // What the users need: the way to the socket, and a program.
     let directory = manager.socket().parent().unwrap().to_owned();
     std::fs::set_permissions(&directory, PermissionsExt::from_mode(0o755)).unwrap();
-    std::fs::copy(support::client(&manager).get_program(), directory.join("client")).unwrap();
+    support::copy_program(Path::new(support::client(&manager).get_program()), &directory.join("client"));
     manager
 }
 

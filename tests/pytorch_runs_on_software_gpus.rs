@@ -11,9 +11,9 @@ mod torch;
 
 use node::Node;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
-use support::patience::{finish_within, output};
+use support::patience::{finish_within, output_within};
 use support::{Jobs, MIB, Manager};
 use tidegate_manager::server::status::Status;
 
@@ -55,7 +55,7 @@ fn the_wheel_from_the_index_trains_bare_and_as_jobs() {
     let Some(python) = torch::python() else { return };
     let manager = Manager::start("1x112MiB", &["--slice", "20ms"]);
     let name = "torch_products.py";
-    let bare = printed(&output(script(Node::of(&manager).run(&python), name)));
+    let bare = printed(&output_within(PATIENCE, script(Node::of(&manager).run(&python), name)));
     assert_eq!(bare, "products are right\ntrained\n");
     assert_eq!(shared(&manager, &python, name), [bare.clone(), bare]);
 }
@@ -67,7 +67,7 @@ fn a_perceptron_is_as_on_the_cpu_and_shared_and_poisoned_has_the_same_bits() {
     let name = "torch_mlp.py";
     let mut checked = script(Node::of(&manager).run(&python), name);
     checked.arg("--check");
-    let alone = printed(&output(checked));
+    let alone = printed(&output_within(PATIENCE, checked));
     assert_eq!(shared(&manager, &python, name), [alone.clone(), alone]);
 }
 
@@ -87,7 +87,7 @@ fn models_of_all_sorts_train_with_every_allocator() {
     let name = "torch_models.py";
     let mut bare = script(Node::of(&manager).run(&python), name);
     bare.arg("graphs");
-    let expected = printed(&output(bare));
+    let expected = printed(&output_within(PATIENCE, bare));
     assert_eq!(expected.lines().last(), Some("graph"), "{expected}");
     let models = expected.trim_end_matches("graph\n");
     let jobs = ALLOCATORS.map(|(job, variable, value)| {
@@ -100,7 +100,18 @@ fn models_of_all_sorts_train_with_every_allocator() {
     }
     let mut captures = script(manager.run(&["--name", "captures"], &python), name);
     captures.arg("graphs");
-    assert_eq!(printed(&output(captures)), expected);
+    assert_eq!(printed(&output_within(PATIENCE, captures)), expected);
+}
+
+/// A program that goes on until nobody wants it any more.
+struct Endless(Child);
+
+impl Drop for Endless {
+    fn drop(&mut self) {
+        // It may have ended by itself, which the test sees elsewhere.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 #[test]
@@ -108,9 +119,9 @@ fn tensors_pass_between_the_processes_of_a_job_that_is_switched() {
     let Some(python) = torch::python() else { return };
     let manager = Manager::start("1x112MiB", &["--slice", "5ms", "--boundary-deadline", "1ms", "--poison"]);
     let name = "torch_ipc.py";
-    assert_eq!(printed(&output(script(Node::of(&manager).run(&python), name))), "shared\n");
+    assert_eq!(printed(&output_within(PATIENCE, script(Node::of(&manager).run(&python), name))), "shared\n");
     let mut rival = script(manager.run(&["--name", "rival"], &python), "torch_mlp.py");
-    let mut rival = rival.arg("--endless").stdout(Stdio::null()).spawn().unwrap();
+    let rival = Endless(rival.arg("--endless").stdout(Stdio::null()).spawn().unwrap());
     let has_begun = |status: &Status| {
         status
             .jobs
@@ -118,9 +129,11 @@ fn tensors_pass_between_the_processes_of_a_job_that_is_switched() {
             .any(|job| job.figures.name == "rival" && job.figures.peak_temporary_bytes >= 64 * MIB)
     };
     manager.status_when(has_begun);
-    assert_eq!(printed(&output(script(manager.run(&["--name", "sharer"], &python), name))), "shared\n");
-    rival.kill().unwrap();
-    rival.wait().unwrap();
+    assert_eq!(
+        printed(&output_within(PATIENCE, script(manager.run(&["--name", "sharer"], &python), name))),
+        "shared\n"
+    );
+    drop(rival);
     let status = manager.status_when(|status| status.has_ended("rival") && status.has_ended("sharer"));
     assert!(status.ended_job("sharer").switches > 0, "{:#?}", status.ended_job("sharer"));
 }

@@ -3,7 +3,7 @@
 import torch
 import torch.multiprocessing
 
-ROUNDS, COUNT = 20, 1 << 20
+ROUNDS, COUNT = 8, 1 << 20
 
 
 def child(given, returned):

@@ -222,6 +222,13 @@ pub fn files_but_pieces(manager: u32) -> usize {
     open_files(manager).iter().filter(|name| !is_piece(name)).count()
 }
 
+/// Copies a program that is then run. Another process does it: what this one has open to write, a child
+/// that is started elsewhere at that moment has too, and the program would be busy.
+pub fn copy_program(from: &Path, to: &Path) {
+    let status = Command::new("cp").arg(from).arg(to).status().unwrap();
+    assert!(status.success(), "copying {} failed", from.display());
+}
+
 /// A program that does what it is told (tests/programs/probe.rs).
 pub struct Probe {
     pub process: Child,

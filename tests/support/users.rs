@@ -1,6 +1,6 @@
 //! Tests with two users: they run as root, and start commands as somebody else.
 
-use super::{Manager, artifacts, command, tidegate};
+use super::{Manager, artifacts, command, copy_program, tidegate};
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -26,7 +26,7 @@ impl Shared {
         let programs = tempfile::tempdir().unwrap();
         open_to_all(programs.path());
         for file in [Path::new(tidegate()), &artifacts::shim().unwrap()] {
-            std::fs::copy(file, programs.path().join(file.file_name().unwrap())).unwrap();
+            copy_program(file, &programs.path().join(file.file_name().unwrap()));
         }
         Self { manager, programs }
     }
