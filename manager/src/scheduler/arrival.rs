@@ -264,8 +264,28 @@ impl Tenant {
     /// Takes note of what lies in a tier, and of the runs of slots that it needs.
     pub(super) fn set_saved(&mut self, mut saved: Vec<SavedRange>, unit: u64) {
         saved.sort_unstable_by_key(|range| (range.class, range.at));
-        self.runs = Class::ALL.map(|region| runs(saved.iter().filter(|range| range.region == region), unit));
+        self.runs = Class::ALL.map(|region| {
+            let runs = runs(saved.iter().filter(|range| range.region == region), unit);
+            runs.into_iter().flat_map(|run| self.cut(run)).collect()
+        });
         self.saved = saved;
+    }
+
+    /// Cuts a run of slots where something in it is to be one piece. What does not lie in the run with
+    /// all of its slots is whole no more: some of it was not worth saving.
+    fn cut(&self, run: Run) -> Vec<Run> {
+        let (mut first, end) = (run.first, run.first + run.units);
+        let mut cut = Vec::new();
+        for (&(class, start), &units) in self.whole.range((run.class, first)..(run.class, end)) {
+            if start + units <= end {
+                cut.push(Run { first, units: start - first, ..run });
+                cut.push(Run { class, first: start, units, whole: true });
+                first = start + units;
+            }
+        }
+        cut.push(Run { first, units: end - first, ..run });
+        cut.retain(|run| run.units > 0);
+        cut
     }
 
     /// Units of a region that it has in a tier, and that are not on their way back.
@@ -284,7 +304,7 @@ fn runs<'a>(ranges: impl Iterator<Item = &'a SavedRange>, unit: u64) -> Vec<Run>
             Some(run) if run.class == range.class && first <= run.first + run.units => {
                 run.units = run.units.max(end - run.first);
             }
-            _ => runs.push(Run { class: range.class, first, units: end - first }),
+            _ => runs.push(Run { class: range.class, first, units: end - first, whole: false }),
         }
     }
     runs

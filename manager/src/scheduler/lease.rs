@@ -9,6 +9,7 @@ use super::{Effect, NAMES_PER_MESSAGE, Pending, Phase, Recall, Scheduler, Tenant
 use crate::ledger::{NoRoom, Slack};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, SlotIndex, Step, TenantId, Units};
 use tidegate_ffi::wire::message::{LeaseRequest, Placed, ToMover, ToShim};
 
@@ -26,15 +27,8 @@ pub(super) struct Run {
     pub(super) class: Class,
     pub(super) first: u32,
     pub(super) units: u32,
-}
-
-/// How a run of slots is filled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fit {
-    /// By one piece.
-    Whole,
-    /// By pieces of any sizes.
-    Parts,
+    /// By one piece; else by pieces of any sizes.
+    pub(super) whole: bool,
 }
 
 /// The most leases of one tenant that are not answered: each is a thread that waits.
@@ -190,20 +184,10 @@ impl Scheduler {
         let most = PIECES_AT_ONCE * self.config.piece_units;
         let units = if request.whole { request.units.0 } else { (request.units.0 + ahead).min(most) };
         self.all_fits(id, request, most)?;
-        let run = Run { class: request.class, first: request.first.0, units };
-        if request.whole {
-            self.keep_whole(id, run);
-        }
+        let run = Run { class: request.class, first: request.first.0, units, whole: request.whole };
         let acquired = self.acquire(id, request.class, &[run], slack)?;
         self.answer(id, request, acquired);
         Ok(())
-    }
-
-    /// From now on a run of slots has one piece, until it is given back.
-    fn keep_whole(&mut self, id: TenantId, run: Run) {
-        if let Some(tenant) = self.tenants.get_mut(&id) {
-            tenant.whole.insert((run.class, run.first), run.units);
-        }
     }
 
     /// A lease of several messages is begun only if all of it has room.
@@ -264,12 +248,12 @@ impl Scheduler {
         let mut spares = self.spares_of(gpu_id, uid);
         let mut acquired = Acquired { placed: Vec::new(), new: Vec::new() };
         let (mut adopted, mut wanted) = (Vec::new(), Vec::new());
-        let runs: Vec<(Run, Fit)> = runs.iter().flat_map(|run| tenant.cut(*run)).collect();
-        for (run, fit) in runs {
+        for run in runs {
             let (mut slot, end) = (run.first, run.first + run.units);
-            let largest = if fit == Fit::Whole { run.units } else { self.config.piece_units };
+            let largest = if run.whole { run.units } else { self.config.piece_units };
             while slot < end {
-                let (piece, units) = match self.adopt(gpu_id, id, region, &mut spares, end - slot, fit) {
+                let least = if run.whole { run.units } else { 0 };
+                let (piece, units) = match self.adopt(gpu_id, id, region, &mut spares, least..=end - slot) {
                     Some(spare) => {
                         adopted.push(spare.0);
                         spare
@@ -299,18 +283,16 @@ impl Scheduler {
         own.filter_map(|(piece, _)| Some((gpu.ledger.piece(*piece)?.units, *piece))).collect()
     }
 
-    /// The largest of `spares` with at most `most` units, or one with exactly so many, now the
-    /// tenant's.
+    /// The largest of `spares` with so many units, now the tenant's.
     fn adopt(
         &mut self,
         gpu: GpuUuid,
         tenant: TenantId,
         region: Class,
         spares: &mut BTreeSet<(u32, PieceId)>,
-        most: u32,
-        fit: Fit,
+        units: RangeInclusive<u32>,
     ) -> Option<(PieceId, u32)> {
-        let least = if fit == Fit::Whole { most } else { 0 };
+        let (least, most) = units.into_inner();
         let fitting = *spares.range((least, PieceId(0))..=(most, PieceId(u64::MAX))).next_back()?;
         let gpu = self.gpus.get_mut(&gpu)?;
         gpu.ledger.adopt(fitting.1, tenant, region, Units(most)).ok()?;
@@ -342,6 +324,9 @@ impl Scheduler {
         tenant.making = None;
         tenant.deceived = false;
         tenant.pieces.extend(placed.iter().map(|placed| (placed.piece, *placed)));
+        if request.whole {
+            tenant.whole.insert((request.class, request.first.0), request.units.0);
+        }
         let more = tenant.waiting.front().is_some_and(|rest| rest.step == request.step);
         tenant.answered.push((request, placed.iter().map(|placed| placed.piece).collect()));
         let session = tenant.session;
@@ -712,22 +697,6 @@ impl Tenant {
 
     /// Puts a lease whose answer is void in front again; of what was answered of it, `units`
     /// were more than it needed.
-    /// Cuts a run of slots where something in it is to be one piece. What does not lie in the run with
-    /// all of its slots is whole no more: some of it was not worth saving.
-    fn cut(&self, run: Run) -> Vec<(Run, Fit)> {
-        let (mut first, end) = (run.first, run.first + run.units);
-        let mut cut = Vec::new();
-        for (&(class, start), &units) in self.whole.range((run.class, first)..(run.class, end)) {
-            if start + units <= end {
-                cut.push((Run { class, first, units: start - first }, Fit::Parts));
-                cut.push((Run { class, first: start, units }, Fit::Whole));
-                first = start + units;
-            }
-        }
-        cut.push((Run { first, units: end - first, ..run }, Fit::Parts));
-        cut
-    }
-
     fn ask_again(&mut self, request: LeaseRequest, units: u32) {
         self.ahead = self.ahead.saturating_sub(units.saturating_sub(request.units.0));
         match self.waiting.front_mut() {

@@ -68,9 +68,9 @@ impl Outside {
 impl super::Gpu {
     /// Do several share it, or did they: then the mover has its context, and what lay outside of
     /// pieces may be gone with those who went.
-    fn is_worth_a_look(&self) -> bool {
-        let was_shared = self.outside.left.is_some() || self.outside.units.is_some_and(|units| units > 0);
-        self.tenants.len() > 1 || was_shared
+    fn is_worth_a_look(&self, now: Time) -> bool {
+        let has_left = self.outside.left.is_some_and(|(until, _)| now < until);
+        self.tenants.len() > 1 || has_left || self.outside.units.is_some_and(|units| units > 0)
     }
 
     /// Tells the ledger what it may not use.
@@ -261,7 +261,7 @@ impl Scheduler {
     }
 
     pub(super) fn survey_one(&mut self, gpu: GpuUuid) {
-        if self.gpus.get(&gpu).is_some_and(super::Gpu::is_worth_a_look) {
+        if self.gpus.get(&gpu).is_some_and(|gpu| gpu.is_worth_a_look(self.now)) {
             self.measure(gpu);
         }
     }
@@ -354,6 +354,7 @@ impl Scheduler {
     fn make_room_outside(&mut self, id: TenantId, units: u32) -> Option<bool> {
         let tenant = self.tenants.get(&id)?;
         let (gpu, job) = (tenant.gpu, tenant.job);
+        let is_open = self.phase_of(tenant) == Phase::Open;
         let is_there = match self.phase_of(tenant) {
             Phase::Open => true,
             Phase::Waiting => !self.tenants_of(job).iter().any(|tenant| self.tenants[tenant].is_away()),
@@ -381,7 +382,7 @@ impl Scheduler {
             room.at_others_cost = true;
         }
         // Who does not fit beside its wish leaves by itself; then, what they left behind goes.
-        if self.phase_of(self.tenants.get(&id)?) == Phase::Open {
+        if is_open {
             self.make_room(gpu, short, job);
         }
         None

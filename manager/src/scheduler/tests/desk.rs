@@ -184,20 +184,23 @@ impl Desk {
         units: u32,
         ahead: u32,
     ) -> Step {
-        let (step, tenant) = (Step(self.fresh()), self.tenant(session));
-        let (first, units, ahead) = (SlotIndex(first), Units(units), Units(ahead));
-        if units.0 > 0 {
-            let request = LeaseRequest { step, tenant, class, first, units, ahead, whole: false };
-            self.tell(Event::Lease { session, request });
-        }
-        step
+        self.ask_lease(session, class, [first, units, ahead], false)
     }
 
     pub fn lease_whole(&mut self, session: SessionId, class: Class, first: u32, units: u32) {
+        self.ask_lease(session, class, [first, units, 0], true);
+    }
+
+    /// `place`: the first slot, how many units, how many ahead.
+    fn ask_lease(&mut self, session: SessionId, class: Class, place: [u32; 3], whole: bool) -> Step {
         let (step, tenant) = (Step(self.fresh()), self.tenant(session));
-        let (first, units, ahead) = (SlotIndex(first), Units(units), Units(0));
-        let request = LeaseRequest { step, tenant, class, first, units, ahead, whole: true };
-        self.tell(Event::Lease { session, request });
+        let [first, units, ahead] = place;
+        let (first, units, ahead) = (SlotIndex(first), Units(units), Units(ahead));
+        if units.0 > 0 {
+            let request = LeaseRequest { step, tenant, class, first, units, ahead, whole };
+            self.tell(Event::Lease { session, request });
+        }
+        step
     }
 
     /// From now on these bytes are alive.

@@ -59,3 +59,14 @@ fn a_piece_may_be_larger_than_what_is_said_at_once() {
     desk.lease_whole(a, T, 99, 1);
     assert_eq!(desk.refusals(a), 1);
 }
+
+#[test]
+fn what_was_refused_leaves_nothing_whole() {
+    let mut desk = Desk::new(|_| {});
+    let a = job_with(&mut desk, "a", 1, 1);
+    desk.lease_whole(a, T, 1, 99);
+    assert_eq!(desk.refusals(a), 1);
+    desk.lease(a, T, 1, 20);
+    assert_eq!((desk.units(a, T), behind(&desk, a, 1).len() > 1), (21, true));
+    assert!(desk.scheduler.tenants()[&desk.tenant(a)].whole.is_empty());
+}
