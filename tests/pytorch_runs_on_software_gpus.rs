@@ -11,27 +11,16 @@ mod torch;
 
 use node::Node;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 use support::patience::{finish_within, output_within};
 use support::{Jobs, MIB, Manager};
 use tidegate_manager::server::status::Status;
+use torch::{Endless, printed, script};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
 const JOBS: [&str; 2] = ["first", "second"];
-
-fn script(mut python: Command, name: &str) -> Command {
-    python.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name));
-    python
-}
-
-/// What a program that ended well has printed.
-fn printed(output: &Output) -> String {
-    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(output.status.success(), "{}\n{}", said(&output.stdout), said(&output.stderr));
-    said(&output.stdout)
-}
 
 /// What two jobs print that run the script at the same time, on a GPU on which one fits: each has the workspace
 /// of cuBLAS in PyTorch's cache, and more.
@@ -101,17 +90,6 @@ fn models_of_all_sorts_train_with_every_allocator() {
     let mut captures = script(manager.run(&["--name", "captures"], &python), name);
     captures.arg("graphs");
     assert_eq!(printed(&output_within(PATIENCE, captures)), expected);
-}
-
-/// A program that goes on until nobody wants it any more.
-struct Endless(Child);
-
-impl Drop for Endless {
-    fn drop(&mut self) {
-        // It may have ended by itself, which the test sees elsewhere.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 #[test]

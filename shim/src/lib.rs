@@ -35,6 +35,7 @@
 compile_error!("Tidegate runs on 64-bit Linux");
 
 mod arena;
+mod blocks;
 mod borrowed;
 mod capi;
 mod captures;
@@ -74,4 +75,5 @@ mod symbols;
 mod sync;
 mod tenant;
 mod threads;
+mod torch;
 mod turnstile;

@@ -12,7 +12,7 @@
 use crate::driver;
 use crate::process;
 use crate::settings;
-use crate::symbols::real_dlsym;
+use crate::symbols::{find_in_loaded, real_dlsym};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::panic::catch_unwind;
 use std::ptr;
@@ -121,12 +121,7 @@ impl Function {
             real = real_dlsym(libc::RTLD_NEXT, self.name);
         }
         if real.is_null() {
-            // SAFETY: a C string; with NOLOAD nothing is loaded and no code runs.
-            let library =
-                unsafe { libc::dlopen(c"libnvidia-ml.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
-            if !library.is_null() {
-                real = real_dlsym(library, self.name);
-            }
+            real = find_in_loaded(c"libnvidia-ml.so.1", self.name);
         }
         self.real.store(real, Ordering::Release);
         real
@@ -181,7 +176,7 @@ fn own_of(gpu: GpuUuid) -> Option<Own> {
     };
     let tenants = process.tenants.all();
     match tenants.into_iter().find(|tenant| driver::uuid(tenant.device) == Ok(gpu)) {
-        Some(tenant) => Some(Own { total: tenant.layout.total_bytes, used: tenant.live_bytes() }),
+        Some(tenant) => Some(Own { total: tenant.layout.total_bytes, used: tenant.allocated_bytes() }),
         None => process.settings.memory.map(|total| Own { total, used: 0 }),
     }
 }

@@ -7,6 +7,7 @@ use crate::drain::Probe;
 use crate::driver::{Current, relax_captures_of_this_thread};
 use crate::gate::{BoundaryWait, GATE, Pause, Record};
 use crate::link::{Gone, Order};
+use crate::liveness::Stop;
 use crate::log::{info, warning};
 use crate::process::Process;
 use crate::tenant::Tenant;
@@ -212,8 +213,10 @@ fn report(
     waited: BoundaryWait,
     took: Duration,
 ) -> Result<(Drained, Vec<OwnedFd>), String> {
-    let (tenants, now) = (process.tenants.all(), process.now());
-    let maps = tenants.iter().map(|tenant| process.spares.write(&tenant.live_ranges(now)));
+    let at_boundary = waited == BoundaryWait::Reached;
+    let stop = Stop { now: process.now(), at_boundary };
+    let tenants = process.tenants.all();
+    let maps = tenants.iter().map(|tenant| process.spares.write(&tenant.live_map(stop)));
     let maps = maps.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
     for tenant in &tenants {
         let unmapped = with_context_of(process, tenant, |tenant| tenant.unmap_arriving(process));
@@ -221,11 +224,11 @@ fn report(
     }
     let drained = Drained {
         step: closing.step,
-        at_boundary: waited == BoundaryWait::Reached,
+        at_boundary,
         drain_micros: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
         tenants: tenants.iter().map(|tenant| tenant.id).collect(),
         outstanding: Vec::new(),
-        boundaries: now.boundaries,
+        boundaries: stop.now.boundaries,
     };
     Ok((drained, maps))
 }

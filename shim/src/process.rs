@@ -28,6 +28,7 @@ use crate::spare::Spares;
 use crate::status::Status;
 use crate::tenant::Tenant;
 use crate::threads::Uncancelled;
+use crate::torch::Reports;
 use parking_lot::{Condvar, Mutex};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -71,6 +72,8 @@ pub struct Process {
     pub loose: Loose,
     /// What other processes of its job share with it.
     pub borrowed: Borrowed,
+    /// What PyTorch says of its memory.
+    pub reports: Reports,
     /// For its live maps: one for each tenant.
     pub spares: Spares,
     boundaries: AtomicU64,
@@ -200,6 +203,7 @@ impl Process {
             graphs: Graphs::default(),
             loose: Loose::default(),
             borrowed: Borrowed::default(),
+            reports: Reports::default(),
             spares: Spares::default(),
             boundaries: AtomicU64::new(0),
             switches: AtomicU64::new(0),
@@ -333,7 +337,7 @@ impl Tenants {
 
     /// The tenant with memory at an address.
     pub fn with_address(&self, address: CUdeviceptr) -> Option<&'static Tenant> {
-        self.all().into_iter().find(|tenant| tenant.has(address))
+        self.entries.lock().iter().filter_map(|entry| entry.tenant).find(|tenant| tenant.has(address))
     }
 
     /// The tenant on a device, if it is attached.

@@ -9,12 +9,14 @@
 //! knows. The lock of the books is never held during a driver call or a wait.
 
 use crate::arena::{ALIGNMENT, Arena, Claim, Place};
+use crate::blocks::{Block, Mismatch};
 use crate::borrowed::Shared;
+use crate::capi::birth_class;
 use crate::driver::{self, Context, Current, Mark, synchronize};
-use crate::gate::{Arrival, Failed, GATE};
+use crate::gate::{Arrival, Failed, GATE, Stamp};
 use crate::handles::{Extent, HandleNumber};
 use crate::link::{Gone, Reply};
-use crate::liveness::{Allocation, Liveness, Moment};
+use crate::liveness::{Allocation, Liveness, Moment, Stop};
 use crate::log::{Level, Once, info};
 use crate::mapping::Ranges;
 use crate::ordered::{Ordered, Waiting};
@@ -574,6 +576,44 @@ impl Tenant {
         self.row(process).publish_live(class, live.live_bytes());
     }
 
+    /// A framework deals out a block of an allocation of its own.
+    pub fn deal_out(&self, process: &Process, address: CUdeviceptr, bytes: u64) -> Result<(), Mismatch> {
+        let persistent = birth_class() == Class::Persistent;
+        let block = Block { bytes, persistent, born: process.now() };
+        let is_capturing = process.captures.any();
+        self.change_blocks(process, address, |live, start| live.deal_out(start, block, is_capturing))
+    }
+
+    /// A framework takes a block back.
+    pub fn take_back(&self, process: &Process, address: CUdeviceptr, bytes: u64) -> Result<(), Mismatch> {
+        let (by, is_capturing) = (Stamp::now(), process.captures.any());
+        self.change_blocks(process, address, |live, start| live.take_back(start, bytes, by, is_capturing))
+    }
+
+    fn change_blocks(
+        &self,
+        process: &Process,
+        address: CUdeviceptr,
+        change: impl FnOnce(&mut Liveness<Context>, u64) -> Result<(), Mismatch>,
+    ) -> Result<(), Mismatch> {
+        let (class, start) = self.find_range(address).ok_or(Mismatch::Outside)?;
+        let mut books = self.books();
+        let live = &mut books.classes[class.index()].live;
+        change(live, start)?;
+        self.row(process).publish_live(class, live.live_bytes());
+        Ok(())
+    }
+
+    /// What was told of blocks cannot be believed: allocations are alive as a whole.
+    pub fn disbelieve(&self, process: &Process) {
+        let mut books = self.books();
+        for class in Class::ALL {
+            let live = &mut books.classes[class.index()].live;
+            live.disbelieve();
+            self.row(process).publish_live(class, live.live_bytes());
+        }
+    }
+
     /// Frees the allocation that starts at `address`, when all work submitted before has ended.
     pub fn free(&self, process: &Process, address: CUdeviceptr) -> Result<(), Status> {
         let (class, start) = self.find_range(address).ok_or(Status::INVALID_VALUE)?;
@@ -705,17 +745,17 @@ impl Tenant {
         let _ = process.link.send(FromShim::LetGo { tenant: self.id, pieces: ids(&pieces) });
     }
 
-    /// All live bytes.
-    pub fn live_bytes(&self) -> u64 {
-        self.books().classes.iter().map(|class| class.live.live_bytes()).sum()
+    /// The sum of all allocations.
+    pub fn allocated_bytes(&self) -> u64 {
+        self.books().classes.iter().map(|class| class.live.allocated_bytes()).sum()
     }
 
-    /// The live ranges of both classes, as the manager is told them at a closing.
-    pub fn live_ranges(&self, now: Moment) -> Vec<LiveRange> {
+    /// The live map of both classes, as the manager is told it at a closing.
+    pub fn live_map(&self, stop: Stop) -> Vec<LiveRange> {
         let (books, mut ranges) = (self.books(), Vec::new());
         for class in Class::ALL {
             let live = &books.classes[class.index()].live;
-            live.append_ranges(class, self.layout.unit_bytes, now, &mut ranges);
+            live.append_ranges(class, self.layout.unit_bytes, stop, &mut ranges);
         }
         ranges
     }

@@ -5,7 +5,7 @@ use arbitrary::{Result, Unstructured};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, SlotIndex, Step, TenantId, Units};
-use tidegate_ffi::wire::live::LiveRange;
+use tidegate_ffi::wire::live::{Life, LiveRange};
 use tidegate_ffi::wire::message::{JobSpec, LeaseRequest, Need, ToMover, ToShim};
 use tidegate_manager::scheduler::{Config, Effect, Event, Pages, Scheduler, UserQuotas};
 
@@ -285,7 +285,8 @@ fn live(input: &mut Unstructured<'_>) -> Result<Vec<LiveRange>> {
         for _ in 0..input.int_in_range(0..=6)? {
             let start = at + u64::from(input.arbitrary::<u16>()?) * 32;
             let bytes = 1 + u64::from(input.arbitrary::<u16>()?) * 16;
-            ranges.push(LiveRange { class: of, start, bytes, long_lived: input.arbitrary()? });
+            let life = *input.choose(&[Life::Short, Life::Long, Life::Dead])?;
+            ranges.push(LiveRange { class: of, start, bytes, life });
             at = start + bytes;
         }
     }

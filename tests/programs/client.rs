@@ -26,7 +26,7 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use tidegate_ffi::units::{Class, PieceId, SlotIndex, Step, TenantId, Units};
 use tidegate_ffi::wire::line::{self, Numbered};
-use tidegate_ffi::wire::live::{self, LiveRange};
+use tidegate_ffi::wire::live::{self, Life, LiveRange};
 use tidegate_ffi::wire::message::{
     Drained, FromShim, JobClaim, JobSpec, LeaseRequest, Placed, ToManager, ToShim,
 };
@@ -235,7 +235,7 @@ impl Client {
             class: placed.class,
             start: u64::from(placed.slot.0) * state.unit_bytes,
             bytes: u64::from(placed.units.0) * state.unit_bytes,
-            long_lived: false,
+            life: Life::Short,
         };
         let mut ranges: Vec<LiveRange> = state.mapped.values().map(|(placed, _)| range(placed)).collect();
         ranges.sort_unstable_by_key(|range| (range.class, range.start));

@@ -5,8 +5,8 @@
 use super::support::patience::finish_within;
 use super::support::tidegate;
 use std::fs::File;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 /// How long the preparation may take: it loads half a gigabyte.
@@ -31,4 +31,28 @@ pub fn python() -> Option<PathBuf> {
     assert!(std::env::var_os("CI").is_none(), "PyTorch cannot be had: {why}");
     println!("skipped: PyTorch cannot be had: {why}");
     None
+}
+
+/// `tests/programs/NAME`, run by such a Python.
+pub fn script(mut python: Command, name: &str) -> Command {
+    python.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name));
+    python
+}
+
+/// What a program that ended well has printed.
+pub fn printed(output: &Output) -> String {
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}\n{}", said(&output.stdout), said(&output.stderr));
+    said(&output.stdout)
+}
+
+/// A program that goes on until nobody wants it any more.
+pub struct Endless(pub Child);
+
+impl Drop for Endless {
+    fn drop(&mut self) {
+        // It may have ended by itself, which the test sees elsewhere.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }

@@ -1,4 +1,5 @@
-//! The live map: which bytes of a tenant must survive a switch.
+//! The live map: which bytes of a tenant must survive a switch, and where else it needs memory
+//! when it runs again.
 //!
 //! A shim writes the rows into a memory file and seals it against writing; the manager copies
 //! the rows, then checks the copy. Rows are sorted by class and start, and do not overlap.
@@ -15,7 +16,23 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// The most rows in one map (24 MiB of rows).
 pub const MAX_RANGES: usize = 1 << 20;
 
-/// A range of live bytes of one of the tenant's two address ranges.
+/// What is known of a range's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Life {
+    /// Alive.
+    Short,
+    /// Alive, and known to outlive iterations: by a hint, or by having survived boundaries (or switches).
+    Long,
+    /// None of them is alive, but the program may write there without a word: memory must be there when
+    /// it runs again, whatever it holds.
+    Dead,
+}
+
+impl Life {
+    const ALL: [Self; 3] = [Self::Short, Self::Long, Self::Dead];
+}
+
+/// A range of one of the tenant's two address ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveRange {
     /// Which address range: the birth class.
@@ -24,8 +41,8 @@ pub struct LiveRange {
     pub start: u64,
     /// Length in bytes, at least 1.
     pub bytes: u64,
-    /// Known to outlive iterations: by a hint, or by having survived boundaries (or switches).
-    pub long_lived: bool,
+    /// What is known of its bytes.
+    pub life: Life,
 }
 
 /// Why a live map cannot be believed.
@@ -56,7 +73,7 @@ struct Row {
     start: u64,
     bytes: u64,
     class: u32,
-    long_lived: u32,
+    life: u32,
 }
 
 /// A sealed memory file that holds `ranges`.
@@ -107,7 +124,8 @@ impl Row {
         if self.bytes == 0 || self.start.checked_add(self.bytes).is_none() {
             return Err("empty or past the end of all addresses");
         }
-        Ok(LiveRange { class, start: self.start, bytes: self.bytes, long_lived: self.long_lived != 0 })
+        let life = *Life::ALL.get(self.life as usize).ok_or("neither alive nor dead")?;
+        Ok(LiveRange { class, start: self.start, bytes: self.bytes, life })
     }
 }
 
@@ -117,7 +135,7 @@ impl From<&LiveRange> for Row {
             start: range.start,
             bytes: range.bytes,
             class: range.class.index() as u32,
-            long_lived: range.long_lived.into(),
+            life: range.life as u32,
         }
     }
 }
@@ -127,7 +145,7 @@ mod tests {
     use super::*;
 
     fn range(class: Class, start: u64, bytes: u64) -> LiveRange {
-        LiveRange { class, start, bytes, long_lived: start.is_multiple_of(2) }
+        LiveRange { class, start, bytes, life: Life::ALL[(start % 3) as usize] }
     }
 
     #[test]
@@ -148,5 +166,7 @@ mod tests {
             assert!(matches!(read(write(lie).unwrap()), Err(LiveMapError::Row { .. })));
         }
         assert!(read(tempfile::tempfile().unwrap().into()).is_err());
+        let neither = Row { life: 3, ..Row::from(&range(Class::Temporary, 0, 7)) };
+        assert!(check([neither].into_iter()).is_err());
     }
 }

@@ -6,7 +6,7 @@
 use super::departure::since;
 use super::lease::{Acquired, Run};
 use super::{
-    Arrival, Effect, MOVES_PER_MESSAGE, NAMES_PER_MESSAGE, PIECES_PER_MESSAGE, Pending, Phase, SavedRange,
+    Arrival, AwayRange, Effect, MOVES_PER_MESSAGE, NAMES_PER_MESSAGE, PIECES_PER_MESSAGE, Pending, Phase,
     Scheduler, Tenant, Time,
 };
 use crate::ledger::{NoRoom, Slack};
@@ -188,6 +188,9 @@ impl Scheduler {
         let moves = arrival.moves.chunks(MOVES_PER_MESSAGE).map(|moves| (moves.to_vec(), Vec::new()));
         let orders: Vec<(Vec<Move>, Vec<PieceId>)> = poison.chain(moves).collect();
         arrival.restoring = orders.len();
+        if orders.is_empty() {
+            return self.map(id);
+        }
         for (moves, poison) in orders {
             let step = self.step(Pending::Restore(id));
             self.effects.push(Effect::Mover(gpu, ToMover::Restore { step, tenant: id, moves, poison }));
@@ -215,7 +218,7 @@ impl Scheduler {
         let began = std::mem::replace(&mut arrival.since, now);
         let placed = arrival.placed.clone();
         arrival.mapping = placed.len().div_ceil(PIECES_PER_MESSAGE);
-        tenant.set_saved(Vec::new(), self.config.unit_bytes);
+        tenant.end_away();
         let (session, job) = (tenant.session, tenant.job);
         if let Some(job) = self.jobs.get_mut(&job) {
             job.stats.restore += since(now, began);
@@ -253,7 +256,7 @@ impl Scheduler {
     }
 }
 
-impl SavedRange {
+impl AwayRange {
     /// The slots it touches: first, and one past the last.
     fn slots(&self, unit: u64) -> (u32, u32) {
         ((self.at / unit) as u32, (self.at + self.bytes).div_ceil(unit) as u32)
@@ -261,14 +264,30 @@ impl SavedRange {
 }
 
 impl Tenant {
-    /// Takes note of what lies in a tier, and of the runs of slots that it needs.
-    pub(super) fn set_saved(&mut self, mut saved: Vec<SavedRange>, unit: u64) {
-        saved.sort_unstable_by_key(|range| (range.class, range.at));
+    /// Takes note of what lies in a tier besides, of what has to be there again with any bytes, and of
+    /// the runs of slots that all of it needs.
+    pub(super) fn add_away(
+        &mut self,
+        saved: &[AwayRange],
+        blank: impl Iterator<Item = AwayRange>,
+        unit: u64,
+    ) {
+        let place = |range: &AwayRange| (range.class, range.at);
+        self.saved.extend(saved);
+        self.saved.sort_unstable_by_key(place);
+        self.blank.extend(blank);
+        self.blank.sort_unstable_by_key(place);
+        let mut all: Vec<&AwayRange> = self.saved.iter().chain(&self.blank).collect();
+        all.sort_unstable_by_key(|range| place(range));
         self.runs = Class::ALL.map(|region| {
-            let runs = runs(saved.iter().filter(|range| range.region == region), unit);
+            let runs = runs(all.iter().copied().filter(|range| range.region == region), unit);
             runs.into_iter().flat_map(|run| self.cut(run)).collect()
         });
-        self.saved = saved;
+    }
+
+    /// All of it is back.
+    fn end_away(&mut self) {
+        (self.saved, self.blank, self.runs) = Default::default();
     }
 
     /// Cuts a run of slots where something in it is to be one piece. What does not lie in the run with
@@ -296,7 +315,7 @@ impl Tenant {
 }
 
 /// The runs of slots that ranges, in order, touch.
-fn runs<'a>(ranges: impl Iterator<Item = &'a SavedRange>, unit: u64) -> Vec<Run> {
+fn runs<'a>(ranges: impl Iterator<Item = &'a AwayRange>, unit: u64) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for range in ranges {
         let (first, end) = range.slots(unit);
@@ -311,7 +330,7 @@ fn runs<'a>(ranges: impl Iterator<Item = &'a SavedRange>, unit: u64) -> Vec<Run>
 }
 
 /// The copies that bring `saved` into `placed`. Every saved byte lies behind a placed slot.
-fn moves(saved: &[SavedRange], placed: &[Placed], unit: u64) -> Vec<Move> {
+fn moves(saved: &[AwayRange], placed: &[Placed], unit: u64) -> Vec<Move> {
     let by_place: BTreeMap<(Class, u64), &Placed> =
         placed.iter().map(|placed| ((placed.class, u64::from(placed.slot.0) * unit), placed)).collect();
     let mut moves = Vec::new();

@@ -5,15 +5,15 @@
 //! unit is set free before its bytes are saved.
 
 use super::{
-    Departure, Effect, MOVES_PER_MESSAGE, NAMES_PER_MESSAGE, PIECES_PER_MESSAGE, Pages, Pending, Phase,
-    SavedRange, Scheduler, Tenant, Time,
+    AwayRange, Departure, Effect, MOVES_PER_MESSAGE, NAMES_PER_MESSAGE, PIECES_PER_MESSAGE, Pages, Pending,
+    Phase, Scheduler, Tenant, Time,
 };
 use crate::ledger::Owner;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, Step, TenantId};
-use tidegate_ffi::wire::live::LiveRange;
+use tidegate_ffi::wire::live::{Life, LiveRange};
 use tidegate_ffi::wire::message::{Move, Placed, ToMover, ToShim};
 
 /// What a piece holds, by the live map.
@@ -21,6 +21,8 @@ use tidegate_ffi::wire::message::{Move, Placed, ToMover, ToShim};
 struct Content {
     /// Live ranges cut to the piece: offset in it, length, place in the address range.
     ranges: Vec<(u64, u64, u64)>,
+    /// Dead ranges that have to be there again: place in the address range, length.
+    dead: Vec<(u64, u64)>,
     live: u64,
     long_lived: u64,
 }
@@ -262,6 +264,7 @@ impl Scheduler {
             pieces,
             moves: Vec::new(),
             saved: Vec::new(),
+            blank: Vec::new(),
             since: self.now,
             preempted,
             waiting: 0,
@@ -274,10 +277,14 @@ impl Scheduler {
             let (Some(placed), Some(record)) = (tenant.pieces.get(piece), ledger.piece(*piece)) else {
                 continue;
             };
-            for &(offset, bytes, at) in contents.get(piece).map_or(&[][..], |content| &content.ranges) {
-                let (class, region) = (placed.class, record.region);
+            let Some(content) = contents.get(piece) else { continue };
+            let (class, region) = (placed.class, record.region);
+            for &(offset, bytes, at) in &content.ranges {
                 departure.moves.push(Move { piece: *piece, offset, bytes, class, at });
-                departure.saved.push(SavedRange { class, at, bytes, region });
+                departure.saved.push(AwayRange { class, at, bytes, region });
+            }
+            for &(at, bytes) in &content.dead {
+                departure.blank.push((*piece, AwayRange { class, at, bytes, region }));
             }
         }
         departure
@@ -312,6 +319,7 @@ impl Scheduler {
         let (mut moved, mut saved) = (alive.iter(), alive.iter());
         departure.moves.retain(|_| moved.next() == Some(&true));
         departure.saved.retain(|_| saved.next() == Some(&true));
+        departure.blank.retain(|(piece, _)| kept(piece));
         let began = std::mem::replace(&mut departure.since, now);
         let (preempted, nothing) = (departure.preempted, departure.moves.is_empty());
         if let Some(job) = self.jobs.get_mut(&tenant.job).filter(|_| !preempted) {
@@ -364,9 +372,6 @@ impl Scheduler {
                     job.failed_saves = 0;
                     job.stats.count_save(bytes, since(now, departure.since), departure.preempted);
                 }
-                let mut saved = std::mem::take(&mut tenant.saved);
-                saved.append(&mut departure.saved);
-                tenant.set_saved(saved, self.config.unit_bytes);
                 self.let_go(id);
             }
             _ => {}
@@ -377,6 +382,8 @@ impl Scheduler {
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         let Some(departure) = tenant.departure.take() else { return };
         let (gpu, job) = (tenant.gpu, tenant.job);
+        let blank = departure.blank.iter().map(|(_, range)| *range);
+        tenant.add_away(&departure.saved, blank, self.config.unit_bytes);
         let gone = departure.pieces.into_iter().filter(|piece| tenant.lose(piece).is_some()).collect();
         self.dispose(gpu, job, gone);
         self.finish_moving(job);
@@ -541,9 +548,12 @@ impl Content {
     fn add(&mut self, range: &LiveRange, start: u64, end: u64) {
         let from = range.start.max(start);
         let bytes = (range.start + range.bytes).min(end) - from;
+        if range.life == Life::Dead {
+            return self.dead.push((from, bytes));
+        }
         self.ranges.push((from - start, bytes, from));
         self.live += bytes;
-        if range.long_lived {
+        if range.life == Life::Long {
             self.long_lived += bytes;
         }
     }
@@ -570,8 +580,8 @@ pub(super) fn since(now: Time, then: Time) -> Duration {
 }
 
 impl Tenant {
-    /// Anything of it in a tier.
+    /// Does it need memory that it has not.
     pub(super) fn is_away(&self) -> bool {
-        !self.saved.is_empty()
+        self.runs.iter().any(|runs| !runs.is_empty())
     }
 }

@@ -257,8 +257,10 @@ pub struct Tenant {
     /// What was alive at the last closing.
     pub live: Vec<LiveRange>,
     /// What lies in a tier, sorted by class and place.
-    pub saved: Vec<SavedRange>,
-    /// The runs of slots that `saved` needs, by region.
+    pub saved: Vec<AwayRange>,
+    /// What has to be there again, with any bytes, in the same order.
+    pub blank: Vec<AwayRange>,
+    /// The runs of slots that `saved` and `blank` need, by region.
     pub(super) runs: [Vec<Run>; 2],
     /// Leases not answered yet, in order.
     pub waiting: VecDeque<LeaseRequest>,
@@ -304,9 +306,9 @@ pub enum Recall {
     Answered,
 }
 
-/// A range of a tenant's bytes that lies in a tier.
+/// A range of a tenant's addresses whose memory was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SavedRange {
+pub struct AwayRange {
     /// Which address range of the tenant.
     pub class: Class,
     /// Where in it.
@@ -344,7 +346,9 @@ pub struct Departure {
     /// The copies.
     pub moves: Vec<Move>,
     /// What will be saved.
-    pub saved: Vec<SavedRange>,
+    pub saved: Vec<AwayRange>,
+    /// What will have to be there again, with any bytes, and the pieces that it is in.
+    pub blank: Vec<(PieceId, AwayRange)>,
     /// When the present part began.
     pub since: Time,
     /// Taken because others needed the room, not by a switch.
@@ -446,6 +450,7 @@ impl Tenant {
             held: BTreeSet::new(),
             live: Vec::new(),
             saved: Vec::new(),
+            blank: Vec::new(),
             runs: [Vec::new(), Vec::new()],
             waiting: VecDeque::new(),
             making: None,

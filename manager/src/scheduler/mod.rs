@@ -42,7 +42,7 @@ mod tests;
 
 pub use event::{Config, Effect, Event, Pages, Time};
 pub use expulsion::Retired;
-pub use job::{Arrival, Departure, Job, Pending, Phase, Recall, SavedRange, Session, Stats, Tenant};
+pub use job::{Arrival, AwayRange, Departure, Job, Pending, Phase, Recall, Session, Stats, Tenant};
 pub use outside::Outside;
 pub use quota::UserQuotas;
 

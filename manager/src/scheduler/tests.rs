@@ -1,6 +1,7 @@
 //! The scheduler's promises, one test each, on the events and effects alone. What holds for
 //! every schedule is tested in `manager/tests/simulation`.
 
+mod blank;
 mod desk;
 mod expulsion;
 mod held;
@@ -15,6 +16,7 @@ mod written;
 use super::*;
 use desk::{Desk, GPU, OTHER_GPU, UNIT, ms};
 use tidegate_ffi::units::Class;
+use tidegate_ffi::wire::live::Life;
 use tidegate_ffi::wire::message::{Move, Placed};
 
 const P: Class = Class::Persistent;
@@ -29,9 +31,9 @@ fn job_with(desk: &mut Desk, name: &str, persistent: u32, temporary: u32) -> Ses
 
 fn fill(desk: &mut Desk, session: SessionId, persistent: u32, temporary: u32) {
     desk.lease(session, P, 0, persistent);
-    desk.live(session, P, 0, u64::from(persistent) * UNIT, true);
+    desk.live(session, P, 0, u64::from(persistent) * UNIT, Life::Long);
     desk.lease(session, T, 0, temporary);
-    desk.live(session, T, 0, u64::from(temporary) * UNIT, false);
+    desk.live(session, T, 0, u64::from(temporary) * UNIT, Life::Short);
 }
 
 /// Two jobs of which only one fits at a time; the first is open.
@@ -117,7 +119,7 @@ fn what_is_dead_is_not_saved_and_its_pieces_go_for_good() {
     let mut desk = Desk::new(|_| {});
     let (a, b) = rivals(&mut desk);
     desk.dead(a, T);
-    desk.live(a, T, 5 * UNIT + 100, 200, false);
+    desk.live(a, T, 5 * UNIT + 100, 200, Life::Short);
     desk.until(|desk| desk.phase(b) == Phase::Open);
     let moves = desk.moves_saved(desk.tenant(a));
     let named = |m: &Move| (m.class, m.at, m.bytes);
@@ -186,7 +188,7 @@ fn a_save_in_parts_goes_only_when_all_parts_are_saved() {
     let (a, b) = rivals(&mut desk);
     desk.dead(a, T);
     let many = 2 * MOVES_PER_MESSAGE as u64 + 10;
-    (0..many).for_each(|index| desk.live(a, T, index * 8, 4, false));
+    (0..many).for_each(|index| desk.live(a, T, index * 8, 4, Life::Short));
     let kept = desk.pieces(a, T).len();
     let first = many - many % MOVES_PER_MESSAGE as u64;
     desk.fail_moves_from = Some(first * 8);
@@ -250,9 +252,9 @@ fn a_piece_whose_bytes_live_long_is_promoted_and_one_whose_do_not_is_demoted() {
     let (old, young) = (desk.pieces(a, T)[0], desk.pieces(a, P)[0]);
     desk.dead(a, T);
     desk.dead(a, P);
-    desk.live(a, P, 0, UNIT, false);
-    desk.live(a, T, 0, UNIT, true);
-    desk.live(a, T, UNIT, UNIT / 2, false);
+    desk.live(a, P, 0, UNIT, Life::Short);
+    desk.live(a, T, 0, UNIT, Life::Long);
+    desk.live(a, T, UNIT, UNIT / 2, Life::Short);
     desk.until(|desk| desk.phase(b) == Phase::Open);
     assert_eq!(region(&desk, &old), P, "renumbered, not copied");
     assert!(desk.pieces(a, T).contains(&old) && !desk.pieces(a, P).contains(&young));

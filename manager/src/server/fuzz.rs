@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use tidegate_ffi::units::{Class, PieceId, SessionId, SlotIndex, Step, TenantId, Units};
 use tidegate_ffi::wire::line::Numbered;
-use tidegate_ffi::wire::live::{self, LiveRange};
+use tidegate_ffi::wire::live::{self, Life, LiveRange};
 use tidegate_ffi::wire::message::{
     Drained, FromCommand, FromMover, FromShim, JobClaim, JobSpec, LeaseRequest, Placed, Resume, Ticket,
     ToManager, When,
@@ -194,9 +194,10 @@ impl World {
         pieces.sort_unstable_by_key(|placed| (placed.class, placed.slot));
         let ranges = pieces.into_iter().filter_map(|placed| {
             let (start, bytes) = (u64::from(placed.slot.0) * UNIT, u64::from(placed.units.0) * UNIT);
-            let (from, long_lived) = (self.random.between(0, bytes / 2), self.random.chance(50));
+            let from = self.random.between(0, bytes / 2);
+            let life = [Life::Short, Life::Long, Life::Dead][self.random.between(0, 2) as usize];
             let bytes = self.random.between(1, bytes - from);
-            let range = LiveRange { class: placed.class, start: start + from, bytes, long_lived };
+            let range = LiveRange { class: placed.class, start: start + from, bytes, life };
             self.random.chance(80).then_some(range)
         });
         let ranges: Vec<_> = ranges.collect();

@@ -3,7 +3,7 @@
 use super::Server;
 use super::rights::Asker;
 use crate::ledger::Owner;
-use crate::scheduler::{Gpu, Job, Phase, SavedRange, Stats, Tenant, Time};
+use crate::scheduler::{AwayRange, Gpu, Job, Phase, Stats, Tenant, Time};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tidegate_ffi::units::{Class, GpuUuid, JobId};
@@ -351,7 +351,7 @@ fn spans(server: &Server, asker: Asker, gpu: &Gpu) -> Vec<SpanStatus> {
 }
 
 fn spilled(tenant: &Tenant) -> u64 {
-    tenant.saved.iter().map(|range: &SavedRange| range.bytes).sum()
+    tenant.saved.iter().map(|range: &AwayRange| range.bytes).sum()
 }
 
 fn job_status(server: &Server, id: JobId, job: &Job) -> JobStatus {

@@ -12,6 +12,8 @@ use tidegate_manager::scheduler::Event;
 
 /// A process that submits nothing for so long says that it is idle, when asked to.
 const QUIET: Micros = 1_500;
+/// How many allocations of a hundred have no live byte until they are written again.
+const HOLLOW: u64 = 15;
 
 /// Something that a process waits for, apart from messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -438,7 +440,12 @@ impl Process {
         let tail = self.random.between(0, super::plan::UNIT - 1);
         let at = (birth.class, first);
         let born = self.boundaries;
-        self.tenants[birth.tenant].give_birth(around.memories, at, tokens, tail, birth.life, born)
+        let tenant = &mut self.tenants[birth.tenant];
+        tenant.give_birth(around.memories, at, tokens, tail, birth.life, born)?;
+        if self.random.chance(HOLLOW) {
+            tenant.hollow_out(at);
+        }
+        Ok(())
     }
 
     fn leased(

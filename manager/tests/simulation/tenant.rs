@@ -4,7 +4,7 @@ use super::memory::{Memories, Token};
 use super::plan::UNIT;
 use std::collections::BTreeMap;
 use tidegate_ffi::units::{Class, GpuUuid, PieceId, SessionId, SlotIndex, Step, TenantId, Units};
-use tidegate_ffi::wire::live::LiveRange;
+use tidegate_ffi::wire::live::{self, LiveRange};
 use tidegate_ffi::wire::message::Placed;
 
 /// What is behind a slot; unbacked where nothing is said.
@@ -31,6 +31,8 @@ struct Live {
     tokens: Vec<Token>,
     /// Bytes of the last slot that are not its own.
     tail: u64,
+    /// Nothing in it is alive until it is written again, without a word.
+    hollow: bool,
     life: Life,
     /// The boundary count at its birth.
     born: u64,
@@ -243,7 +245,7 @@ impl Tenant {
         for ((class, first), live) in &self.live {
             for (slot, token) in (*first..).zip(&live.tokens) {
                 let found = self.token_at(memories, *class, slot)?;
-                if *found != *token {
+                if *found != *token && !live.hollow {
                     return Err(format!(
                         "{}: {class} slot {slot} holds {found:x}, not {token:x} (I1)",
                         self.id
@@ -284,8 +286,15 @@ impl Tenant {
         for (slot, token) in (at.1..).zip(&tokens) {
             *self.token_at(memories, at.0, slot)? = *token;
         }
-        self.live.insert(at, Live { tokens, tail, life, born });
+        self.live.insert(at, Live { tokens, tail, hollow: false, life, born });
         Ok(())
+    }
+
+    /// The bytes of an allocation die; its memory has to be there all the same.
+    pub fn hollow_out(&mut self, at: (Class, u32)) {
+        if let Some(live) = self.live.get_mut(&at) {
+            live.hollow = true;
+        }
     }
 
     /// Writes every `nth` allocation anew.
@@ -298,6 +307,7 @@ impl Tenant {
                 *self.token_at(memories, at.0, at.1 + index)? = value;
                 self.live.get_mut(&at).unwrap().tokens[index as usize] = value;
             }
+            self.live.get_mut(&at).unwrap().hollow = false;
         }
         Ok(())
     }
@@ -316,7 +326,11 @@ impl Tenant {
             class: at.0,
             start: u64::from(at.1) * UNIT,
             bytes: live.tokens.len() as u64 * UNIT - live.tail,
-            long_lived: at.0 == Class::Persistent || boundaries >= live.born + 2,
+            life: match live.hollow {
+                true => live::Life::Dead,
+                false if at.0 == Class::Persistent || boundaries >= live.born + 2 => live::Life::Long,
+                false => live::Life::Short,
+            },
         };
         self.live.iter().map(range).collect()
     }

@@ -24,7 +24,7 @@ mod record;
 mod slot;
 
 pub use closing::{Arrival, BoundaryWait};
-pub use record::Record;
+pub use record::{Record, Stamp};
 
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use crate::sync::{constructor, futex, global, membarrier, thread};

@@ -37,6 +37,32 @@ per_thread! {
     static LEASE: Lease = const { Lease(Cell::new(None)) };
 }
 
+/// How much a thread had submitted when something happened.
+#[derive(Clone, Copy)]
+pub struct Stamp {
+    record: &'static Record,
+    submissions: u64,
+}
+
+impl Stamp {
+    /// By the calling thread, so far.
+    pub fn now() -> Self {
+        let record = Record::of_thread_or_new();
+        Self { record, submissions: record.count() }
+    }
+
+    /// What the thread (or one after it, that has its record) has submitted since.
+    pub fn submissions_since(&self) -> u64 {
+        self.record.count() - self.submissions
+    }
+}
+
+impl std::fmt::Debug for Stamp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "after {} submissions", self.submissions)
+    }
+}
+
 /// The record that the thread has.
 struct Lease(Cell<Option<&'static Record>>);
 
@@ -136,6 +162,11 @@ impl Record {
 
     /// All submissions of the process so far.
     pub fn submissions() -> u64 {
-        Self::all().map(|record| record.word.load(Ordering::Relaxed) / SUBMISSION).sum()
+        Self::all().map(Self::count).sum()
+    }
+
+    /// The submissions of its threads so far.
+    fn count(&self) -> u64 {
+        self.word.load(Ordering::Acquire) / SUBMISSION
     }
 }

@@ -56,7 +56,7 @@ pub fn memory_info(
 ) -> Answer {
     let tenant = process.current_tenant()?;
     let quota = tenant.layout.total_bytes;
-    free.set(quota.saturating_sub(tenant.live_bytes()) as usize);
+    free.set(quota.saturating_sub(tenant.allocated_bytes()) as usize);
     total.set(quota as usize);
     Ok(())
 }

@@ -83,6 +83,14 @@ pub fn real_dlsym(handle: *mut c_void, name: &CStr) -> *mut c_void {
     unsafe { DLSYM.call(handle, name, ptr::null()) }
 }
 
+/// A function of a library that the process has loaded already, by the library's SONAME. Null when there is
+/// none; nothing is loaded.
+pub fn find_in_loaded(library: &CStr, name: &CStr) -> *mut c_void {
+    // SAFETY: a C string; with NOLOAD nothing is loaded and no code runs.
+    let library = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+    if library.is_null() { ptr::null_mut() } else { real_dlsym(library, name) }
+}
+
 /// Stands in where no C library has such a function: it finds nothing.
 unsafe extern "C" fn nothing(_: *mut c_void, _: *const c_char) -> *mut c_void {
     ptr::null_mut()

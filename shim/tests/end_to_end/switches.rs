@@ -4,6 +4,7 @@ use crate::manager::{Manager, PATIENCE_MS, TENANT};
 use crate::stage::UNIT;
 use std::sync::atomic::Ordering;
 use tidegate_ffi::units::{Class, Step};
+use tidegate_ffi::wire::live::Life;
 use tidegate_ffi::wire::message::{FromShim, ToShim};
 
 promise! {
@@ -173,7 +174,7 @@ promise! {
         let long_lived = || {
             let (_, live) = manager.close(0, 0);
             manager.open();
-            live.iter().map(|range| range.long_lived).collect::<Vec<_>>()
+            live.iter().map(|range| range.life == Life::Long).collect::<Vec<_>>()
         };
         assert_eq!(long_lived(), [true, false]);
         assert_eq!(long_lived(), [true, false]);

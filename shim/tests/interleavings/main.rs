@@ -20,7 +20,7 @@ mod reunion;
 mod sync;
 
 // What the rest of the shim uses is not used here.
-#[allow(dead_code)]
+#[allow(dead_code, unused_imports)]
 #[path = "../../src/gate/mod.rs"]
 mod gate;
 

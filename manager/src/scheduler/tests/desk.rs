@@ -5,7 +5,7 @@ use super::super::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use tidegate_ffi::units::{Class, SlotIndex};
-use tidegate_ffi::wire::live::LiveRange;
+use tidegate_ffi::wire::live::{Life, LiveRange};
 use tidegate_ffi::wire::message::{LeaseRequest, Move, Placed};
 
 pub const UNIT: u64 = 1 << 20;
@@ -203,11 +203,11 @@ impl Desk {
         step
     }
 
-    /// From now on these bytes are alive.
-    pub fn live(&mut self, session: SessionId, class: Class, start: u64, bytes: u64, long_lived: bool) {
+    /// From now on the live map says this of these bytes.
+    pub fn live(&mut self, session: SessionId, class: Class, start: u64, bytes: u64, life: Life) {
         let tenant = self.tenant(session);
         let live = self.live.entry(tenant).or_default();
-        live.push(LiveRange { class, start, bytes, long_lived });
+        live.push(LiveRange { class, start, bytes, life });
     }
 
     /// From now on nothing of the class is alive.

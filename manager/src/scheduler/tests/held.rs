@@ -17,7 +17,7 @@ fn let_go(desk: &mut Desk, session: SessionId, pieces: &[Placed]) {
 fn with_temporary(desk: &mut Desk, name: &str, units: u32) -> SessionId {
     let session = desk.job(spec(name));
     desk.lease(session, T, 0, units);
-    desk.live(session, T, 0, u64::from(units) * UNIT, false);
+    desk.live(session, T, 0, u64::from(units) * UNIT, Life::Short);
     session
 }
 
@@ -63,7 +63,7 @@ fn what_is_held_is_not_taken_for_others() {
     hold(&mut desk, a, &held);
     // More than is left without a's persistent memory.
     desk.lease(b, T, 20, 50);
-    desk.live(b, T, 20 * UNIT, 50 * UNIT, false);
+    desk.live(b, T, 20 * UNIT, 50 * UNIT, Life::Short);
     desk.until(|desk| desk.units(b, T) == 70);
     assert_eq!(desk.pieces(a, P)[..], held[..], "only what is not held was taken");
     let saved = desk.moves_saved(desk.tenant(a));

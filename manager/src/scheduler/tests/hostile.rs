@@ -2,7 +2,7 @@
 //! anybody else's changes.
 
 use super::*;
-use tidegate_ffi::wire::live::LiveRange;
+use tidegate_ffi::wire::live::{Life, LiveRange};
 use tidegate_ffi::wire::message::LeaseRequest;
 
 fn request(desk: &Desk, session: SessionId, step: u64, first: u32, units: u32) -> Event {
@@ -152,7 +152,7 @@ fn what_was_given_back_is_not_void_as_well() {
 fn a_live_map_beyond_all_addresses_is_no_map() {
     let mut desk = Desk::new(|_| {});
     let (a, b) = rivals(&mut desk);
-    desk.live(a, T, u64::MAX - 3, 9, false);
+    desk.live(a, T, u64::MAX - 3, 9, Life::Short);
     desk.until(|desk| desk.expelled.contains(&a));
     desk.end(a);
     desk.until(|desk| desk.phase(b) == Phase::Open);
@@ -165,7 +165,7 @@ fn a_live_map_out_of_order_is_no_map() {
     let tenant = desk.tenant(a);
     desk.deaf.insert(a);
     desk.until(|desk| desk.phase(a) == Phase::Closing);
-    let range = |start| LiveRange { class: T, start, bytes: 10, long_lived: false };
+    let range = |start| LiveRange { class: T, start, bytes: 10, life: Life::Short };
     for ranges in [vec![range(5), range(0)], vec![range(0), range(5)]] {
         let mut desk = desk.scheduler.clone();
         let step = desk.sessions()[&a].closing.unwrap();

@@ -12,7 +12,7 @@ fn behind(desk: &Desk, session: SessionId, first: u32) -> Vec<(u32, u32)> {
 fn sharer(desk: &mut Desk) -> SessionId {
     let a = job_with(desk, "a", 10, 10);
     desk.lease_whole(a, T, 10, 11);
-    desk.live(a, T, 10 * UNIT, 11 * UNIT, false);
+    desk.live(a, T, 10 * UNIT, 11 * UNIT, Life::Short);
     a
 }
 

@@ -12,7 +12,7 @@ fn desk(jobs: u64, ranges: u64, grants: u64) -> Desk {
     for session in sessions {
         desk.lease(session, Class::Temporary, 0, 40);
         for range in 0..ranges {
-            desk.live(session, Class::Temporary, range * 4096, 2048, false);
+            desk.live(session, Class::Temporary, range * 4096, 2048, Life::Short);
         }
     }
     (0..jobs).for_each(|_| desk.pass(ms(500)));

@@ -16,7 +16,10 @@ use std::ffi::{CStr, c_char};
 /// All of these occur in the kernel's name, in this order.
 type Pattern = &'static [&'static str];
 
-const ALIASES: [(Pattern, &CStr); 15] = [
+/// A copy whose elements do not lie one after the other, without a conversion.
+const COPY: (&str, &str) = ("22gpu_kernel_impl_nocastI", "23direct_copy_kernel_cudaE");
+
+const ALIASES: [(Pattern, &CStr); 19] = [
     (&["29vectorized_elementwise_kernelILi", "11FillFunctorIbE"], c"torch_fill_1"),
     (&["29vectorized_elementwise_kernelILi", "11FillFunctorIN3c104HalfE"], c"torch_fill_2"),
     (&["29vectorized_elementwise_kernelILi", "11FillFunctorIN3c108BFloat16E"], c"torch_fill_2"),
@@ -36,6 +39,10 @@ const ALIASES: [(Pattern, &CStr); 15] = [
         ],
         c"torch_threshold",
     ),
+    (&["29vectorized_elementwise_kernelILi", "15CUDAFunctor_addIfE", "IPcLm3E"], c"torch_add"),
+    (&["18elementwise_kernelILi", COPY.0, COPY.1, "clEvEUlfE_EEvS4_RKT_EUliE_"], c"torch_copy_4"),
+    (&["18elementwise_kernelILi", COPY.0, COPY.1, "clEvEUliE_EEvS4_RKT_EUliE_"], c"torch_copy_4"),
+    (&["18elementwise_kernelILi", COPY.0, COPY.1, "clEvEUllE_EEvS4_RKT_EUliE_"], c"torch_copy_8"),
     (&["20softmax_warp_forwardIfffLi", "ELb1ELb0E"], c"torch_log_softmax"),
     (&["21softmax_warp_backwardIfffLi", "ELb1ELb0E"], c"torch_log_softmax_backward"),
     (&["38nll_loss_forward_reduce_cuda_kernel_2dIfflE"], c"torch_nll_loss"),
@@ -85,6 +92,10 @@ mod tests {
         assert_eq!(of(&softmax.replace('?', "fff")), Some("torch_log_softmax"));
         assert_eq!(of(&softmax.replace('?', "ddd")), None);
         assert_eq!(of(&softmax.replace('?', "fff").replace("Lb1ELb0", "Lb0ELb0")), None, "not its logarithm");
+        let copy = "_ZN2at6native18elementwise_kernelILi128ELi2EZNS0_22gpu_kernel_impl_nocastIZZZNS0_23direct_copy_kernel_cudaERNS_18TensorIteratorBaseEENKUlvE1_clEvENKUlvE5_clEvEUl?E_EEvS4_RKT_EUliE_EEviT1_";
+        for (kind, kernel) in [("f", Some("torch_copy_4")), ("l", Some("torch_copy_8")), ("a", None)] {
+            assert_eq!(of(&copy.replace('?', kind)), kernel, "{kind}");
+        }
         assert_eq!(of("axpy"), None);
     }
 }

@@ -1,0 +1,204 @@
+//! What is alive inside an allocation that a framework deals out in blocks of its own, and tells us so.
+//!
+//! ```text
+//! allocation   [ block │ freed, and just so │ block │ freed long ago │ never used … ]
+//! alive          yes     in mid-iteration     yes     no               no
+//! ```
+//! Invariant: blocks do not overlap, and `bytes` is their sum.
+#![forbid(unsafe_code)]
+
+use crate::gate::Stamp;
+use crate::liveness::Moment;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// A freed block counts as alive until its thread has submitted so much work since: a program may free
+/// memory before it submits what uses it (`f(x.t().contiguous().data_ptr())`), and a function that is given
+/// an address may launch more than one kernel.
+const SUBMISSIONS_AFTER_FREE: u64 = 8;
+/// After so many frees it is seen which of the freed blocks are dead by now.
+const FREES_BETWEEN_LOOKS: usize = 64;
+
+/// What is told does not fit what was told before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Mismatch {
+    /// A block where there is one already.
+    #[error("a block was dealt out twice")]
+    Overlap,
+    /// A block ended that had not begun, or was of another size.
+    #[error("a block was freed that was not dealt out")]
+    Unknown,
+    /// A block that lies in no allocation, or in more than one.
+    #[error("a block lies in no allocation")]
+    Outside,
+    /// The sum of all blocks is not what the framework says it is.
+    #[error("the blocks have {ours} bytes, and not {theirs}")]
+    Sum {
+        /// Of the blocks that we know.
+        ours: i64,
+        /// As told.
+        theirs: i64,
+    },
+}
+
+/// A block that is dealt out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Its length.
+    pub bytes: u64,
+    /// The program said that it is persistent.
+    pub persistent: bool,
+    /// When it was dealt out, or last called temporary.
+    pub born: Moment,
+}
+
+#[derive(Debug)]
+struct Freed {
+    extent: Range<u64>,
+    by: Stamp,
+}
+
+/// The blocks of one allocation, by the offset of their first byte.
+#[derive(Debug, Default)]
+pub struct Blocks {
+    blocks: BTreeMap<u64, Block>,
+    bytes: u64,
+    freed: Vec<Freed>,
+    /// A graph may use all of it at any time: it was dealt out, or taken back, while one was captured.
+    is_captured: bool,
+}
+
+impl Blocks {
+    /// A block is dealt out, at `start`.
+    pub fn add(&mut self, start: u64, block: Block) -> Result<(), Mismatch> {
+        let end = start + block.bytes;
+        let before = self.blocks.range(..end).next_back();
+        if before.is_some_and(|(at, before)| at + before.bytes > start) {
+            return Err(Mismatch::Overlap);
+        }
+        self.blocks.insert(start, block);
+        self.bytes += block.bytes;
+        Ok(())
+    }
+
+    /// A block is freed, by a thread that has come so far.
+    pub fn free(&mut self, start: u64, bytes: u64, by: Stamp) -> Result<(), Mismatch> {
+        if self.blocks.get(&start).is_none_or(|block| block.bytes != bytes) {
+            return Err(Mismatch::Unknown);
+        }
+        self.blocks.remove(&start);
+        self.bytes -= bytes;
+        if self.freed.len().is_multiple_of(FREES_BETWEEN_LOOKS) {
+            self.freed.retain(Freed::may_be_used);
+        }
+        self.freed.push(Freed { extent: start..start + bytes, by });
+        Ok(())
+    }
+
+    /// From now on all of it is alive.
+    pub fn capture(&mut self) {
+        self.is_captured = true;
+    }
+
+    /// The sum of the blocks; `None`: all of the allocation is alive.
+    pub fn live_bytes(&self) -> Option<u64> {
+        (!self.is_captured).then_some(self.bytes)
+    }
+
+    /// The block that a byte belongs to.
+    pub fn containing(&mut self, at: u64) -> Option<&mut Block> {
+        let (start, block) = self.blocks.range_mut(..=at).next_back()?;
+        (at - start < block.bytes).then_some(block)
+    }
+
+    /// The blocks, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, Block)> + '_ {
+        self.blocks.iter().map(|(start, block)| (*start, *block))
+    }
+
+    /// What was freed and may be used all the same.
+    pub fn just_freed(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.freed.iter().filter(|freed| freed.may_be_used()).map(|freed| freed.extent.clone())
+    }
+}
+
+impl Freed {
+    fn may_be_used(&self) -> bool {
+        self.by.submissions_since() < SUBMISSIONS_AFTER_FREE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gate::Record;
+
+    fn block(bytes: u64) -> Block {
+        Block { bytes, persistent: false, born: Moment::default() }
+    }
+
+    fn submit(times: u64) {
+        for _ in 0..times {
+            let record = Record::of_thread_or_new();
+            record.enter();
+            record.leave();
+        }
+    }
+
+    #[test]
+    fn blocks_are_what_was_dealt_out_and_not_taken_back() {
+        let mut blocks = Blocks::default();
+        blocks.add(512, block(1024)).unwrap();
+        blocks.add(0, block(512)).unwrap();
+        assert_eq!(blocks.live_bytes(), Some(1536));
+        blocks.free(0, 512, Stamp::now()).unwrap();
+        assert_eq!(blocks.iter().collect::<Vec<_>>(), [(512, block(1024))]);
+        assert_eq!(blocks.containing(1535).map(|block| block.bytes), Some(1024));
+        assert!(blocks.containing(1536).is_none() && blocks.containing(511).is_none());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_noticed() {
+        let mut blocks = Blocks::default();
+        blocks.add(512, block(1024)).unwrap();
+        for (start, bytes) in [(512, 1024), (0, 513), (1535, 1), (600, 10), (0, 4096)] {
+            assert_eq!(blocks.add(start, block(bytes)), Err(Mismatch::Overlap), "{start} {bytes}");
+        }
+        for (start, bytes) in [(512, 512), (0, 512), (513, 1023)] {
+            assert_eq!(blocks.free(start, bytes, Stamp::now()), Err(Mismatch::Unknown), "{start} {bytes}");
+        }
+        blocks.add(0, block(512)).unwrap();
+        blocks.add(1536, block(1)).unwrap();
+    }
+
+    #[test]
+    fn a_freed_block_may_be_used_by_what_its_thread_submits_next() {
+        let mut blocks = Blocks::default();
+        blocks.add(0, block(100)).unwrap();
+        blocks.free(0, 100, Stamp::now()).unwrap();
+        std::thread::spawn(|| submit(2 * SUBMISSIONS_AFTER_FREE)).join().unwrap();
+        submit(SUBMISSIONS_AFTER_FREE - 1);
+        assert!(blocks.just_freed().eq(std::iter::once(0..100)));
+        submit(1);
+        assert_eq!(blocks.just_freed().count(), 0);
+    }
+
+    #[test]
+    fn what_was_freed_long_ago_is_forgotten() {
+        let mut blocks = Blocks::default();
+        for _ in 0..10 * FREES_BETWEEN_LOOKS {
+            blocks.add(0, block(100)).unwrap();
+            blocks.free(0, 100, Stamp::now()).unwrap();
+            submit(1);
+        }
+        assert!(blocks.freed.len() <= 2 * FREES_BETWEEN_LOOKS, "{}", blocks.freed.len());
+    }
+
+    #[test]
+    fn what_a_graph_may_use_is_alive_as_a_whole() {
+        let mut blocks = Blocks::default();
+        blocks.add(0, block(100)).unwrap();
+        blocks.capture();
+        assert_eq!(blocks.live_bytes(), None);
+    }
+}
