@@ -8,9 +8,10 @@
 #![forbid(unsafe_code)]
 
 use crate::gate::Stamp;
-use crate::liveness::Moment;
+use crate::liveness::{Bytes, Moment};
 use std::collections::BTreeMap;
 use std::ops::Range;
+use tidegate_ffi::units::Class;
 
 /// A freed block counts as alive until its thread has submitted so much work since: a program may free
 /// memory before it submits what uses it (`f(x.t().contiguous().data_ptr())`), and a function that is given
@@ -31,6 +32,12 @@ pub enum Mismatch {
     /// A block that lies in no allocation, or in more than one.
     #[error("a block lies in no allocation")]
     Outside,
+    /// An error of ours.
+    #[error("an error in Tidegate itself")]
+    Unforeseen,
+    /// A list of all blocks is not ours.
+    #[error("of all blocks {0} are not the same")]
+    Blocks(usize),
     /// The sum of all blocks is not what the framework says it is.
     #[error("the blocks have {ours} bytes, and not {theirs}")]
     Sum {
@@ -63,6 +70,7 @@ struct Freed {
 pub struct Blocks {
     blocks: BTreeMap<u64, Block>,
     bytes: u64,
+    persistent_bytes: u64,
     freed: Vec<Freed>,
     /// A graph may use all of it at any time: it was dealt out, or taken back, while one was captured.
     is_captured: bool,
@@ -78,16 +86,18 @@ impl Blocks {
         }
         self.blocks.insert(start, block);
         self.bytes += block.bytes;
+        self.persistent_bytes += block.persistent_bytes();
         Ok(())
     }
 
     /// A block is freed, by a thread that has come so far.
     pub fn free(&mut self, start: u64, bytes: u64, by: Stamp) -> Result<(), Mismatch> {
-        if self.blocks.get(&start).is_none_or(|block| block.bytes != bytes) {
+        let Some(block) = self.blocks.get(&start).filter(|block| block.bytes == bytes) else {
             return Err(Mismatch::Unknown);
-        }
-        self.blocks.remove(&start);
+        };
         self.bytes -= bytes;
+        self.persistent_bytes -= block.persistent_bytes();
+        self.blocks.remove(&start);
         if self.freed.len().is_multiple_of(FREES_BETWEEN_LOOKS) {
             self.freed.retain(Freed::may_be_used);
         }
@@ -100,15 +110,26 @@ impl Blocks {
         self.is_captured = true;
     }
 
-    /// The sum of the blocks; `None`: all of the allocation is alive.
-    pub fn live_bytes(&self) -> Option<u64> {
-        (!self.is_captured).then_some(self.bytes)
+    /// The sum of the blocks, and of those among them that are persistent; `None`: all of the allocation is
+    /// alive.
+    pub fn live_bytes(&self) -> Option<Bytes> {
+        (!self.is_captured).then_some(Bytes { live: self.bytes, persistent: self.persistent_bytes })
     }
 
-    /// The block that a byte belongs to.
-    pub fn containing(&mut self, at: u64) -> Option<&mut Block> {
-        let (start, block) = self.blocks.range_mut(..=at).next_back()?;
-        (at - start < block.bytes).then_some(block)
+    /// Re-classes the block that a byte belongs to; false: there is none. Called temporary, it starts to age
+    /// anew.
+    pub fn tag(&mut self, at: u64, class: Class, now: Moment) -> bool {
+        let Some((start, block)) = self.blocks.range_mut(..=at).next_back() else { return false };
+        if at - start >= block.bytes {
+            return false;
+        }
+        self.persistent_bytes -= block.persistent_bytes();
+        block.persistent = class == Class::Persistent;
+        self.persistent_bytes += block.persistent_bytes();
+        if class == Class::Temporary {
+            block.born = now;
+        }
+        true
     }
 
     /// The blocks, in order.
@@ -119,6 +140,12 @@ impl Blocks {
     /// What was freed and may be used all the same.
     pub fn just_freed(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.freed.iter().filter(|freed| freed.may_be_used()).map(|freed| freed.extent.clone())
+    }
+}
+
+impl Block {
+    fn persistent_bytes(&self) -> u64 {
+        if self.persistent { self.bytes } else { 0 }
     }
 }
 
@@ -150,11 +177,15 @@ mod tests {
         let mut blocks = Blocks::default();
         blocks.add(512, block(1024)).unwrap();
         blocks.add(0, block(512)).unwrap();
-        assert_eq!(blocks.live_bytes(), Some(1536));
+        assert_eq!(blocks.live_bytes(), Some(Bytes { live: 1536, persistent: 0 }));
         blocks.free(0, 512, Stamp::now()).unwrap();
         assert_eq!(blocks.iter().collect::<Vec<_>>(), [(512, block(1024))]);
-        assert_eq!(blocks.containing(1535).map(|block| block.bytes), Some(1024));
-        assert!(blocks.containing(1536).is_none() && blocks.containing(511).is_none());
+        let now = Moment::default();
+        let mut tag = |at| blocks.tag(at, Class::Persistent, now);
+        assert_eq!((tag(1536), tag(511), tag(1535)), (false, false, true));
+        assert_eq!(blocks.live_bytes(), Some(Bytes { live: 1024, persistent: 1024 }));
+        blocks.free(512, 1024, Stamp::now()).unwrap();
+        assert_eq!(blocks.live_bytes(), Some(Bytes::default()));
     }
 
     #[test]

@@ -57,8 +57,10 @@ pub extern "C" fn tidegate_scope_pop() {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn tidegate_tag(address: u64, number: c_int) {
     shielded(|| {
-        if let (Some(process), Some(class)) = (process::active(), class(number)) {
-            process.tenants.with_address(address).map(|tenant| tenant.tag(address, class, process.now()));
+        if let (Some(process), Some(class)) = (process::active(), class(number))
+            && let Some(tenant) = process.tenants.with_address(address)
+        {
+            tenant.tag(process, address, class);
         }
     });
 }
@@ -68,7 +70,7 @@ pub extern "C" fn tidegate_tag(address: u64, number: c_int) {
 pub extern "C" fn tidegate_boundary() -> c_int {
     shielded(|| {
         if let Some(process) = process::active() {
-            process.boundary();
+            process.told_boundary();
         }
     });
     0

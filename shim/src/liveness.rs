@@ -2,7 +2,7 @@
 //!
 //! An allocation is alive as a whole, unless a framework tells what it does with it ([`blocks`]).
 //!
-//! Invariants: allocations do not overlap; `live_bytes` is what is alive of them. The map errs on the
+//! Invariants: allocations do not overlap; `live` is what is alive of them. The map errs on the
 //! side of life only (I1): a byte that it leaves out belongs to no allocation, or to one that is dealt
 //! out in blocks, and there to no block.
 //!
@@ -18,6 +18,15 @@ use tidegate_ffi::wire::live::{Life, LiveRange, MAX_RANGES};
 
 /// Boundaries (or switches) that an allocation must survive to count as long-lived.
 const LONG_LIFE: u64 = 2;
+
+/// How much is alive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bytes {
+    /// All of it.
+    pub live: u64,
+    /// What the program, or its framework, calls persistent.
+    pub persistent: u64,
+}
 
 /// When the job was stopped.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +78,7 @@ pub struct Allocation<Owner> {
 pub struct Liveness<Owner> {
     allocations: BTreeMap<u64, Known<Owner>>,
     allocated_bytes: u64,
-    live_bytes: u64,
+    live: Bytes,
     /// What was told of blocks cannot be believed.
     is_blind: bool,
 }
@@ -88,23 +97,31 @@ impl<Owner> Known<Owner> {
         self.blocks.as_ref().filter(|blocks| !is_blind && blocks.live_bytes().is_some())
     }
 
-    fn live_bytes(&self, is_blind: bool) -> u64 {
-        self.blocks(is_blind).and_then(Blocks::live_bytes).unwrap_or(self.allocation.bytes)
+    fn live_bytes(&self, is_blind: bool) -> Bytes {
+        let Allocation { bytes, persistent, .. } = self.allocation;
+        let blocks = self.blocks(is_blind).and_then(Blocks::live_bytes);
+        let whole = Bytes { live: bytes, persistent: if persistent { bytes } else { 0 } };
+        match blocks {
+            Some(blocks) if persistent => Bytes { persistent: blocks.live, ..blocks },
+            Some(blocks) => blocks,
+            None => whole,
+        }
     }
 }
 
 impl<Owner> Default for Liveness<Owner> {
     fn default() -> Self {
-        Self { allocations: BTreeMap::new(), allocated_bytes: 0, live_bytes: 0, is_blind: false }
+        Self { allocations: BTreeMap::new(), allocated_bytes: 0, live: Bytes::default(), is_blind: false }
     }
 }
 
 impl<Owner: Copy + PartialEq> Liveness<Owner> {
     /// Notes an allocation at `start`, where nothing is alive.
     pub fn insert(&mut self, start: u64, allocation: Allocation<Owner>) {
+        let known = Known { allocation, blocks: None };
         self.allocated_bytes += allocation.bytes;
-        self.live_bytes += allocation.bytes;
-        let before = self.allocations.insert(start, Known { allocation, blocks: None });
+        self.count(Bytes::default(), known.live_bytes(self.is_blind));
+        let before = self.allocations.insert(start, known);
         debug_assert!(before.is_none(), "two allocations at {start:#x}");
     }
 
@@ -112,8 +129,14 @@ impl<Owner: Copy + PartialEq> Liveness<Owner> {
     pub fn remove(&mut self, start: u64) -> Option<Allocation<Owner>> {
         let gone = self.allocations.remove(&start)?;
         self.allocated_bytes -= gone.allocation.bytes;
-        self.live_bytes -= gone.live_bytes(self.is_blind);
+        self.count(gone.live_bytes(self.is_blind), Bytes::default());
         Some(gone.allocation)
+    }
+
+    /// So much of what is alive is so much now.
+    fn count(&mut self, before: Bytes, after: Bytes) {
+        self.live.live = self.live.live - before.live + after.live;
+        self.live.persistent = self.live.persistent - before.persistent + after.persistent;
     }
 
     /// The allocation that the byte at `at` belongs to, with its start.
@@ -141,7 +164,7 @@ impl<Owner: Copy + PartialEq> Liveness<Owner> {
         let before = known.live_bytes(is_blind);
         let changed = change(known.blocks.get_or_insert_default());
         let after = known.live_bytes(is_blind);
-        self.live_bytes = self.live_bytes - before + after;
+        self.count(before, after);
         changed
     }
 
@@ -175,21 +198,32 @@ impl<Owner: Copy + PartialEq> Liveness<Owner> {
     /// From now on allocations are alive as a whole, whatever is told of blocks.
     pub fn disbelieve(&mut self) {
         self.is_blind = true;
-        self.live_bytes = self.allocated_bytes;
+        self.live = Bytes::default();
+        let all: Vec<Bytes> = self.allocations.values().map(|known| known.live_bytes(true)).collect();
+        all.into_iter().for_each(|bytes| self.count(Bytes::default(), bytes));
+    }
+
+    /// All blocks that are dealt out: start and length.
+    pub fn blocks(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let blocks = self.allocations.values().filter_map(|known| known.blocks.as_ref());
+        blocks.flat_map(Blocks::iter).map(|(start, block)| (start, block.bytes))
     }
 
     /// Re-classes the block, or else the allocation, that `at` belongs to; false when there is none.
     /// Called temporary, it starts to age anew.
     pub fn tag(&mut self, at: u64, class: Class, now: Moment) -> bool {
+        let is_blind = self.is_blind;
         let Some((_, known)) = self.known_at(at) else { return false };
-        let (persistent, born) = match known.blocks.as_mut().and_then(|blocks| blocks.containing(at)) {
-            Some(block) => (&mut block.persistent, &mut block.born),
-            None => (&mut known.allocation.persistent, &mut known.allocation.born),
-        };
-        *persistent = class == Class::Persistent;
-        if class == Class::Temporary {
-            *born = now;
+        let before = known.live_bytes(is_blind);
+        let is_block = known.blocks.as_mut().is_some_and(|blocks| blocks.tag(at, class, now));
+        if !is_block {
+            known.allocation.persistent = class == Class::Persistent;
+            if class == Class::Temporary {
+                known.allocation.born = now;
+            }
         }
+        let after = known.live_bytes(is_blind);
+        self.count(before, after);
         true
     }
 
@@ -219,8 +253,8 @@ impl<Owner: Copy + PartialEq> Liveness<Owner> {
     }
 
     /// What is alive of them: where blocks are known, the blocks.
-    pub fn live_bytes(&self) -> u64 {
-        self.live_bytes
+    pub fn live_bytes(&self) -> Bytes {
+        self.live
     }
 
     /// Appends the map's ranges in address order, as the manager is told them; of live ones at most half
@@ -361,7 +395,7 @@ mod tests {
         liveness.remove(0);
         let map = ranges(&liveness, Moment::default());
         assert_eq!(map.iter().map(|r| (r.start, r.bytes)).collect::<Vec<_>>(), [(512, 519)]);
-        assert_eq!(liveness.live_bytes(), 519);
+        assert_eq!(liveness.live_bytes().live, 519);
         assert_eq!(liveness.remove(0), None);
     }
 
@@ -438,13 +472,13 @@ mod tests {
         let mut liveness = dealt_out();
         assert_eq!(named(&ranges(&liveness, Moment::default())), [(2048, 18 * 1024, Life::Short)]);
         liveness.deal_out(9000, block(100), false).unwrap();
-        assert_eq!((liveness.live_bytes(), liveness.allocated_bytes()), (100, 18 * 1024));
+        assert_eq!((liveness.live_bytes().live, liveness.allocated_bytes()), (100, 18 * 1024));
         let map = named(&ranges(&liveness, Moment::default()));
         assert_eq!(map, [(0, 8192, Life::Dead), (9000, 100, Life::Short), (12288, 8192, Life::Dead)]);
         liveness.take_back(9000, 100, Stamp::now(), false).unwrap();
         assert_eq!(named(&ranges(&liveness, Moment::default())), [(0, 20480, Life::Dead)]);
         assert_eq!(liveness.remove(2048).map(|gone| gone.bytes), Some(18 * 1024));
-        assert_eq!((liveness.live_bytes(), liveness.allocated_bytes()), (0, 0));
+        assert_eq!((liveness.live_bytes().live, liveness.allocated_bytes()), (0, 0));
     }
 
     #[test]
@@ -480,7 +514,7 @@ mod tests {
         liveness.deal_out(4096, block(3000), true).unwrap();
         liveness.take_back(4096, 3000, Stamp::now(), false).unwrap();
         assert_eq!(named(&ranges(&liveness, Moment::default())), [(2048, 18 * 1024, Life::Short)]);
-        assert_eq!(liveness.live_bytes(), 18 * 1024);
+        assert_eq!(liveness.live_bytes().live, 18 * 1024);
     }
 
     #[test]
@@ -492,9 +526,9 @@ mod tests {
         assert_eq!(liveness.deal_out(20000, block(1000), false), Err(Mismatch::Outside));
         liveness.disbelieve();
         assert_eq!(named(&ranges(&liveness, Moment::default())), [(2048, 18 * 1024, Life::Short)]);
-        assert_eq!(liveness.live_bytes(), 18 * 1024);
+        assert_eq!(liveness.live_bytes().live, 18 * 1024);
         liveness.deal_out(8000, block(3000), false).unwrap();
-        assert_eq!(liveness.live_bytes(), 18 * 1024);
+        assert_eq!(liveness.live_bytes().live, 18 * 1024);
     }
 
     #[test]
@@ -503,6 +537,7 @@ mod tests {
         liveness.deal_out(4096, block(100), false).unwrap();
         liveness.deal_out(5000, block(100), false).unwrap();
         assert!(liveness.tag(5099, Class::Persistent, Moment::default()));
+        assert_eq!(liveness.live_bytes(), Bytes { live: 200, persistent: 100 });
         let map = named(&ranges(&liveness, Moment::default()));
         assert_eq!(map[1..3], [(4096, 100, Life::Short), (5000, 100, Life::Long)]);
         let later = Moment { boundaries: 2, switches: 0 };

@@ -28,12 +28,12 @@ use crate::spare::Spares;
 use crate::status::Status;
 use crate::tenant::Tenant;
 use crate::threads::Uncancelled;
-use crate::torch::Reports;
+use crate::torch::{Candidates, Name, Reports, describe};
 use parking_lot::{Condvar, Mutex};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use tidegate_ffi::cuda::sys::{CUdevice, CUdeviceptr};
 use tidegate_ffi::os::faults;
 use tidegate_ffi::wire::Mapped;
@@ -74,6 +74,9 @@ pub struct Process {
     pub borrowed: Borrowed,
     /// What PyTorch says of its memory.
     pub reports: Reports,
+    candidates: Mutex<Candidates>,
+    /// The program tells its boundaries itself.
+    tells_boundaries: AtomicBool,
     /// For its live maps: one for each tenant.
     pub spares: Spares,
     boundaries: AtomicU64,
@@ -204,6 +207,8 @@ impl Process {
             loose: Loose::default(),
             borrowed: Borrowed::default(),
             reports: Reports::default(),
+            candidates: Mutex::default(),
+            tells_boundaries: AtomicBool::new(false),
             spares: Spares::default(),
             boundaries: AtomicU64::new(0),
             switches: AtomicU64::new(0),
@@ -223,6 +228,36 @@ impl Process {
         let count = self.boundaries.fetch_add(1, Ordering::Relaxed) + 1;
         self.page.boundaries.store(count, Ordering::Relaxed);
         GATE.boundary(count);
+    }
+
+    /// The program says itself where its boundaries are: from now on nothing else does.
+    pub fn told_boundary(&self) {
+        self.tells_boundaries.store(true, Ordering::Relaxed);
+        self.boundary();
+    }
+
+    /// A moment of the program's loop has come that may be its boundary. Returns whether it is.
+    pub fn moment(&self, name: Name) -> bool {
+        if self.tells_boundaries.load(Ordering::Relaxed) || self.captures.any() {
+            return false;
+        }
+        let live = self.tenants.all().into_iter().map(Tenant::live_bytes).sum();
+        let is_boundary = {
+            let mut candidates = self.candidates.lock();
+            let before = candidates.chosen().map(|(name, _)| name);
+            let is_boundary = candidates.meet(name, live);
+            match candidates.chosen() {
+                Some((name, live)) if before != Some(name) => {
+                    info!("boundaries: {} ({live} bytes are alive there)", describe(name));
+                }
+                _ => {}
+            }
+            is_boundary
+        };
+        if is_boundary {
+            self.boundary();
+        }
+        is_boundary
     }
 
     /// The process was stopped once more.

@@ -16,13 +16,14 @@ use crate::driver::{self, Context, Current, Mark, synchronize};
 use crate::gate::{Arrival, Failed, GATE, Stamp};
 use crate::handles::{Extent, HandleNumber};
 use crate::link::{Gone, Reply};
-use crate::liveness::{Allocation, Liveness, Moment, Stop};
+use crate::liveness::{Allocation, Liveness, Stop};
 use crate::log::{Level, Once, info};
 use crate::mapping::Ranges;
 use crate::ordered::{Ordered, Waiting};
 use crate::process::Process;
 use crate::raw::Properties;
 use crate::status::Status;
+use crate::torch;
 use crate::turnstile::Turnstile;
 use once_cell::race::OnceBox;
 use parking_lot::{Mutex, MutexGuard};
@@ -205,6 +206,7 @@ impl Tenant {
         bytes: u64,
         look: impl Fn() -> Result<T, Shortage>,
     ) -> Result<T, Status> {
+        torch::look();
         self.reclaim();
         let found = match look() {
             Err(_) if self.wait_for_ordered() => look(),
@@ -573,7 +575,7 @@ impl Tenant {
         let mut books = self.books();
         let live = &mut books.classes[class.index()].live;
         live.insert(start, allocation);
-        self.row(process).publish_live(class, live.live_bytes());
+        self.publish_live(process, &books);
     }
 
     /// A framework deals out a block of an allocation of its own.
@@ -600,18 +602,25 @@ impl Tenant {
         let mut books = self.books();
         let live = &mut books.classes[class.index()].live;
         change(live, start)?;
-        self.row(process).publish_live(class, live.live_bytes());
+        self.publish_live(process, &books);
         Ok(())
+    }
+
+    /// The blocks that are dealt out: address and length.
+    pub fn blocks(&self) -> Vec<(CUdeviceptr, u64)> {
+        let (Some(ranges), books) = (self.ranges.get(), self.books()) else { return Vec::new() };
+        let of = |class: Class| {
+            let blocks = books.classes[class.index()].live.blocks();
+            blocks.map(move |(start, bytes)| (ranges.address(class, start), bytes))
+        };
+        Class::ALL.into_iter().flat_map(of).collect()
     }
 
     /// What was told of blocks cannot be believed: allocations are alive as a whole.
     pub fn disbelieve(&self, process: &Process) {
         let mut books = self.books();
-        for class in Class::ALL {
-            let live = &mut books.classes[class.index()].live;
-            live.disbelieve();
-            self.row(process).publish_live(class, live.live_bytes());
-        }
+        books.classes.iter_mut().for_each(|class| class.live.disbelieve());
+        self.publish_live(process, &books);
     }
 
     /// Frees the allocation that starts at `address`, when all work submitted before has ended.
@@ -642,9 +651,8 @@ impl Tenant {
         let mut books = self.books();
         let live = &mut books.classes[class.index()].live;
         let dead = live.remove(start)?;
-        let live_bytes = live.live_bytes();
         books.classes[class.index()].numbers.remove(&start);
-        self.row(process).publish_live(class, live_bytes);
+        self.publish_live(process, &books);
         Some(dead)
     }
 
@@ -685,10 +693,13 @@ impl Tenant {
         Some(Found { start, bytes: allocation.bytes, owner: allocation.owner })
     }
 
-    /// Re-classes the allocation that an address belongs to.
-    pub fn tag(&self, address: CUdeviceptr, class: Class, now: Moment) -> bool {
-        let Some((birth, at)) = self.find_range(address) else { return false };
-        self.books().classes[birth.index()].live.tag(at, class, now)
+    /// Re-classes the block, or else the allocation, that an address belongs to.
+    pub fn tag(&self, process: &Process, address: CUdeviceptr, class: Class) {
+        if let Some((birth, at)) = self.find_range(address) {
+            let mut books = self.books();
+            books.classes[birth.index()].live.tag(at, class, process.now());
+            self.publish_live(process, &books);
+        }
     }
 
     /// The allocation that an address belongs to stays where it is until it is freed. Waits while
@@ -743,6 +754,11 @@ impl Tenant {
         };
         // As above.
         let _ = process.link.send(FromShim::LetGo { tenant: self.id, pieces: ids(&pieces) });
+    }
+
+    /// All that is alive.
+    pub fn live_bytes(&self) -> u64 {
+        self.books().classes.iter().map(|class| class.live.live_bytes().live).sum()
     }
 
     /// The sum of all allocations.
@@ -821,6 +837,18 @@ impl Tenant {
 
     fn find_range(&self, address: CUdeviceptr) -> Option<(Class, u64)> {
         self.ranges.get()?.find(address)
+    }
+
+    fn publish_live(&self, process: &Process, books: &Books) {
+        let row = self.row(process);
+        let mut persistent_bytes = 0;
+        for class in Class::ALL {
+            let live = &books.classes[class.index()].live;
+            let bytes = live.live_bytes();
+            row.publish_live(class, bytes.live, live.allocated_bytes());
+            persistent_bytes += bytes.persistent;
+        }
+        row.labelled_bytes.fetch_max(persistent_bytes, Ordering::Relaxed);
     }
 
     fn publish_mapped(&self, process: &Process) {

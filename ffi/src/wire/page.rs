@@ -32,20 +32,21 @@ pub struct Page {
 pub struct TenantRow {
     /// The tenant's id, 0 for an unused row.
     pub tenant: AtomicU64,
-    /// Live bytes, by class.
+    /// Live bytes, by the class of the range that they lie in.
     pub live_bytes: [AtomicU64; 2],
     /// Bytes of the pieces that are mapped, by class.
     pub mapped_bytes: [AtomicU64; 2],
-    /// The highest `live_bytes` so far, by class.
+    /// The most bytes in allocations so far, by class.
     pub peak_bytes: [AtomicU64; 2],
-    reserved: AtomicU64,
+    /// The most live bytes at once that the program, or its framework, called persistent, wherever they lie.
+    pub labelled_bytes: AtomicU64,
 }
 
 impl TenantRow {
-    /// Publishes how many bytes of a class are live.
-    pub fn publish_live(&self, class: Class, bytes: u64) {
-        self.live_bytes[class.index()].store(bytes, Ordering::Relaxed);
-        self.peak_bytes[class.index()].fetch_max(bytes, Ordering::Relaxed);
+    /// Publishes how many bytes of a class are live, of how many in allocations.
+    pub fn publish_live(&self, class: Class, live: u64, allocated: u64) {
+        self.live_bytes[class.index()].store(live, Ordering::Relaxed);
+        self.peak_bytes[class.index()].fetch_max(allocated, Ordering::Relaxed);
     }
 }
 
@@ -71,8 +72,8 @@ mod tests {
         let (mine, file) = Page::create().unwrap();
         let theirs = Page::open(file.as_fd()).unwrap();
         mine.boundaries.store(41, Ordering::Relaxed);
-        mine.tenants[3].publish_live(Class::Temporary, 9);
-        mine.tenants[3].publish_live(Class::Temporary, 5);
+        mine.tenants[3].publish_live(Class::Temporary, 9, 9);
+        mine.tenants[3].publish_live(Class::Temporary, 5, 7);
         assert_eq!(theirs.boundaries.load(Ordering::Relaxed), 41);
         assert_eq!(theirs.tenants[3].live_bytes[1].load(Ordering::Relaxed), 5);
         assert_eq!(theirs.tenants[3].peak_bytes[1].load(Ordering::Relaxed), 9);

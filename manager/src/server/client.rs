@@ -26,9 +26,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::Builder;
 use std::time::Duration;
 use tidegate_ffi::os;
-use tidegate_ffi::units::{JobId, SessionId};
+use tidegate_ffi::units::{Class, JobId, SessionId};
 use tidegate_ffi::wire::message::{ToManager, ToShim};
-use tidegate_ffi::wire::page::{MAX_TENANTS, Page};
+use tidegate_ffi::wire::page::{MAX_TENANTS, Page, TenantRow};
 use tidegate_ffi::wire::{
     CodecError, Connection, Limits, Mapped, ReceiveError, SharedMemoryError, is_sealed,
 };
@@ -156,17 +156,30 @@ impl Client {
         }
     }
 
-    /// Raises a job's peaks, by class, to the most live bytes that this process of it published,
-    /// over all its GPUs.
-    pub(crate) fn raise_peaks(&self, peaks: &mut [u64; 2]) {
-        let rows = self.page.iter().flat_map(|page| &page.tenants);
-        let published = rows.fold([0, 0], |sum: [u64; 2], row| {
-            [0, 1].map(|class| sum[class].saturating_add(row.peak_bytes[class].load(Ordering::Relaxed)))
-        });
-        for (peak, published) in peaks.iter_mut().zip(published) {
-            *peak = (*peak).max(published);
-        }
+    /// Adds what this process of a job has published on its page to what is known of the job.
+    pub(crate) fn add_published(&self, known: &mut Published) {
+        let Some(page) = &self.page else { return };
+        let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        let sum = |number: fn(&TenantRow) -> &AtomicU64| {
+            page.tenants.iter().fold(0, |sum: u64, row| sum.saturating_add(read(number(row))))
+        };
+        let Published { peak_bytes: [persistent, temporary], labelled_bytes, boundaries } = known;
+        *persistent = (*persistent).max(sum(|row| &row.peak_bytes[Class::Persistent.index()]));
+        *temporary = (*temporary).max(sum(|row| &row.peak_bytes[Class::Temporary.index()]));
+        *labelled_bytes = (*labelled_bytes).max(sum(|row| &row.labelled_bytes));
+        *boundaries = (*boundaries).max(read(&page.boundaries));
     }
+}
+
+/// What the processes of a job have published: of each the highest, of the one that has most.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Published {
+    /// Bytes in allocations at once, by class.
+    pub(crate) peak_bytes: [u64; 2],
+    /// Live bytes at once that are called persistent.
+    pub(crate) labelled_bytes: u64,
+    /// Boundaries.
+    pub(crate) boundaries: u64,
 }
 
 /// Why a control page is not there.

@@ -376,7 +376,7 @@ impl World {
         assert_eq!(held, spares, "seed {seed}: the manager holds what there is, and no more");
         assert!(self.server.making.is_empty() && self.server.tokens.is_empty(), "seed {seed}");
         assert!(self.server.clients.is_empty() && self.server.announcers.is_empty(), "seed {seed}");
-        assert!(self.server.peaks.is_empty() && self.server.awaiting_idle.is_empty(), "seed {seed}");
+        assert!(self.server.published.is_empty() && self.server.awaiting_idle.is_empty(), "seed {seed}");
     }
 }
 

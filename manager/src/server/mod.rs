@@ -41,7 +41,7 @@ pub use setup::{Setup, has_died, heirs, run, stop_signals};
 
 use crate::death;
 use crate::scheduler::{Effect, Event, Job, Pages, Scheduler, Session, Time};
-use client::{Client, ClientId, NoPage, Role, Standing};
+use client::{Client, ClientId, NoPage, Published, Role, Standing};
 use clock::Clock;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use descriptors::Shares;
@@ -141,7 +141,7 @@ struct Server {
     former: FormerJobs,
     announcers: HashMap<JobId, ClientId>,
     /// Peaks of live bytes, by class, of processes that ended.
-    peaks: HashMap<JobId, [u64; 2]>,
+    published: HashMap<JobId, Published>,
     ended: VecDeque<EndedJob>,
     /// Commands to whom the status is told once no job lives.
     awaiting_idle: BTreeSet<ClientId>,
@@ -195,7 +195,7 @@ impl Server {
             tokens: HashMap::new(),
             former: FormerJobs::default(),
             announcers: HashMap::new(),
-            peaks: HashMap::new(),
+            published: HashMap::new(),
             ended: VecDeque::new(),
             awaiting_idle: BTreeSet::new(),
             evictions: BTreeMap::new(),
@@ -358,9 +358,9 @@ impl Server {
         self.idle_since = Instant::now();
         match client.role {
             Role::Process(job) => {
-                // The peaks of one that was expelled are noted already.
+                // What one that was expelled has published is noted already.
                 if self.scheduler.sessions().contains_key(&SessionId(id.0)) {
-                    client.raise_peaks(self.peaks.entry(job).or_default());
+                    client.add_published(self.published.entry(job).or_default());
                 }
                 self.tell_scheduler(Event::SessionEnded { session: SessionId(id.0) });
             }
@@ -649,7 +649,7 @@ impl Server {
         self.say_last(id, reason.into());
         let Some(client) = self.clients.get(&id) else { return };
         if let Role::Process(job) = client.role {
-            client.raise_peaks(self.peaks.entry(job).or_default());
+            client.add_published(self.published.entry(job).or_default());
             if self.kill_expelled {
                 client.kill();
             }
@@ -857,8 +857,8 @@ impl Server {
         if !self.evictions.contains_key(&id) {
             tokens.into_iter().for_each(|token| self.former.remember(token, job.uid, job.spec.clone()));
         }
-        let peaks = self.peaks.remove(&id).unwrap_or_default();
-        self.ended.push_back(EndedJob::new(id, job, peaks, Some(self.now())));
+        let published = self.published.remove(&id).unwrap_or_default();
+        self.ended.push_back(EndedJob::new(id, job, published, Some(self.now())));
         self.history_grew = true;
         while self.ended.len() > KEPT_ENDED_JOBS {
             self.ended.pop_front();

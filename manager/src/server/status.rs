@@ -1,6 +1,7 @@
 //! What `tidegate status` shows. The names are documented in docs/status.md and are stable.
 
 use super::Server;
+use super::client::Published;
 use super::rights::Asker;
 use crate::ledger::Owner;
 use crate::scheduler::{AwayRange, Gpu, Job, Phase, Stats, Tenant, Time};
@@ -166,12 +167,16 @@ pub struct EndedJob {
     pub switches: u64,
     /// How many of these were at a boundary.
     pub at_boundary: u64,
+    /// Boundaries of its process that has seen most.
+    pub boundaries: u64,
     /// Mean cost of a switch, by part, in microseconds.
     pub switch_micros: SwitchMicros,
-    /// The most persistent and the most temporary bytes alive, added.
+    /// The most bytes in allocations that were born persistent, and in others, added.
     pub footprint_bytes: u64,
-    /// Most temporary bytes alive at once.
+    /// Most bytes at once in allocations that were born temporary.
     pub peak_temporary_bytes: u64,
+    /// Most live bytes at once that were called persistent.
+    pub labelled_bytes: u64,
     /// Live bytes in the pieces that were taken, summed over its switches.
     pub live_temporary_bytes: u64,
     /// Bytes saved, summed over its switches.
@@ -207,7 +212,7 @@ pub struct SwitchMicros {
 
 impl EndedJob {
     /// A job's figures; `ended` ends the grant that a job had when its last process died.
-    pub(super) fn new(id: JobId, job: &Job, peaks: [u64; 2], ended: Option<Time>) -> Self {
+    pub(super) fn new(id: JobId, job: &Job, published: Published, ended: Option<Time>) -> Self {
         let stats: &Stats = &job.stats;
         let micros = |time: std::time::Duration| time.as_micros() as u64;
         let mean = |time| micros(time) / stats.switches.max(1);
@@ -227,8 +232,10 @@ impl EndedJob {
                 restore: mean(stats.restore),
                 map: mean(stats.map),
             },
-            footprint_bytes: peaks[0] + peaks[1],
-            peak_temporary_bytes: peaks[1],
+            boundaries: published.boundaries,
+            footprint_bytes: published.peak_bytes.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes)),
+            peak_temporary_bytes: published.peak_bytes[Class::Temporary.index()],
+            labelled_bytes: published.labelled_bytes,
             live_temporary_bytes: stats.live_temporary_bytes,
             saved_bytes: stats.saved_bytes,
             saved_pieces: stats.saved_pieces,
@@ -367,8 +374,8 @@ fn job_status(server: &Server, id: JobId, job: &Job) -> JobStatus {
     };
     let clients =
         || job.sessions.iter().filter_map(|session| server.clients.get(&super::ClientId(session.0)));
-    let mut peaks = server.peaks.get(&id).copied().unwrap_or_default();
-    clients().for_each(|client| client.raise_peaks(&mut peaks));
+    let mut published = server.published.get(&id).copied().unwrap_or_default();
+    clients().for_each(|client| client.add_published(&mut published));
     let queue = scheduler.queue();
     JobStatus {
         state: state(job, tenants.is_empty()).into(),
@@ -382,7 +389,7 @@ fn job_status(server: &Server, id: JobId, job: &Job) -> JobStatus {
         held_bytes: tenants.iter().map(|tenant| u64::from(tenant.held_units())).sum::<u64>()
             * scheduler.config().unit_bytes,
         spilled_bytes: tenants.iter().map(|tenant| spilled(tenant)).sum(),
-        figures: EndedJob::new(id, job, peaks, None),
+        figures: EndedJob::new(id, job, published, None),
     }
 }
 
@@ -453,8 +460,8 @@ mod tests {
     fn the_last_grant_of_a_job_ends_with_it() {
         let mut server = server();
         let (_process, page) = join(&mut server, 1);
-        page.tenants[0].publish_live(Class::Persistent, 5);
-        page.tenants[0].publish_live(Class::Temporary, 3);
+        page.tenants[0].publish_live(Class::Persistent, 5, 5);
+        page.tenants[0].publish_live(Class::Temporary, 3, 3);
         let living = status(&server, ROOT).jobs.remove(0).figures;
         assert!(matches!(living.grants.as_slice(), [(_, None)]), "{living:?}");
         assert_eq!((living.footprint_bytes, living.peak_temporary_bytes), (8, 3));

@@ -19,8 +19,9 @@ use crate::blocks::Mismatch;
 use crate::log::{Level, Once, info};
 use crate::process::{self, Process};
 use crate::symbols;
+use crate::tenant::Tenant;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -56,8 +57,7 @@ pub unsafe extern "C-unwind" fn report(
         let told = Told { address: address as u64, change, total: allocated as i64 };
         let note = AssertUnwindSafe(|| process.reports.note(process, device.index, told));
         if catch_unwind(note).is_err() {
-            info!("a block of PyTorch's was noted in a way that was not foreseen");
-            process.reports.distrust(process, device.index);
+            distrust(process, Mismatch::Unforeseen);
         }
     }
     if let Some(theirs) = theirs() {
@@ -112,22 +112,38 @@ impl Reports {
         let is_right = tally.bytes == told.total;
         let noted = told.note(process).and(if is_right { Ok(()) } else { Err(sum) });
         if let Err(mismatch) = noted {
-            drop(devices);
-            static SAID: Once = Once::new();
-            let words = format_args!(
-                "what PyTorch says of its memory does not add up ({mismatch}): \
-                 its segments are kept as a whole, which makes switches slower"
-            );
-            SAID.say(Level::Warn, words);
-            self.distrust(process, device);
+            tally.is_distrusted = true;
+            distrust(process, mismatch);
         }
     }
 
-    /// Nothing that is told of a device is believed any more.
-    fn distrust(&self, process: &Process, device: i8) {
-        self.devices.lock().entry(device).or_default().is_distrusted = true;
-        process.tenants.all().into_iter().for_each(|tenant| tenant.disbelieve(process));
+    /// Compares what was told block by block with a list of all blocks: address and bytes.
+    pub fn audit(&self, process: &Process, blocks: &[[u64; 2]]) {
+        // Nothing is told meanwhile.
+        let devices = self.devices.lock();
+        if devices.values().any(|tally| tally.is_distrusted) {
+            return;
+        }
+        let ours = process.tenants.all().into_iter().flat_map(Tenant::blocks).collect::<BTreeSet<_>>();
+        let is_ours = |address: &u64| process.tenants.with_address(*address).is_some();
+        let theirs = blocks.iter().map(|[address, bytes]| (*address, *bytes));
+        let theirs: BTreeSet<(u64, u64)> = theirs.filter(|(address, _)| is_ours(address)).collect();
+        match ours.symmetric_difference(&theirs).count() {
+            0 => info!("audit: {} blocks are as PyTorch has them", ours.len()),
+            count => distrust(process, Mismatch::Blocks(count)),
+        }
     }
+}
+
+/// Nothing that was told of blocks is believed any more.
+fn distrust(process: &Process, mismatch: Mismatch) {
+    static SAID: Once = Once::new();
+    let words = format_args!(
+        "what PyTorch says of its memory does not add up ({mismatch}): \
+         its segments are kept as a whole, which makes switches slower"
+    );
+    SAID.say(Level::Warn, words);
+    process.tenants.all().into_iter().for_each(|tenant| tenant.disbelieve(process));
 }
 
 impl Told {

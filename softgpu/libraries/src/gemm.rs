@@ -143,11 +143,6 @@ impl Matrix {
         read(self.place, self.element, batch * self.stride + column * self.leading + row)
     }
 
-    /// `op(self)`, row after row.
-    fn rows<R: Real>(&self, batch: i64, rows: i64, columns: i64) -> Vec<R> {
-        (0..rows).flat_map(|row| (0..columns).map(move |column| self.at(batch, row, column))).collect()
-    }
-
     /// `op(self)`, column after column.
     fn columns<R: Real>(&self, batch: i64, rows: i64, columns: i64) -> Vec<R> {
         (0..columns).flat_map(|column| (0..rows).map(move |row| self.at(batch, row, column))).collect()
@@ -164,13 +159,16 @@ fn run<R: Real>(gemm: &Gemm) {
     let (rows, columns, inner) = (gemm.rows as i64, gemm.columns as i64, gemm.inner as i64);
     let (zero, alpha, beta) = (R::from_f64(0.0), gemm.alpha.get::<R>(), gemm.beta.get::<R>());
     for batch in 0..gemm.batch as i64 {
-        let a = gemm.a.rows::<R>(batch, rows, inner);
+        let a = gemm.a.columns::<R>(batch, rows, inner);
         let b = gemm.b.columns::<R>(batch, inner, columns);
         for column in 0..columns {
             let right = &b[(column * inner) as usize..][..inner as usize];
-            for row in 0..rows {
-                let left = &a[(row * inner) as usize..][..inner as usize];
-                let sum = left.iter().zip(right).fold(zero, |sum, (left, right)| sum + *left * *right);
+            // A column of the product at once: each of its sums runs in the same order, and side by side.
+            let mut sums = vec![zero; rows as usize];
+            for (left, right) in a.chunks_exact(rows.max(1) as usize).zip(right) {
+                sums.iter_mut().zip(left).for_each(|(sum, left)| *sum = *sum + *left * *right);
+            }
+            for (row, sum) in (0..rows).zip(sums) {
                 let mut value = alpha * sum;
                 // As cuBLAS has it: where beta is 0, C is not read, and may be anything.
                 if beta != zero {

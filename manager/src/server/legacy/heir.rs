@@ -38,7 +38,7 @@ impl Server {
         let mut server = Self::over(state.scheduler.into_owned(), movers, file, setup);
         server.clock = Clock::go_on(state.started);
         (server.pieces, server.making) = (pieces, state.making.into_owned());
-        (server.tokens, server.peaks) = (state.tokens.into_owned(), state.peaks.into_owned());
+        (server.tokens, server.published) = (state.tokens.into_owned(), state.published.into_owned());
         server.former = state.former.into_owned();
         let eviction = |(job, how)| (job, Eviction { how, waiting: BTreeSet::new() });
         server.evictions = state.evictions.into_iter().map(eviction).collect();

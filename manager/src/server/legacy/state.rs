@@ -4,7 +4,7 @@
 //! waits for an answer over a connection that ends with the manager.
 
 use super::super::Server;
-use super::super::client::{Client, ClientId, Role};
+use super::super::client::{Client, ClientId, Published, Role};
 use super::super::conversation::Conversation;
 use super::super::former::FormerJobs;
 use super::super::gpus::MoverState;
@@ -32,7 +32,7 @@ pub(crate) struct State<'a> {
     pub(crate) making: Cow<'a, BTreeMap<Step, Vec<(PieceId, u64)>>>,
     pub(crate) tokens: Cow<'a, HashMap<u64, (JobId, u32)>>,
     pub(crate) former: Cow<'a, FormerJobs>,
-    pub(crate) peaks: Cow<'a, HashMap<JobId, [u64; 2]>>,
+    pub(crate) published: Cow<'a, HashMap<JobId, Published>>,
     pub(crate) evictions: Vec<(JobId, Ending)>,
     pub(crate) draining: bool,
     pub(crate) next_job: u64,
@@ -70,7 +70,7 @@ impl<'a> State<'a> {
             making: Cow::Borrowed(&server.making),
             tokens: Cow::Borrowed(&server.tokens),
             former: Cow::Borrowed(&server.former),
-            peaks: Cow::Borrowed(&server.peaks),
+            published: Cow::Borrowed(&server.published),
             evictions: server.evictions.iter().map(|(job, eviction)| (*job, eviction.how)).collect(),
             draining: server.draining,
             next_job: server.next_job,

@@ -1,0 +1,169 @@
+//! Which moment of a training loop is its boundary: the one at which least is alive.
+//!
+//! ```text
+//! loop:   next batch ─ forward ─ backward ─ step ─ zero_grad ─┐
+//!           400 MB                          120 MB   80 MB ◄── the boundary
+//!           ▲─────────────────────────────────────────────────┘
+//! ```
+//! Moments have names: what happens, and to which object (which optimizer's step, which loader's next). A name
+//! that has come a few times competes; the one with the fewest live bytes is told as a boundary. When it does
+//! not come any more, or another has become clearly better, the loop has changed, and another is chosen.
+//!
+//! Invariant: a wrong choice costs time, never data: what is alive is another module's business.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+
+/// What happens at a moment: the kind, and the object it happens to.
+pub type Name = (u32, u64);
+
+/// A moment that came so often competes.
+const TIMES: u32 = 3;
+/// Another moment is chosen when it has less than this part of the chosen one's live bytes.
+const CLEARLY: (u64, u64) = (49, 50);
+/// A name that did not come for so many of its own periods, and so many moments more, is gone.
+const PERIODS: u64 = 4;
+const GRACE: u64 = 16;
+/// The most names that are known; of more, those that came least recently are forgotten.
+const MOST: usize = 64;
+
+/// What is known of a name.
+#[derive(Debug)]
+struct Seen {
+    times: u32,
+    /// The number of its last moment.
+    last: u64,
+    /// How many moments lay between its last two.
+    period: u64,
+    /// The mean of live bytes, the last weighing half.
+    live: u64,
+}
+
+/// The moments of a loop so far.
+#[derive(Debug, Default)]
+pub struct Candidates {
+    moments: u64,
+    seen: BTreeMap<Name, Seen>,
+    chosen: Option<Name>,
+}
+
+impl Candidates {
+    /// A moment has come, at which so many bytes are alive. Is it the boundary?
+    pub fn meet(&mut self, name: Name, live: u64) -> bool {
+        self.moments += 1;
+        let now = self.moments;
+        let seen = self.seen.entry(name).or_insert(Seen { times: 0, last: now, period: 0, live });
+        seen.times = seen.times.saturating_add(1);
+        seen.period = now - seen.last;
+        seen.last = now;
+        // A loop's first rounds are not like the rest: libraries take their workspaces then.
+        seen.live = if seen.times <= TIMES { live } else { seen.live / 2 + live / 2 };
+        self.seen.retain(|_, seen| !seen.is_gone(now));
+        self.forget_all_but(MOST);
+        self.choose();
+        self.chosen == Some(name)
+    }
+
+    /// The name of the boundary, and what is alive there, in bytes.
+    pub fn chosen(&self) -> Option<(Name, u64)> {
+        let name = self.chosen?;
+        Some((name, self.seen.get(&name)?.live))
+    }
+
+    fn choose(&mut self) {
+        self.chosen = self.chosen.filter(|chosen| self.seen.contains_key(chosen));
+        // The first that has come often enough is not alone: what belongs to its round has come as often
+        // when it comes once more.
+        let is_round = self.chosen.is_some() || self.seen.values().any(|seen| seen.times > TIMES);
+        let competing = self.seen.iter().filter(|(_, seen)| is_round && seen.times >= TIMES);
+        let Some((&best, least)) = competing.min_by_key(|(_, seen)| seen.live) else { return };
+        let is_better = self.chosen.and_then(|chosen| self.seen.get(&chosen)).is_none_or(|chosen| {
+            u128::from(least.live) * u128::from(CLEARLY.1) < u128::from(chosen.live) * u128::from(CLEARLY.0)
+        });
+        if is_better {
+            self.chosen = Some(best);
+        }
+    }
+
+    fn forget_all_but(&mut self, most: usize) {
+        while self.seen.len() > most {
+            let oldest = self.seen.iter().min_by_key(|(_, seen)| seen.last).map(|(name, _)| *name);
+            oldest.map(|name| self.seen.remove(&name));
+        }
+    }
+}
+
+impl Seen {
+    fn is_gone(&self, now: u64) -> bool {
+        now - self.last > self.period.saturating_mul(PERIODS) + GRACE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEP: Name = (1, 7);
+    const OTHER_STEP: Name = (1, 8);
+    const ZERO_GRAD: Name = (2, 7);
+    const NEXT: Name = (3, 9);
+
+    /// How often each moment of a loop was its boundary in `rounds` rounds.
+    fn boundaries(candidates: &mut Candidates, rounds: usize, round: &[(Name, u64)]) -> Vec<usize> {
+        let mut counts = vec![0; round.len()];
+        for _ in 0..rounds {
+            for (index, &(name, live)) in round.iter().enumerate() {
+                counts[index] += usize::from(candidates.meet(name, live));
+            }
+        }
+        counts
+    }
+
+    #[test]
+    fn the_moment_with_the_fewest_live_bytes_is_the_boundary() {
+        let mut candidates = Candidates::default();
+        let round = [(NEXT, 80), (STEP, 120), (ZERO_GRAD, 60)];
+        assert_eq!(boundaries(&mut candidates, 1, &[(NEXT, 8), (STEP, 90), (ZERO_GRAD, 70)]), [0, 0, 0]);
+        assert_eq!(boundaries(&mut candidates, 2, &round), [0, 0, 0]);
+        assert_eq!(boundaries(&mut candidates, 10, &round), [0, 0, 10]);
+        assert_eq!(candidates.chosen(), Some((ZERO_GRAD, 60)));
+    }
+
+    #[test]
+    fn one_boundary_comes_in_a_round_with_several_optimizers_and_with_accumulation() {
+        let mut candidates = Candidates::default();
+        let round = [(NEXT, 100), (NEXT, 140), (NEXT, 140), (STEP, 130), (OTHER_STEP, 90)];
+        boundaries(&mut candidates, 4, &round);
+        assert_eq!(boundaries(&mut candidates, 10, &round), [0, 0, 0, 0, 10]);
+    }
+
+    #[test]
+    fn small_differences_do_not_make_it_waver() {
+        let mut candidates = Candidates::default();
+        boundaries(&mut candidates, 5, &[(STEP, 1000), (ZERO_GRAD, 1001)]);
+        assert_eq!(boundaries(&mut candidates, 9, &[(STEP, 1005), (ZERO_GRAD, 996)]), [9, 0]);
+        boundaries(&mut candidates, 5, &[(STEP, 1000), (ZERO_GRAD, 940)]);
+        assert_eq!(boundaries(&mut candidates, 9, &[(STEP, 1000), (ZERO_GRAD, 940)]), [0, 9]);
+    }
+
+    #[test]
+    fn another_is_chosen_when_the_loop_changes() {
+        let mut candidates = Candidates::default();
+        boundaries(&mut candidates, 10, &[(NEXT, 80), (STEP, 50)]);
+        // An evaluation: nothing is stepped.
+        let counts = boundaries(&mut candidates, 100, &[(NEXT, 70)]);
+        assert!(counts[0] > 70, "{counts:?}");
+        // Training goes on.
+        boundaries(&mut candidates, 5, &[(NEXT, 80), (STEP, 50)]);
+        assert_eq!(boundaries(&mut candidates, 10, &[(NEXT, 80), (STEP, 50)]), [0, 10]);
+    }
+
+    #[test]
+    fn names_that_come_once_are_forgotten() {
+        let mut candidates = Candidates::default();
+        for object in 0..1_000 {
+            assert!(!candidates.meet((3, object), 10));
+        }
+        assert!(candidates.seen.len() <= MOST);
+    }
+}
