@@ -17,6 +17,7 @@
 #ifndef TIDEGATE_H
 #define TIDEGATE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -49,6 +50,12 @@ int tidegate_boundary(void);
  * use that memory meanwhile, and a job that needs it waits: hold little. Waits here when it is
  * another job's turn. Unknown addresses are ignored. */
 void tidegate_hold(uint64_t device_address);
+
+/* Writes what is known of this process into `text`, as JSON that ends with a zero byte, if `size` bytes
+ * are enough; returns how many are. 0: there is no manager. The names: "boundaries", "switches" (counts);
+ * "gpus": a list of "device" (as the program numbers it) and, in bytes, "allocated_bytes", "live_bytes",
+ * "persistent_bytes" (of the live ones), "mapped_bytes" (resident). `text` may be null if `size` is 0. */
+size_t tidegate_status(char *text, size_t size);
 
 /* Says that the job's last iteration has ended: what it still does is not worth waiting for a
  * boundary. */

@@ -6,8 +6,9 @@ use crate::classify::Scopes;
 use crate::log::{Once, info};
 use crate::process;
 use std::cell::Cell;
-use std::ffi::c_int;
+use std::ffi::{c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
 use tidegate_ffi::units::Class;
 use tidegate_ffi::wire::message::FromShim;
 
@@ -89,6 +90,28 @@ pub extern "C" fn tidegate_hold(address: u64) {
 }
 
 /// See tidegate.h.
+///
+/// # Safety
+/// `text` has room for `size` bytes, or `size` is 0.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn tidegate_status(text: *mut c_char, size: usize) -> usize {
+    let mut needed = 0;
+    shielded(|| {
+        if let Some(process) = process::active() {
+            let status = process.status();
+            needed = status.len() + 1;
+            if needed <= size {
+                // SAFETY: it has room for so many bytes, as promised; the text is ours.
+                unsafe { ptr::copy_nonoverlapping(status.as_ptr().cast(), text, status.len()) };
+                // SAFETY: the last of these bytes.
+                unsafe { text.add(status.len()).write(0) };
+            }
+        }
+    });
+    needed
+}
+
+/// See tidegate.h.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn tidegate_job_done() {
     shielded(|| {
@@ -118,6 +141,8 @@ mod tests {
         tidegate_hold(u64::MAX);
         assert_eq!(tidegate_boundary(), 0);
         tidegate_job_done();
+        // SAFETY: no room is said to be there.
+        assert_eq!(unsafe { tidegate_status(ptr::null_mut(), 0) }, 0);
     }
 
     #[test]
@@ -130,6 +155,7 @@ mod tests {
             "int tidegate_boundary(void);",
             "void tidegate_hold(uint64_t device_address);",
             "void tidegate_job_done(void);",
+            "size_t tidegate_status(char *text, size_t size);",
             "#define TIDEGATE_PERSISTENT 1",
             "#define TIDEGATE_TEMPORARY 2",
         ] {

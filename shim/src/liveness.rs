@@ -101,11 +101,7 @@ impl<Owner> Known<Owner> {
         let Allocation { bytes, persistent, .. } = self.allocation;
         let blocks = self.blocks(is_blind).and_then(Blocks::live_bytes);
         let whole = Bytes { live: bytes, persistent: if persistent { bytes } else { 0 } };
-        match blocks {
-            Some(blocks) if persistent => Bytes { persistent: blocks.live, ..blocks },
-            Some(blocks) => blocks,
-            None => whole,
-        }
+        blocks.unwrap_or(whole)
     }
 }
 
@@ -281,9 +277,9 @@ impl<Owner: Copy + PartialEq> Liveness<Owner> {
                 continue;
             };
             let first = ranges.len();
-            ranges.extend(blocks.iter().map(|(start, block)| {
-                range(start, block.bytes, block.persistent || is_persistent, block.born)
-            }));
+            ranges.extend(
+                blocks.iter().map(|(start, block)| range(start, block.bytes, block.persistent, block.born)),
+            );
             if !stop.at_boundary {
                 let freed = blocks.just_freed().map(|freed| (freed.start, freed.end - freed.start));
                 ranges.extend(freed.map(|(start, bytes)| range(start, bytes, false, now)));

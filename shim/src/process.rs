@@ -260,6 +260,13 @@ impl Process {
         is_boundary
     }
 
+    /// What is known of the process, as JSON: the names are those of tidegate.h.
+    pub fn status(&self) -> String {
+        let Moment { boundaries, switches } = self.now();
+        let gpus: Vec<String> = self.tenants.all().into_iter().map(Tenant::status).collect();
+        format!(r#"{{"boundaries":{boundaries},"switches":{switches},"gpus":[{}]}}"#, gpus.join(","))
+    }
+
     /// The process was stopped once more.
     pub fn count_switch(&self) {
         self.switches.fetch_add(1, Ordering::Relaxed);

@@ -16,7 +16,7 @@ use crate::driver::{self, Context, Current, Mark, synchronize};
 use crate::gate::{Arrival, Failed, GATE, Stamp};
 use crate::handles::{Extent, HandleNumber};
 use crate::link::{Gone, Reply};
-use crate::liveness::{Allocation, Liveness, Stop};
+use crate::liveness::{Allocation, Bytes, Liveness, Stop};
 use crate::log::{Level, Once, info};
 use crate::mapping::Ranges;
 use crate::ordered::{Ordered, Waiting};
@@ -759,6 +759,20 @@ impl Tenant {
     /// All that is alive.
     pub fn live_bytes(&self) -> u64 {
         self.books().classes.iter().map(|class| class.live.live_bytes().live).sum()
+    }
+
+    /// What is known of it, as JSON: the names are those of tidegate.h.
+    pub fn status(&self) -> String {
+        let (mut live, mut mapped, device) = (Bytes::default(), 0, self.device);
+        for class in &self.books().classes {
+            let of = class.live.live_bytes();
+            live = Bytes { live: live.live + of.live, persistent: live.persistent + of.persistent };
+            mapped += u64::from(class.arena.backed().0) * self.layout.unit_bytes;
+        }
+        let (allocated, Bytes { live, persistent }) = (self.allocated_bytes(), live);
+        format!(
+            r#"{{"device":{device},"allocated_bytes":{allocated},"live_bytes":{live},"persistent_bytes":{persistent},"mapped_bytes":{mapped}}}"#
+        )
     }
 
     /// The sum of all allocations.

@@ -34,15 +34,14 @@ pub fn prepare(directory: &Path, version: &str, python: &OsStr, say: impl Fn(&st
         say(&format!("making a virtual environment in {}", directory.display()));
         succeed(Command::new(python).args(["-m", "venv"]).arg(directory))?;
     }
-    say(&format!("installing torch {version} (half a gigabyte, the first time)"));
-    let pip = || {
-        let mut pip = Command::new(&own);
-        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
-        pip
-    };
-    succeed(pip().arg("--no-deps").arg(format!("torch=={version}")))?;
-    let needs = output(Command::new(&own).args(["-c", NEEDS]))?;
-    succeed(pip().args(needs.lines()))?;
+    // Asking the package index takes seconds, each time.
+    let installed = directory.join("tidegate-installed.txt");
+    let is_installed = std::fs::read_to_string(&installed).is_ok_and(|known| known == version);
+    if !is_installed {
+        say(&format!("installing torch {version} (half a gigabyte, the first time)"));
+        install(&own, version)?;
+        std::fs::write(&installed, version).with_context(|| format!("writing {}", installed.display()))?;
+    }
     let libraries = PathBuf::from(output(Command::new(&own).args(["-c", LIBRARIES]))?.trim());
     say("making stand-ins for NVIDIA's libraries");
     let implementation = Implementation::install(&artifacts::software_libraries()?, &libraries)?;
@@ -50,6 +49,17 @@ pub fn prepare(directory: &Path, version: &str, python: &OsStr, say: impl Fn(&st
         stand_in::make(&libraries, &name, &demand, &implementation)?;
     }
     Ok(())
+}
+
+fn install(python: &Path, version: &str) -> anyhow::Result<()> {
+    let pip = || {
+        let mut pip = Command::new(python);
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+        pip
+    };
+    succeed(pip().arg("--no-deps").arg(format!("torch=={version}")))?;
+    let needs = output(Command::new(python).args(["-c", NEEDS]))?;
+    succeed(pip().args(needs.lines()))
 }
 
 fn succeed(command: &mut Command) -> anyhow::Result<()> {
