@@ -104,7 +104,7 @@ pub unsafe extern "C" fn tidegate_status(text: *mut c_char, size: usize) -> usiz
                 // SAFETY: it has room for so many bytes, as promised; the text is ours.
                 unsafe { ptr::copy_nonoverlapping(status.as_ptr().cast(), text, status.len()) };
                 // SAFETY: the last of these bytes.
-                unsafe { text.add(status.len()).write(0) };
+                unsafe { text.wrapping_add(status.len()).write(0) };
             }
         }
     });
