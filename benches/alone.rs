@@ -1,5 +1,5 @@
 //! What Tidegate costs a job that is alone on its GPU, and a program that never uses CUDA.
-//! `cargo bench --bench alone`, or one part of it: `-- trainings`, `-- starts`, `-- allocations`
+//! `cargo bench --bench alone`, or one part of it: `-- trainings`, `-- starts`, `-- allocations`, `-- pytorch`
 //!
 //! Times are compared within one run only, in pairs that alternate who goes first; pairs of the
 //! same against itself tell how much of a difference is noise.
@@ -10,6 +10,8 @@ mod bench;
 mod node;
 #[path = "../tests/support/mod.rs"]
 mod support;
+#[path = "../tests/support/torch.rs"]
+mod torch;
 
 use bench::{Spread, StepCost, Training};
 use node::Node;
@@ -27,6 +29,10 @@ const STARTS: usize = 100;
 const ALLOCATIONS: [(&str, u64, usize); 3] =
     [("512 B", 512, 2000), ("2 MiB", 2 << 20, 1000), ("64 MiB", 64 << 20, 300)];
 
+/// What is timed of PyTorch: a step of four layers of so many features, so many times; and its start.
+const PYTORCH: [(&str, &[&str]); 3] =
+    [("small", &["16", "2000"]), ("large", &["1024", "60"]), ("start", &["start"])];
+
 fn main() {
     let parts: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     let wanted = |part: &str| parts.is_empty() || parts.iter().any(|word| word == part);
@@ -42,6 +48,44 @@ fn main() {
         println!("\ncuMemAlloc and cuMemFree, medians of {PAIRS} pairs of programs");
         allocations();
     }
+    if wanted("pytorch") {
+        println!("\nPyTorch, medians of {PAIRS} pairs of programs: a step, and the first memory on the GPU");
+        pytorch();
+    }
+}
+
+/// Runs a program that prints a number.
+fn number(mut command: Command) -> f64 {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
+}
+
+/// Compares what a program prints with and without Tidegate, and twice without.
+fn compare(name: &str, bare: impl Fn() -> f64, shared: impl Fn() -> f64) {
+    let pairs: Vec<_> = (1..=PAIRS)
+        .map(|pair| (alternating(pair, &shared, &bare), alternating(pair, &bare, &bare)))
+        .collect();
+    let with = Spread::of(pairs.iter().map(|((with, _), _)| *with)).median;
+    let without = Spread::of(pairs.iter().map(|((_, without), _)| *without)).median;
+    let ratio = Spread::of(pairs.iter().map(|((with, without), _)| with / without)).line("");
+    let noise = Spread::of(pairs.iter().map(|(_, (one, other))| one / other)).line("");
+    println!("{name:>6}  {without:>10.0}  {with:>10.0}  {ratio}  {noise}");
+}
+
+fn pytorch() {
+    let Some(python) = torch::python() else { return };
+    let manager = Manager::start("1x1GiB", &[]);
+    let node = Node::of(&manager);
+    println!("what    without us     with us  with/without                          without/without");
+    for (name, arguments) in PYTORCH {
+        let program = |python: Command| {
+            let mut command = torch::script(python, "torch_times.py");
+            command.args(arguments);
+            number(command)
+        };
+        compare(name, || program(node.run(&python)), || program(manager.run(&["--name", name], &python)));
+    }
 }
 
 /// What an allocation and its free take.
@@ -51,20 +95,10 @@ fn allocations() {
     println!("bytes   without ns     with ns  with/without                          without/without");
     for (name, bytes, times) in ALLOCATIONS {
         let measure = |mut command: Command| {
-            let output = command.args([bytes.to_string(), times.to_string()]).output().unwrap();
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-            String::from_utf8(output.stdout).unwrap().trim().parse::<f64>().unwrap()
+            command.args([bytes.to_string(), times.to_string()]);
+            number(command)
         };
-        let bare = || measure(node.run(&program));
-        let shared = || measure(manager.run(&["--name", name], &program));
-        let pairs: Vec<_> = (1..=PAIRS)
-            .map(|pair| (alternating(pair, shared, bare), alternating(pair, bare, bare)))
-            .collect();
-        let with = Spread::of(pairs.iter().map(|((with, _), _)| *with)).median;
-        let without = Spread::of(pairs.iter().map(|((_, without), _)| *without)).median;
-        let ratio = Spread::of(pairs.iter().map(|((with, without), _)| with / without)).line("");
-        let noise = Spread::of(pairs.iter().map(|(_, (one, other))| one / other)).line("");
-        println!("{name:>6}  {without:>10.0}  {with:>10.0}  {ratio}  {noise}");
+        compare(name, || measure(node.run(&program)), || measure(manager.run(&["--name", name], &program)));
     }
 }
 

@@ -22,10 +22,11 @@ const ITERATIONS: u64 = 30;
 /// Iterations until a moment has come often enough to be chosen.
 const LEARNING: u64 = 4;
 
-/// Each loop of `torch_loops.py`, and where its boundary is in the end.
-const LOOPS: [(&str, &str); 8] = [
+/// Each loop of `torch_loops.py`, one with expandable segments too, and where its boundary is in the end.
+const LOOPS: [(&str, &str); 9] = [
     ("sgd", "after an optimizer's zero_grad"),
     ("adam", "after an optimizer's zero_grad"),
+    ("adam expandable", "after an optimizer's zero_grad"),
     ("keeps_its_gradients", "after an optimizer's step"),
     ("accumulation", "after an optimizer's zero_grad"),
     ("gan", "after an optimizer's zero_grad"),
@@ -47,7 +48,11 @@ struct Run {
 
 fn start(manager: &Manager, python: &Path, name: &str) -> Child {
     let mut job = script(manager.run(&["--name", name], python), "torch_loops.py");
-    job.arg(name).env("TIDEGATE_LOG", "info").env("TIDEGATE_AUDIT", "1");
+    let (of, allocator) = name.split_once(' ').map_or((name, ""), |(of, _)| (of, "expandable_segments:True"));
+    job.arg(of)
+        .env("PYTORCH_CUDA_ALLOC_CONF", allocator)
+        .env("TIDEGATE_LOG", "info")
+        .env("TIDEGATE_AUDIT", "1");
     job.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 use support::patience::{finish_within, output_within};
 use support::{Jobs, MIB, Manager};
 use tidegate_manager::server::status::EndedJob;
-use torch::{printed, script};
+use torch::{Endless, has_allocated, printed, script};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -30,24 +30,34 @@ fn alive(words: &str) -> u64 {
     words.trim().strip_prefix("alive ").unwrap_or_else(|| panic!("{words}")).parse().unwrap()
 }
 
-/// Runs the program twice at once, as jobs on a GPU on which one fits. What they say, and their figures.
-fn run_twice(python: &Path, arguments: &[&str]) -> [(String, String, EndedJob); 2] {
+/// What a run of the program has shown.
+struct Run {
+    /// What it printed.
+    words: String,
+    complaints: String,
+    figures: EndedJob,
+}
+
+/// Runs the program beside another of its kind that never ends, on a GPU on which one fits.
+fn run_beside_another(python: &Path, arguments: &[&str], allocator: &str) -> Run {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let options = ["--slice", "6ms", "--boundary-deadline", "1ms", "--poison"];
     let manager = Manager::start("1x40MiB", &options);
-    let jobs = ["first", "second"].map(|job| {
-        let mut job = script(manager.run(&["--name", job], python), PROGRAM);
-        job.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        job.spawn().unwrap()
-    });
-    let outputs = jobs.map(|job| finish_within(PATIENCE, job));
-    let status = manager.status_when(|status| status.has_ended("first") && status.has_ended("second"));
-    let mut names = ["first", "second"].into_iter();
-    outputs.map(|output| {
-        let figures = status.ended_job(names.next().unwrap()).clone();
-        assert!(figures.switches >= 4 && figures.peak_temporary_bytes >= 20 * MIB, "{figures:#?}");
-        (printed(&output), String::from_utf8_lossy(&output.stderr).into_owned(), figures)
-    })
+    let start = |name: &str, arguments: &[&str]| {
+        let mut job = script(manager.run(&["--name", name], python), PROGRAM);
+        job.args(arguments).env("PYTORCH_CUDA_ALLOC_CONF", allocator);
+        job.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let mut rival = Endless(start("rival", &["1000000"]));
+    manager.status_when(|status| has_allocated(status, "rival", 20 * MIB));
+    let output = finish_within(PATIENCE, start("guest", arguments));
+    let words = printed(&output);
+    assert_eq!(rival.0.try_wait().unwrap(), None, "it has lost nothing");
+    drop(rival);
+    let status = manager.status_when(|status| status.has_ended("guest"));
+    let figures = status.ended_job("guest").clone();
+    assert!(figures.switches >= 4 && figures.peak_temporary_bytes >= 20 * MIB, "{figures:#?}");
+    Run { words, complaints: String::from_utf8_lossy(&output.stderr).into_owned(), figures }
 }
 
 #[test]
@@ -57,7 +67,8 @@ fn tensors_survive_switches_in_mid_iteration_and_the_rest_is_neither_kept_nor_mo
     let mut bare = script(Node::of(&node).run(&python), PROGRAM);
     bare.arg("2");
     let bare = printed(&output_within(PATIENCE, bare));
-    for (words, complaints, figures) in run_twice(&python, &["50"]) {
+    for allocator in ["", "expandable_segments:True"] {
+        let Run { words, complaints, figures } = run_beside_another(&python, &["50"], allocator);
         assert_eq!(words, bare);
         assert!(!complaints.contains("PyTorch"), "{complaints}");
         assert!(figures.saved_bytes / figures.switches < alive(&bare), "{figures:#?}");
@@ -67,9 +78,8 @@ fn tensors_survive_switches_in_mid_iteration_and_the_rest_is_neither_kept_nor_mo
 #[test]
 fn what_does_not_add_up_is_said_once_and_segments_are_moved_as_a_whole() {
     let Some(python) = torch::python() else { return };
-    for (words, complaints, figures) in run_twice(&python, &["40", "lie"]) {
-        assert_eq!(complaints.matches("does not add up").count(), 1, "{complaints}");
-        let moved = (figures.saved_bytes + figures.preempted_bytes) / figures.switches;
-        assert!(moved > 2 * alive(&words), "{figures:#?}");
-    }
+    let Run { words, complaints, figures } = run_beside_another(&python, &["40", "lie"], "");
+    assert_eq!(complaints.matches("does not add up").count(), 1, "{complaints}");
+    let moved = (figures.saved_bytes + figures.preempted_bytes) / figures.switches;
+    assert!(moved > 2 * alive(&words), "{figures:#?}");
 }

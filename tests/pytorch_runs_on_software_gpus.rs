@@ -15,23 +15,21 @@ use std::process::Stdio;
 use std::time::Duration;
 use support::patience::{finish_within, output_within};
 use support::{Jobs, MIB, Manager};
-use tidegate_manager::server::status::Status;
-use torch::{Endless, printed, script};
+use torch::{Endless, has_allocated, printed, script};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
-const JOBS: [&str; 2] = ["first", "second"];
-
-/// What two jobs print that run the script at the same time, on a GPU on which one fits: each has the workspace
-/// of cuBLAS in PyTorch's cache, and more.
-fn shared(manager: &Manager, python: &Path, name: &str) -> [String; 2] {
-    let jobs = JOBS.map(|job| {
-        let mut job = script(manager.run(&["--name", job], python), name);
-        job.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-    });
-    let printed = jobs.map(|job| printed(&finish_within(PATIENCE, job)));
-    let status = manager.status_when(|status| JOBS.iter().all(|job| status.has_ended(job)));
-    for job in JOBS {
+/// What a job prints that runs the script beside another that never ends, on a GPU on which one fits: each has the
+/// workspace of cuBLAS in PyTorch's cache, and more.
+fn shared(manager: &Manager, python: &Path, name: &str) -> String {
+    let mut rival = script(manager.run(&["--name", "rival"], python), "torch_mlp.py");
+    let mut rival = Endless(rival.arg("--endless").stdout(Stdio::null()).spawn().unwrap());
+    manager.status_when(|status| has_allocated(status, "rival", 64 * MIB));
+    let printed = printed(&output_within(PATIENCE, script(manager.run(&["--name", "guest"], python), name)));
+    assert_eq!(rival.0.try_wait().unwrap(), None, "it has not ended by itself");
+    drop(rival);
+    let status = manager.status_when(|status| status.has_ended("rival") && status.has_ended("guest"));
+    for job in ["rival", "guest"] {
         let figures = status.ended_job(job);
         assert!(figures.peak_temporary_bytes >= 64 * MIB, "{job}: {figures:#?}");
         assert!(figures.switches > 0, "{job}: {figures:#?}");
@@ -46,7 +44,7 @@ fn the_wheel_from_the_index_trains_bare_and_as_jobs() {
     let name = "torch_products.py";
     let bare = printed(&output_within(PATIENCE, script(Node::of(&manager).run(&python), name)));
     assert_eq!(bare, "products are right\ntrained\n");
-    assert_eq!(shared(&manager, &python, name), [bare.clone(), bare]);
+    assert_eq!(shared(&manager, &python, name), bare);
 }
 
 #[test]
@@ -57,7 +55,7 @@ fn a_perceptron_is_as_on_the_cpu_and_shared_and_poisoned_has_the_same_bits() {
     let mut checked = script(Node::of(&manager).run(&python), name);
     checked.arg("--check");
     let alone = printed(&output_within(PATIENCE, checked));
-    assert_eq!(shared(&manager, &python, name), [alone.clone(), alone]);
+    assert_eq!(shared(&manager, &python, name), alone);
 }
 
 /// How PyTorch may be told to allocate.
@@ -100,13 +98,7 @@ fn tensors_pass_between_the_processes_of_a_job_that_is_switched() {
     assert_eq!(printed(&output_within(PATIENCE, script(Node::of(&manager).run(&python), name))), "shared\n");
     let mut rival = script(manager.run(&["--name", "rival"], &python), "torch_mlp.py");
     let rival = Endless(rival.arg("--endless").stdout(Stdio::null()).spawn().unwrap());
-    let has_begun = |status: &Status| {
-        status
-            .jobs
-            .iter()
-            .any(|job| job.figures.name == "rival" && job.figures.peak_temporary_bytes >= 64 * MIB)
-    };
-    manager.status_when(has_begun);
+    manager.status_when(|status| has_allocated(status, "rival", 64 * MIB));
     assert_eq!(
         printed(&output_within(PATIENCE, script(manager.run(&["--name", "sharer"], &python), name))),
         "shared\n"

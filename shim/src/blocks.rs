@@ -137,9 +137,12 @@ impl Blocks {
         self.blocks.iter().map(|(start, block)| (*start, *block))
     }
 
-    /// What was freed and may be used all the same.
-    pub fn just_freed(&self) -> impl Iterator<Item = Range<u64>> + '_ {
-        self.freed.iter().filter(|freed| freed.may_be_used()).map(|freed| freed.extent.clone())
+    /// What was freed and may be used all the same; not by a thread that is at a boundary.
+    pub fn just_freed(&self, at_boundary: Option<Stamp>) -> impl Iterator<Item = Range<u64>> + '_ {
+        let is_at_boundary =
+            move |freed: &&Freed| at_boundary.is_some_and(|thread| freed.by.is_of_same_thread(&thread));
+        let freed = self.freed.iter().filter(move |freed| freed.may_be_used() && !is_at_boundary(freed));
+        freed.map(|freed| freed.extent.clone())
     }
 }
 
@@ -209,9 +212,12 @@ mod tests {
         blocks.free(0, 100, Stamp::now()).unwrap();
         std::thread::spawn(|| submit(2 * SUBMISSIONS_AFTER_FREE)).join().unwrap();
         submit(SUBMISSIONS_AFTER_FREE - 1);
-        assert!(blocks.just_freed().eq(std::iter::once(0..100)));
+        assert!(blocks.just_freed(None).eq(std::iter::once(0..100)));
+        let other = std::thread::spawn(Stamp::now).join().unwrap();
+        assert_eq!(blocks.just_freed(Some(other)).count(), 1, "another thread is at its boundary");
+        assert_eq!(blocks.just_freed(Some(Stamp::now())).count(), 0);
         submit(1);
-        assert_eq!(blocks.just_freed().count(), 0);
+        assert_eq!(blocks.just_freed(None).count(), 0);
     }
 
     #[test]

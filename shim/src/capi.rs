@@ -58,10 +58,8 @@ pub extern "C" fn tidegate_scope_pop() {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn tidegate_tag(address: u64, number: c_int) {
     shielded(|| {
-        if let (Some(process), Some(class)) = (process::active(), class(number))
-            && let Some(tenant) = process.tenants.with_address(address)
-        {
-            tenant.tag(process, address, class);
+        if let (Some(process), Some(class)) = (process::active(), class(number)) {
+            process.tag(address, 1, class);
         }
     });
 }

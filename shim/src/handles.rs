@@ -80,6 +80,8 @@ impl Extent {
 #[derive(Debug, Default)]
 pub struct Handles {
     handles: BTreeMap<HandleNumber, Handle>,
+    /// Whose handle is mapped where, by the mapping's first address: mappings do not overlap.
+    mapped: BTreeMap<CUdeviceptr, HandleNumber>,
     made: u64,
 }
 
@@ -128,6 +130,7 @@ impl Handles {
     pub fn map(&mut self, number: HandleNumber, address: CUdeviceptr) {
         if let Some(handle) = self.handles.get_mut(&number) {
             handle.mappings.insert(address, Vec::new());
+            self.mapped.insert(address, number);
         }
     }
 
@@ -135,12 +138,15 @@ impl Handles {
     pub fn unmap(&mut self, mapping: &Mapping) -> bool {
         let Some(handle) = self.handles.get_mut(&mapping.number) else { return false };
         handle.mappings.remove(&mapping.addresses.start);
+        self.mapped.remove(&mapping.addresses.start);
         handle.is_over()
     }
 
     /// A handle is no more.
     pub fn remove(&mut self, number: HandleNumber) -> Option<Handle> {
-        self.handles.remove(&number)
+        let gone = self.handles.remove(&number)?;
+        gone.mappings.keys().for_each(|start| _ = self.mapped.remove(start));
+        Some(gone)
     }
 
     /// The mapping that an address lies in.
@@ -150,13 +156,34 @@ impl Handles {
 
     /// The mappings that touch some addresses, by address.
     pub fn mappings_in(&self, addresses: Range<CUdeviceptr>) -> Vec<Mapping> {
-        let touches = |mapping: &Mapping| {
-            mapping.addresses.start < addresses.end && addresses.start < mapping.addresses.end
-        };
-        let all = self.handles.iter().flat_map(|(number, handle)| handle.mappings(*number));
-        let mut found: Vec<Mapping> = all.filter(touches).collect();
-        found.sort_by_key(|mapping| mapping.addresses.start);
-        found
+        let mappings = self.touched(addresses).filter_map(|(start, number, handle)| {
+            let granted = handle.mappings.get(&start)?.clone();
+            Some(Mapping { number, addresses: start..start + handle.extent.bytes, granted })
+        });
+        mappings.collect()
+    }
+
+    /// The mappings that touch some addresses, by address: the first address, and whose it is.
+    fn touched(
+        &self,
+        addresses: Range<CUdeviceptr>,
+    ) -> impl Iterator<Item = (CUdeviceptr, HandleNumber, &Handle)> {
+        let before = self.mapped.range(..=addresses.start).next_back().map(|(start, _)| *start);
+        let from = before.unwrap_or(addresses.start);
+        self.mapped.range(from..addresses.end.max(from)).filter_map(move |(&start, &number)| {
+            let handle = self.handles.get(&number)?;
+            (start + handle.extent.bytes > addresses.start).then_some((start, number, handle))
+        })
+    }
+
+    /// Where the memory behind some addresses lies: the extents, and the bytes of their tenant's range.
+    pub fn behind(&self, addresses: Range<CUdeviceptr>) -> Vec<(Extent, Range<u64>)> {
+        let parts = self.touched(addresses.clone()).map(|(start, _, Handle { extent, .. })| {
+            let from = addresses.start.max(start) - start;
+            let to = (addresses.end - start).min(extent.bytes);
+            (*extent, extent.start + from..extent.start + to)
+        });
+        parts.collect()
     }
 
     /// The program has said who may use some addresses.
@@ -224,6 +251,27 @@ mod tests {
         assert_eq!(handles.at(0, Class::Temporary, 8192), None);
         assert_eq!(handles.at(0, Class::Persistent, 4096), None);
         assert_eq!(handles.at(1, Class::Temporary, 4096), None);
+    }
+
+    #[test]
+    fn addresses_find_the_memory_behind_them() {
+        let (mut handles, first) = one();
+        let extent = Extent { device: 0, class: Class::Temporary, start: 65536, bytes: 8192 };
+        let second = handles.add(extent, PROPERTIES);
+        handles.map(first, 0x10000);
+        handles.map(second, 0x11000);
+        let bytes = |handles: &Handles, from, to| {
+            handles.behind(from..to).into_iter().map(|(_, bytes)| bytes).collect::<Vec<_>>()
+        };
+        assert_eq!(bytes(&handles, 0x10fff, 0x11001), [8191..8192, 65536..65537]);
+        assert_eq!(bytes(&handles, 0x0, 0x20000), [4096..8192, 65536..73728]);
+        assert_eq!(bytes(&handles, 0x12fff, 0x13000).as_slice(), std::slice::from_ref(&(73727..73728)));
+        assert!(bytes(&handles, 0x13000, 0x14000).is_empty() && bytes(&handles, 0x0, 0x10000).is_empty());
+        let mapping = handles.mapped_at(0x10000).unwrap();
+        handles.unmap(&mapping);
+        assert!(bytes(&handles, 0x10000, 0x11000).is_empty());
+        handles.remove(second);
+        assert!(bytes(&handles, 0x10000, 0x14000).is_empty());
     }
 
     #[test]

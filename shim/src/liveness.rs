@@ -33,8 +33,8 @@ pub struct Bytes {
 pub struct Stop {
     /// In the counts by which allocations age.
     pub now: Moment,
-    /// Between two iterations: what is freed has been used.
-    pub at_boundary: bool,
+    /// The thread that is between two iterations: what it has freed it has used.
+    pub at_boundary: Option<Stamp>,
 }
 
 /// A moment in the job's life, in the counts by which allocations age.
@@ -280,11 +280,9 @@ impl<Owner: Copy + PartialEq> Liveness<Owner> {
             ranges.extend(
                 blocks.iter().map(|(start, block)| range(start, block.bytes, block.persistent, block.born)),
             );
-            if !stop.at_boundary {
-                let freed = blocks.just_freed().map(|freed| (freed.start, freed.end - freed.start));
-                ranges.extend(freed.map(|(start, bytes)| range(start, bytes, false, now)));
-                without_overlaps(&mut ranges, first);
-            }
+            let freed = blocks.just_freed(stop.at_boundary);
+            ranges.extend(freed.map(|freed| range(freed.start, freed.end - freed.start, false, now)));
+            without_overlaps(&mut ranges, first);
         }
         ranges
     }
@@ -363,7 +361,7 @@ mod tests {
     }
 
     fn ranges(liveness: &Liveness<u8>, now: Moment) -> Vec<LiveRange> {
-        map(liveness, Stop { now, at_boundary: true })
+        map(liveness, Stop { now, at_boundary: Some(Stamp::now()) })
     }
 
     fn map(liveness: &Liveness<u8>, stop: Stop) -> Vec<LiveRange> {
@@ -372,7 +370,7 @@ mod tests {
         ranges
     }
 
-    const IN_MID_ITERATION: Stop = Stop { now: Moment { boundaries: 0, switches: 0 }, at_boundary: false };
+    const IN_MID_ITERATION: Stop = Stop { now: Moment { boundaries: 0, switches: 0 }, at_boundary: None };
 
     fn block(bytes: u64) -> Block {
         Block { bytes, persistent: false, born: Moment::default() }

@@ -213,8 +213,7 @@ fn report(
     waited: BoundaryWait,
     took: Duration,
 ) -> Result<(Drained, Vec<OwnedFd>), String> {
-    let at_boundary = waited == BoundaryWait::Reached;
-    let stop = Stop { now: process.now(), at_boundary };
+    let stop = Stop { now: process.now(), at_boundary: GATE.at_boundary() };
     let tenants = process.tenants.all();
     let maps = tenants.iter().map(|tenant| process.spares.write(&tenant.live_map(stop)));
     let maps = maps.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
@@ -224,7 +223,7 @@ fn report(
     }
     let drained = Drained {
         step: closing.step,
-        at_boundary,
+        at_boundary: waited == BoundaryWait::Reached,
         drain_micros: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
         tenants: tenants.iter().map(|tenant| tenant.id).collect(),
         outstanding: Vec::new(),

@@ -9,6 +9,7 @@
 //! Invariant: before `cuInit` there is no thread, no socket, no lock taken; a forked child of an
 //! active process touches nothing that its parent's threads may hold.
 
+use crate::blocks::Mismatch;
 use crate::borrowed::Borrowed;
 use crate::captures::Captures;
 use crate::contexts::Contexts;
@@ -30,12 +31,14 @@ use crate::tenant::Tenant;
 use crate::threads::Uncancelled;
 use crate::torch::{Candidates, Name, Reports, describe};
 use parking_lot::{Condvar, Mutex};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use tidegate_ffi::cuda::sys::{CUdevice, CUdeviceptr};
 use tidegate_ffi::os::faults;
+use tidegate_ffi::units::Class;
 use tidegate_ffi::wire::Mapped;
 use tidegate_ffi::wire::message::{FromShim, JobClaim};
 use tidegate_ffi::wire::page::{MAX_TENANTS, Page};
@@ -260,6 +263,38 @@ impl Process {
         is_boundary
     }
 
+    /// The parts of some memory, in order, each in one allocation: one, in what the driver allocated; in the
+    /// program's own mappings as many as there are handles behind. None, where the memory is none of ours.
+    pub fn for_each_part(
+        &self,
+        address: CUdeviceptr,
+        bytes: u64,
+        mut visit: impl FnMut(Part) -> Result<(), Mismatch>,
+    ) -> Result<(), Mismatch> {
+        if let Some((tenant, class, start)) = self.tenants.place_of(address) {
+            return visit(Part { tenant, class, bytes: start..start + bytes });
+        }
+        let parts = self.loose.handles.lock().behind(address..address + bytes);
+        let found: u64 = parts.iter().map(|(_, bytes)| bytes.end - bytes.start).sum();
+        if !parts.is_empty() && found != bytes {
+            return Err(Mismatch::Outside);
+        }
+        parts.into_iter().try_for_each(|(extent, bytes)| {
+            let tenant = self.tenants.on(extent.device).ok_or(Mismatch::Outside)?;
+            visit(Part { tenant, class: extent.class, bytes })
+        })
+    }
+
+    /// Re-classes the blocks, or else the allocations, that some memory belongs to.
+    pub fn tag(&self, address: CUdeviceptr, bytes: u64, class: Class) {
+        let tag = |part: Part| {
+            part.tenant.tag(self, part.class, part.bytes.start, class);
+            Ok(())
+        };
+        // Memory that is not known has no class.
+        let _ = self.for_each_part(address, bytes, tag);
+    }
+
     /// What is known of the process, as JSON: the names are those of tidegate.h.
     pub fn status(&self) -> String {
         let Moment { boundaries, switches } = self.now();
@@ -326,6 +361,16 @@ impl Process {
     }
 }
 
+/// What lies in one allocation of some memory.
+pub struct Part {
+    /// Whose it is.
+    pub tenant: &'static Tenant,
+    /// In which of its ranges.
+    pub class: Class,
+    /// The bytes there.
+    pub bytes: Range<u64>,
+}
+
 /// The process's tenants.
 #[derive(Default)]
 pub struct Tenants {
@@ -380,6 +425,14 @@ impl Tenants {
     /// The tenant with memory at an address.
     pub fn with_address(&self, address: CUdeviceptr) -> Option<&'static Tenant> {
         self.entries.lock().iter().filter_map(|entry| entry.tenant).find(|tenant| tenant.has(address))
+    }
+
+    /// The tenant with memory at an address, and the byte of its range.
+    pub fn place_of(&self, address: CUdeviceptr) -> Option<(&'static Tenant, Class, u64)> {
+        self.entries.lock().iter().filter_map(|entry| entry.tenant).find_map(|tenant| {
+            let (class, start) = tenant.place_of(address)?;
+            Some((tenant, class, start))
+        })
     }
 
     /// The tenant on a device, if it is attached.

@@ -259,7 +259,7 @@ impl Tenant {
     /// Frees the allocation that starts at `address` when the work of `stream` submitted before has
     /// ended, and does not wait for that.
     pub fn free_in(&self, process: &Process, stream: CUstream, address: CUdeviceptr) -> Result<(), Status> {
-        let (class, start) = self.find_range(address).ok_or(Status::INVALID_VALUE)?;
+        let (class, start) = self.place_of(address).ok_or(Status::INVALID_VALUE)?;
         let mark = Passing::after(stream)?;
         let dead = self.bury(process, class, start).ok_or(Status::INVALID_VALUE)?;
         self.let_go(process, class, start, dead);
@@ -578,40 +578,39 @@ impl Tenant {
         self.publish_live(process, &books);
     }
 
-    /// A framework deals out a block of an allocation of its own.
-    pub fn deal_out(&self, process: &Process, address: CUdeviceptr, bytes: u64) -> Result<(), Mismatch> {
+    /// A framework deals out a block, or a part of one, of an allocation of its own: these bytes.
+    pub fn deal_out(&self, process: &Process, class: Class, bytes: Range<u64>) -> Result<(), Mismatch> {
         let persistent = birth_class() == Class::Persistent;
-        let block = Block { bytes, persistent, born: process.now() };
+        let block = Block { bytes: bytes.end - bytes.start, persistent, born: process.now() };
         let is_capturing = process.captures.any();
-        self.change_blocks(process, address, |live, start| live.deal_out(start, block, is_capturing))
+        self.change_blocks(process, class, |live| live.deal_out(bytes.start, block, is_capturing))
     }
 
-    /// A framework takes a block back.
-    pub fn take_back(&self, process: &Process, address: CUdeviceptr, bytes: u64) -> Result<(), Mismatch> {
+    /// A framework takes a block, or a part of one, back.
+    pub fn take_back(&self, process: &Process, class: Class, bytes: Range<u64>) -> Result<(), Mismatch> {
         let (by, is_capturing) = (Stamp::now(), process.captures.any());
-        self.change_blocks(process, address, |live, start| live.take_back(start, bytes, by, is_capturing))
+        let length = bytes.end - bytes.start;
+        self.change_blocks(process, class, |live| live.take_back(bytes.start, length, by, is_capturing))
     }
 
     fn change_blocks(
         &self,
         process: &Process,
-        address: CUdeviceptr,
-        change: impl FnOnce(&mut Liveness<Context>, u64) -> Result<(), Mismatch>,
+        class: Class,
+        change: impl FnOnce(&mut Liveness<Context>) -> Result<(), Mismatch>,
     ) -> Result<(), Mismatch> {
-        let (class, start) = self.find_range(address).ok_or(Mismatch::Outside)?;
         let mut books = self.books();
-        let live = &mut books.classes[class.index()].live;
-        change(live, start)?;
+        change(&mut books.classes[class.index()].live)?;
         self.publish_live(process, &books);
         Ok(())
     }
 
-    /// The blocks that are dealt out: address and length.
-    pub fn blocks(&self) -> Vec<(CUdeviceptr, u64)> {
-        let (Some(ranges), books) = (self.ranges.get(), self.books()) else { return Vec::new() };
+    /// The blocks that are dealt out: the range, the first byte there, and the length.
+    pub fn blocks(&self) -> Vec<(Class, u64, u64)> {
+        let books = self.books();
         let of = |class: Class| {
             let blocks = books.classes[class.index()].live.blocks();
-            blocks.map(move |(start, bytes)| (ranges.address(class, start), bytes))
+            blocks.map(move |(start, bytes)| (class, start, bytes))
         };
         Class::ALL.into_iter().flat_map(of).collect()
     }
@@ -625,7 +624,7 @@ impl Tenant {
 
     /// Frees the allocation that starts at `address`, when all work submitted before has ended.
     pub fn free(&self, process: &Process, address: CUdeviceptr) -> Result<(), Status> {
-        let (class, start) = self.find_range(address).ok_or(Status::INVALID_VALUE)?;
+        let (class, start) = self.place_of(address).ok_or(Status::INVALID_VALUE)?;
         let dead = self.bury(process, class, start).ok_or(Status::INVALID_VALUE)?;
         let ended = wait_for_work_in(process, dead.owner);
         self.let_go(process, class, start, dead);
@@ -658,13 +657,13 @@ impl Tenant {
 
     /// Whether an address lies in one of the tenant's ranges.
     pub fn has(&self, address: CUdeviceptr) -> bool {
-        self.find_range(address).is_some()
+        self.place_of(address).is_some()
     }
 
     /// A number that no other allocation of the process has, nor had: the same as often as it is asked
     /// for, for the allocation that starts at an address.
     pub fn number_of(&self, start: CUdeviceptr) -> Option<u64> {
-        let (class, at) = self.find_range(start)?;
+        let (class, at) = self.place_of(start)?;
         let mut books = self.books();
         let books = &mut books.classes[class.index()];
         books.live.containing(at)?;
@@ -687,25 +686,23 @@ impl Tenant {
 
     /// The live allocation that an address belongs to.
     pub fn find(&self, address: CUdeviceptr) -> Option<Found> {
-        let (class, at) = self.find_range(address)?;
+        let (class, at) = self.place_of(address)?;
         let (start, allocation) = self.books().classes[class.index()].live.containing(at)?;
         let start = address - (at - start);
         Some(Found { start, bytes: allocation.bytes, owner: allocation.owner })
     }
 
-    /// Re-classes the block, or else the allocation, that an address belongs to.
-    pub fn tag(&self, process: &Process, address: CUdeviceptr, class: Class) {
-        if let Some((birth, at)) = self.find_range(address) {
-            let mut books = self.books();
-            books.classes[birth.index()].live.tag(at, class, process.now());
-            self.publish_live(process, &books);
-        }
+    /// Re-classes the block, or else the allocation, that a byte of the range `birth` belongs to.
+    pub fn tag(&self, process: &Process, birth: Class, at: u64, class: Class) {
+        let mut books = self.books();
+        books.classes[birth.index()].live.tag(at, class, process.now());
+        self.publish_live(process, &books);
     }
 
     /// The allocation that an address belongs to stays where it is until it is freed. Waits while
     /// the gate is closed: then it may not be there.
     pub fn hold(&self, process: &Process, address: CUdeviceptr) {
-        if let Some((class, at)) = self.find_range(address) {
+        if let Some((class, at)) = self.place_of(address) {
             self.hold_at(process, class, at);
         }
     }
@@ -726,10 +723,10 @@ impl Tenant {
     /// The allocation that an address belongs to is shared with other processes of the job: it stays
     /// where it is, even when it is freed. Returned is where it lies.
     pub fn share(&self, process: &Process, address: CUdeviceptr) -> Result<Shared, Status> {
-        let (class, at) = self.find_range(address).ok_or(Status::INVALID_VALUE)?;
+        let (class, at) = self.place_of(address).ok_or(Status::INVALID_VALUE)?;
         let found = self.find(address).ok_or(Status::INVALID_VALUE)?;
         self.hold_at(process, class, at);
-        let (_, start) = self.find_range(found.start).ok_or(Status::INVALID_VALUE)?;
+        let (_, start) = self.place_of(found.start).ok_or(Status::INVALID_VALUE)?;
         let unit = self.layout.unit_bytes;
         let mut books = self.books();
         let pieces = books.pieces_behind(class, start..start + found.bytes, unit);
@@ -849,7 +846,8 @@ impl Tenant {
         outcome
     }
 
-    fn find_range(&self, address: CUdeviceptr) -> Option<(Class, u64)> {
+    /// The byte of one of the tenant's ranges that an address is.
+    pub fn place_of(&self, address: CUdeviceptr) -> Option<(Class, u64)> {
         self.ranges.get()?.find(address)
     }
 

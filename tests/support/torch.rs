@@ -8,6 +8,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
+use tidegate_manager::server::status::Status;
 
 /// How long the preparation may take: it loads half a gigabyte.
 const PATIENCE: Duration = Duration::from_secs(1800);
@@ -44,6 +45,12 @@ pub fn printed(output: &Output) -> String {
     let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{}\n{}", said(&output.stdout), said(&output.stderr));
     said(&output.stdout)
+}
+
+/// Whether a job lives that has had so many bytes of temporary memory.
+pub fn has_allocated(status: &Status, name: &str, bytes: u64) -> bool {
+    let job = status.jobs.iter().find(|job| job.figures.name == name);
+    job.is_some_and(|job| job.figures.peak_temporary_bytes >= bytes)
 }
 
 /// A program that goes on until nobody wants it any more.

@@ -3,6 +3,7 @@
 //! Invariant: `openings` counts how often the gate has opened, so a thread that waits for an
 //! opening cannot sleep through it into the next closing.
 
+use super::Stamp;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Condvar, Mutex, constructor};
 use std::time::Instant;
@@ -29,6 +30,8 @@ enum Phase {
 
 struct State {
     phase: Phase,
+    /// Who has come to the boundary.
+    at_boundary: Option<Stamp>,
     openings: u64,
     given_up: bool,
 }
@@ -62,7 +65,7 @@ impl Closing {
     constructor! {
         pub fn new() -> Self {
             Self {
-                state: Mutex::new(State { phase: Phase::Open, openings: 0, given_up: false }),
+                state: Mutex::new(State { phase: Phase::Open, at_boundary: None, openings: 0, given_up: false }),
                 changed: Condvar::new(),
                 arrivals: AtomicU32::new(0),
             }
@@ -76,6 +79,7 @@ impl Closing {
     pub fn wait_for_boundary(&self, target: u64, deadline: Instant) -> BoundaryWait {
         let mut state = self.state.lock();
         state.phase = Phase::Closing(target);
+        state.at_boundary = None;
         loop {
             if state.given_up {
                 return BoundaryWait::GivenUp;
@@ -88,6 +92,10 @@ impl Closing {
                 return if reached { BoundaryWait::Reached } else { BoundaryWait::Deadline };
             }
         }
+    }
+
+    pub fn at_boundary(&self) -> Option<Stamp> {
+        self.state.lock().at_boundary
     }
 
     pub fn set_closed(&self) {
@@ -114,6 +122,7 @@ impl Closing {
             Phase::Closing(target) if count < target => return,
             Phase::Closing(_) => {
                 state.phase = Phase::AtBoundary;
+                state.at_boundary = Some(Stamp::now());
                 self.changed.notify_all();
             }
             Phase::AtBoundary | Phase::Closed => {}

@@ -225,6 +225,12 @@ impl Gate {
         self.closing.wait_for_boundary(target, deadline)
     }
 
+    /// The thread that has come to the boundary at which the gate closes, or has closed. `None`: it did not
+    /// wait for one, or none came.
+    pub fn at_boundary(&self) -> Option<Stamp> {
+        self.closing.at_boundary()
+    }
+
     /// Shuts the gate and waits until nobody is inside. False when that took longer than `until`, or
     /// cannot be known: the gate is still shut and the caller reopens it.
     #[must_use]

@@ -51,6 +51,11 @@ impl Stamp {
         Self { record, submissions: record.count() }
     }
 
+    /// Whether both are of one thread.
+    pub fn is_of_same_thread(&self, other: &Self) -> bool {
+        ptr::eq(self.record, other.record)
+    }
+
     /// What the thread (or one after it, that has its record) has submitted since.
     pub fn submissions_since(&self) -> u64 {
         self.record.count() - self.submissions

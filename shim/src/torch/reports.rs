@@ -17,7 +17,7 @@
 
 use crate::blocks::Mismatch;
 use crate::log::{Level, Once, info};
-use crate::process::{self, Process};
+use crate::process::{self, Part, Process};
 use crate::symbols;
 use crate::tenant::Tenant;
 use parking_lot::Mutex;
@@ -124,10 +124,21 @@ impl Reports {
         if devices.values().any(|tally| tally.is_distrusted) {
             return;
         }
-        let ours = process.tenants.all().into_iter().flat_map(Tenant::blocks).collect::<BTreeSet<_>>();
-        let is_ours = |address: &u64| process.tenants.with_address(*address).is_some();
-        let theirs = blocks.iter().map(|[address, bytes]| (*address, *bytes));
-        let theirs: BTreeSet<(u64, u64)> = theirs.filter(|(address, _)| is_ours(address)).collect();
+        let mut theirs = BTreeSet::new();
+        for [address, bytes] in blocks {
+            let noted = process.for_each_part(*address, *bytes, |part| {
+                theirs.insert((part.tenant.id, part.class, part.bytes.start, part.bytes.end));
+                Ok(())
+            });
+            if let Err(mismatch) = noted {
+                return distrust(process, mismatch);
+            }
+        }
+        let of = |tenant: &'static Tenant| {
+            let blocks = tenant.blocks().into_iter();
+            blocks.map(|(class, start, bytes)| (tenant.id, class, start, start + bytes))
+        };
+        let ours: BTreeSet<_> = process.tenants.all().into_iter().flat_map(of).collect();
         match ours.symmetric_difference(&theirs).count() {
             0 => info!("audit: {} blocks are as PyTorch has them", ours.len()),
             count => distrust(process, Mismatch::Blocks(count)),
@@ -147,15 +158,13 @@ fn distrust(process: &Process, mismatch: Mismatch) {
 }
 
 impl Told {
-    /// A block that is none of ours is in the driver's own memory: nothing is known of that.
     fn note(self, process: &Process) -> Result<(), Mismatch> {
-        let Some(tenant) = process.tenants.with_address(self.address) else { return Ok(()) };
         let bytes = self.change.unsigned_abs();
-        match self.change {
+        process.for_each_part(self.address, bytes, |Part { tenant, class, bytes }| match self.change {
             0 => Ok(()),
-            1.. => tenant.deal_out(process, self.address, bytes),
-            ..0 => tenant.take_back(process, self.address, bytes),
-        }
+            1.. => tenant.deal_out(process, class, bytes),
+            ..0 => tenant.take_back(process, class, bytes),
+        })
     }
 }
 

@@ -21,15 +21,14 @@ def install():
     library = ctypes.CDLL(None)
     moment = library.tidegate_moment
     moment.argtypes, moment.restype = (ctypes.c_uint32, ctypes.c_uint64), ctypes.c_int
-    tag = library.tidegate_tag
-    tag.argtypes, tag.restype = (ctypes.c_uint64, ctypes.c_int), None
+    outlives = library.tidegate_outlives
+    outlives.argtypes, outlives.restype = (ctypes.c_uint64, ctypes.c_uint64), None
     complain = library.tidegate_script_failed
     complain.argtypes, complain.restype = (ctypes.c_char_p,), None
     report = library.tidegate_audit
     report.argtypes, report.restype = (ctypes.c_void_p, ctypes.c_size_t), None
     is_audited = os.environ.get("TIDEGATE_AUDIT", "0") not in ("", "0")
     STEP, ZERO_GRAD, NEXT, REPLAY = 1, 2, 3, 4
-    PERSISTENT = 1
 
     compiler = getattr(torch, "compiler", None)
     is_compiling = getattr(compiler, "is_compiling", None) or (lambda: False)
@@ -58,7 +57,8 @@ def install():
     def label(tensor):
         try:
             if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
-                tag(tensor.untyped_storage().data_ptr(), PERSISTENT)
+                storage = tensor.untyped_storage()
+                outlives(storage.data_ptr(), max(storage.nbytes(), 1))
         except Exception:
             pass  # A tensor without memory of its own.
 

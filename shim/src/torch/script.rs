@@ -19,6 +19,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use tidegate_ffi::units::Class;
 
 const SCRIPT: &str = concat!(include_str!("script.py"), "\0");
 
@@ -244,6 +245,16 @@ pub extern "C" fn tidegate_moment(kind: u32, object: u64) -> c_int {
     is_boundary.into()
 }
 
+/// From the script: these bytes, of one tensor, outlive iterations.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn tidegate_outlives(address: u64, bytes: u64) {
+    shielded(|| {
+        if let Some(process) = process::active() {
+            process.tag(address, bytes, Class::Persistent);
+        }
+    });
+}
+
 /// From the script: all blocks that PyTorch's allocator has dealt out, as pairs of address and bytes.
 ///
 /// # Safety
@@ -281,6 +292,7 @@ mod tests {
         (0..3).for_each(|_| look());
         assert_eq!(STATE.load(Ordering::Relaxed), OVER);
         assert_eq!(tidegate_moment(1, 1), 0);
+        tidegate_outlives(4096, 1);
         // SAFETY: a C string.
         unsafe { tidegate_script_failed(c"it was told to".as_ptr()) };
         // SAFETY: no pairs.
