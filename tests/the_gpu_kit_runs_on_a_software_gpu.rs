@@ -2,6 +2,8 @@
 //! form, and its report is made. What they answer here says nothing about hardware.
 
 mod support;
+#[path = "support/torch.rs"]
+mod torch;
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -119,4 +121,25 @@ fn what_failed_comes_first_in_the_report_with_its_last_words() {
     assert!(place("the last words of hung") < place("## Grounds"));
     assert!(place("the last words of crashed") < place("## Grounds"));
     assert!(!text.contains("the last words of good"));
+}
+
+#[test]
+fn a_training_of_pytorch_is_compared_in_all_ways_and_every_answer_is_yes() {
+    let Some(python) = torch::python() else { return };
+    let out = tempfile::tempdir().unwrap();
+    let mut command = Command::new("bash");
+    command.arg(kit().join("run.sh")).args(["--software", "pytorch"]).env("OUT", out.path());
+    command.env("KIT_BIN", artifacts::software_driver().unwrap().parent().unwrap());
+    command.env("KIT_PYTHON", python).env("KIT_MODELS", "mlp").env("KIT_STEPS", "120");
+    command.env("GROUND_QUICK", "1").env("KIT_PATIENCE", "10").stdin(Stdio::null());
+    let output = output_within(10 * PATIENCE, command);
+    assert!(output.status.success(), "{output:?}");
+
+    let (report, text) = report(out.path());
+    assert_eq!(report["failed"], Value::Array(Vec::new()), "{text}");
+    let runs = report["runs"].as_array().unwrap();
+    let answers = runs.iter().filter(|run| run["section"] == "pytorch").flat_map(|run| run["answers"].as_array());
+    let verdicts: Vec<_> = answers.flatten().filter_map(|answer| answer["answer"].as_bool()).collect();
+    assert_eq!(verdicts, [true; 6], "{text}");
+    assert!(!text.contains("| 0 switches |"), "{text}");
 }

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 LAST_LINES = 12
-SECTIONS = ["device", "conformance", "grounds", "demo", "shim"]
+SECTIONS = ["device", "conformance", "grounds", "demo", "shim", "pytorch"]
 # Sections of promises, and of whom they are asked.
 ASKED = {"conformance": "this driver", "shim": "a job under a manager on this driver"}
 FIELDS = {"ground", "part", "asked", "answer", "unit", "detail"}
@@ -87,7 +87,7 @@ def read_run(runs, line):
     }
     if section in ASKED and run["result"] == GOOD and "1 passed" not in out:
         run["result"] = "failed: it ran no promise"
-    if section in ("device", "grounds"):
+    if section in ("device", "grounds", "pytorch"):
         run["answers"], bad = answers(out)
         if run["result"] == GOOD and (bad or not run["answers"]):
             run["result"] = "failed: its output is not as agreed"
@@ -206,8 +206,11 @@ def answered(report, section):
 
 
 def grounds(report):
-    rows = answered(report, "grounds")
-    return ["## Grounds", "", *rows] if rows else []
+    lines = []
+    for section, heading in [("grounds", "## Grounds"), ("pytorch", "## PyTorch")]:
+        rows = answered(report, section)
+        lines += [heading, "", *rows] if rows else []
+    return lines
 
 
 def promises(report, section):

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the GPU kit on a machine with an NVIDIA GPU; no Rust, no network, no root needed.
 #
-#   run.sh [--software] [conformance] [grounds] [demo] [shim]        default: the first three
+#   run.sh [--software] [conformance] [grounds] [demo] [shim] [pytorch]        default: the first three
 #
 #   --software   on a software GPU: to see that the kit itself works; says nothing about hardware
 #
@@ -12,6 +12,9 @@
 # KIT_PATIENCE  multiplies all of these times, for a slow machine (default: 1)
 # KIT_BIN       the folder of the binaries, if not bin/ beside this file
 # KIT_DRIVER    the libcuda.so.1 to ask, if not the one the system finds
+# KIT_PYTHON    a Python with PyTorch (default: python3)
+# KIT_STEPS     iterations of each training there (default: 200)
+# KIT_MODELS    the trainings of the section pytorch (default: all; pytorch/train.py)
 # KIT_NVRTC     the folder of libnvrtc.so, if not found by itself
 set -uo pipefail
 
@@ -43,14 +46,14 @@ sections=()
 for argument in "$@"; do
     case $argument in
     --software) software=yes ;;
-    conformance | grounds | demo | shim) sections+=("$argument") ;;
+    conformance | grounds | demo | shim | pytorch) sections+=("$argument") ;;
     *) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" && exit 2 ;;
     esac
 done
 [ ${#sections[@]} -gt 0 ] || sections=(conformance grounds demo)
 
 # Seconds that each section may take, all its runs together.
-declare -A budget=([device]=20 [conformance]=150 [grounds]=270 [demo]=110 [shim]=400)
+declare -A budget=([device]=20 [conformance]=150 [grounds]=270 [demo]=110 [shim]=400 [pytorch]=520)
 
 say() { printf '%s  %s\n' "$(date +%T)" "$*"; }
 
@@ -226,6 +229,17 @@ demo() {
     local options=(--hidden 2048 --batch 1920 --unit 2MiB --offset 4MiB --gpu-memory "272MiB" --steps 60)
     [ -z "$software" ] || options=(--software --steps 4)
     run demo demo 100 "$bin/tidegate" demo "${options[@]}" --json "$OUT/demo.json" --picture "$OUT/demo.svg"
+}
+
+# PyTorch, as it is installed there: each training alone and shared; one of them is timed too.
+pytorch() {
+    local model options
+    for model in ${KIT_MODELS:-gpt mlp resnet amp gan lightning compile_eager compile_inductor compile_reduce_overhead}; do
+        options=(${software:+--software})
+        [ "$model" = gpt ] && options+=(--times)
+        run pytorch "$model" 120 "${KIT_PYTHON:-python3}" "$kit/pytorch/compare.py" "$model" --tidegate "$bin/tidegate" \
+            --steps "${KIT_STEPS:-200}" "${options[@]}"
+    done
 }
 
 : >"$OUT/runs/list.tsv"
