@@ -40,22 +40,31 @@ fn report(out: &Path) -> (Value, String) {
     (serde_json::from_slice(&json).unwrap(), std::fs::read_to_string(out.join("report.md")).unwrap())
 }
 
+/// Runs a section of the kit, in which nothing fails. Its report.
+fn run(section: &str, options: &[(&str, &str)]) -> (Value, String) {
+    let out = tempfile::tempdir().unwrap();
+    let mut command = Command::new("bash");
+    command.arg(kit().join("run.sh")).args(["--software", section]).env("OUT", out.path());
+    command.env("KIT_BIN", artifacts::software_driver().unwrap().parent().unwrap());
+    // Little memory and time; but a slow machine may take longer than a GPU's.
+    command
+        .env("GROUND_QUICK", "1")
+        .env("KIT_PATIENCE", "10")
+        .envs(options.iter().copied())
+        .stdin(Stdio::null());
+    let output = output_within(10 * PATIENCE, command);
+    assert!(output.status.success(), "{output:?}");
+    let (report, text) = report(out.path());
+    assert_eq!(report["failed"], Value::Array(Vec::new()), "{text}");
+    (report, text)
+}
+
 #[test]
 fn every_ground_ends_and_answers_and_a_report_is_made() {
     if !has_python() {
         return;
     }
-    let out = tempfile::tempdir().unwrap();
-    let mut command = Command::new("bash");
-    command.arg(kit().join("run.sh")).args(["--software", "grounds"]).env("OUT", out.path());
-    command.env("KIT_BIN", artifacts::software_driver().unwrap().parent().unwrap());
-    // Little memory and time; but a slow machine may take longer than a GPU's.
-    command.env("GROUND_QUICK", "1").env("KIT_PATIENCE", "10").stdin(Stdio::null());
-    let output = output_within(10 * PATIENCE, command);
-    assert!(output.status.success(), "{output:?}");
-
-    let (report, text) = report(out.path());
-    assert_eq!(report["failed"], Value::Array(Vec::new()), "{text}");
+    let (report, text) = run("grounds", &[]);
     let runs = report["runs"].as_array().unwrap();
     let asked = runs.iter().filter(|run| run["section"] == "grounds");
     let mut names: Vec<_> = asked.map(|run| run["name"].as_str().unwrap()).collect();
@@ -126,19 +135,12 @@ fn what_failed_comes_first_in_the_report_with_its_last_words() {
 #[test]
 fn a_training_of_pytorch_is_compared_in_all_ways_and_every_answer_is_yes() {
     let Some(python) = torch::python() else { return };
-    let out = tempfile::tempdir().unwrap();
-    let mut command = Command::new("bash");
-    command.arg(kit().join("run.sh")).args(["--software", "pytorch"]).env("OUT", out.path());
-    command.env("KIT_BIN", artifacts::software_driver().unwrap().parent().unwrap());
-    command.env("KIT_PYTHON", python).env("KIT_MODELS", "mlp").env("KIT_STEPS", "120");
-    command.env("GROUND_QUICK", "1").env("KIT_PATIENCE", "10").stdin(Stdio::null());
-    let output = output_within(10 * PATIENCE, command);
-    assert!(output.status.success(), "{output:?}");
-
-    let (report, text) = report(out.path());
-    assert_eq!(report["failed"], Value::Array(Vec::new()), "{text}");
+    let python = python.to_str().unwrap();
+    let options = [("KIT_PYTHON", python), ("KIT_MODELS", "mlp"), ("KIT_STEPS", "120")];
+    let (report, text) = run("pytorch", &options);
     let runs = report["runs"].as_array().unwrap();
-    let answers = runs.iter().filter(|run| run["section"] == "pytorch").flat_map(|run| run["answers"].as_array());
+    let answers =
+        runs.iter().filter(|run| run["section"] == "pytorch").flat_map(|run| run["answers"].as_array());
     let verdicts: Vec<_> = answers.flatten().filter_map(|answer| answer["answer"].as_bool()).collect();
     assert_eq!(verdicts, [true; 6], "{text}");
     assert!(!text.contains("| 0 switches |"), "{text}");
