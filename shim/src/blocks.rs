@@ -17,8 +17,9 @@ use tidegate_ffi::units::Class;
 /// memory before it submits what uses it (`f(x.t().contiguous().data_ptr())`), and a function that is given
 /// an address may launch more than one kernel.
 const SUBMISSIONS_AFTER_FREE: u64 = 8;
-/// After so many frees it is seen which of the freed blocks are dead by now.
-const FREES_BETWEEN_LOOKS: usize = 64;
+/// When so many freed blocks are known, it is seen which of them are dead by now; when half of them are not,
+/// those of one thread are taken for one.
+const MOST_FREED: usize = 256;
 
 /// What is told does not fit what was told before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -98,11 +99,21 @@ impl Blocks {
         self.bytes -= bytes;
         self.persistent_bytes -= block.persistent_bytes();
         self.blocks.remove(&start);
-        if self.freed.len().is_multiple_of(FREES_BETWEEN_LOOKS) {
+        let mut extent = start..start + bytes;
+        if self.freed.len() >= MOST_FREED {
             self.freed.retain(Freed::may_be_used);
+            if self.freed.len() >= MOST_FREED / 2 {
+                extent = self.take_all_of(by, extent);
+            }
         }
-        self.freed.push(Freed { extent: start..start + bytes, by });
+        self.freed.push(Freed { extent, by });
         Ok(())
+    }
+
+    /// Forgets what a thread has freed; returned is the extent of all of it, and of `extent`.
+    fn take_all_of(&mut self, by: Stamp, extent: Range<u64>) -> Range<u64> {
+        let own = self.freed.extract_if(.., |freed| freed.by.is_of_same_thread(&by));
+        own.fold(extent, |all, freed| all.start.min(freed.extent.start)..all.end.max(freed.extent.end))
     }
 
     /// From now on all of it is alive.
@@ -223,12 +234,27 @@ mod tests {
     #[test]
     fn what_was_freed_long_ago_is_forgotten() {
         let mut blocks = Blocks::default();
-        for _ in 0..10 * FREES_BETWEEN_LOOKS {
+        for _ in 0..10 * MOST_FREED {
             blocks.add(0, block(100)).unwrap();
             blocks.free(0, 100, Stamp::now()).unwrap();
             submit(1);
         }
-        assert!(blocks.freed.len() <= 2 * FREES_BETWEEN_LOOKS, "{}", blocks.freed.len());
+        assert!(blocks.freed.len() <= MOST_FREED, "{}", blocks.freed.len());
+        assert_eq!(blocks.just_freed(None).count() as u64, SUBMISSIONS_AFTER_FREE - 1);
+    }
+
+    #[test]
+    fn of_very_much_that_was_freed_a_moment_ago_nothing_is_lost() {
+        let mut blocks = Blocks::default();
+        for start in (0..1000 * MOST_FREED as u64).step_by(1000) {
+            blocks.add(start, block(100)).unwrap();
+            blocks.free(start, 100, Stamp::now()).unwrap();
+        }
+        assert!(blocks.freed.len() <= MOST_FREED, "{}", blocks.freed.len());
+        for start in (0..1000 * MOST_FREED as u64).step_by(1000) {
+            let is_kept = |freed: Range<u64>| freed.start <= start && start + 100 <= freed.end;
+            assert!(blocks.just_freed(None).any(is_kept), "{start}");
+        }
     }
 
     #[test]

@@ -860,7 +860,7 @@ impl Tenant {
             row.publish_live(class, bytes.live, live.allocated_bytes());
             persistent_bytes += bytes.persistent;
         }
-        row.labelled_bytes.fetch_max(persistent_bytes, Ordering::Relaxed);
+        row.publish_labelled(persistent_bytes);
     }
 
     fn publish_mapped(&self, process: &Process) {

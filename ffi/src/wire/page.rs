@@ -46,7 +46,19 @@ impl TenantRow {
     /// Publishes how many bytes of a class are live, of how many in allocations.
     pub fn publish_live(&self, class: Class, live: u64, allocated: u64) {
         self.live_bytes[class.index()].store(live, Ordering::Relaxed);
-        self.peak_bytes[class.index()].fetch_max(allocated, Ordering::Relaxed);
+        raise(&self.peak_bytes[class.index()], allocated);
+    }
+
+    /// Publishes how many live bytes are called persistent.
+    pub fn publish_labelled(&self, bytes: u64) {
+        raise(&self.labelled_bytes, bytes);
+    }
+}
+
+/// Raises a maximum. It is seldom raised: to look costs less than to write.
+fn raise(most: &AtomicU64, bytes: u64) {
+    if most.load(Ordering::Relaxed) < bytes {
+        most.fetch_max(bytes, Ordering::Relaxed);
     }
 }
 

@@ -78,7 +78,7 @@ def install():
 
     def label_parameters(optimizer):
         count = sum(len(group["params"]) for group in optimizer.param_groups)
-        if labelled.get(optimizer, (0, 0))[0] == count:
+        if labelled.get(optimizer, (0, 0))[0] == count or is_capturing():
             return
         if not labelled:
             label_buffers()
@@ -97,7 +97,7 @@ def install():
 
     def hook(label, kind=None):
         def quiet(optimizer, args, kwargs):
-            if is_compiling() or is_capturing():
+            if is_compiling():
                 return
             quietly(label, optimizer)
             if kind is not None:
