@@ -424,7 +424,7 @@ impl Tenants {
 
     /// The tenant with memory at an address.
     pub fn with_address(&self, address: CUdeviceptr) -> Option<&'static Tenant> {
-        self.entries.lock().iter().filter_map(|entry| entry.tenant).find(|tenant| tenant.has(address))
+        self.place_of(address).map(|(tenant, ..)| tenant)
     }
 
     /// The tenant with memory at an address, and the byte of its range.

@@ -655,11 +655,6 @@ impl Tenant {
         Some(dead)
     }
 
-    /// Whether an address lies in one of the tenant's ranges.
-    pub fn has(&self, address: CUdeviceptr) -> bool {
-        self.place_of(address).is_some()
-    }
-
     /// A number that no other allocation of the process has, nor had: the same as often as it is asked
     /// for, for the allocation that starts at an address.
     pub fn number_of(&self, start: CUdeviceptr) -> Option<u64> {

@@ -35,13 +35,14 @@ def batches(count=ITERATIONS):
         yield torch.randn(64, 256).cuda()
 
 
-def sgd():
+def sgd(at_its_end=lambda: None):
     model = network()
     optimizer = optimized(torch.optim.SGD, model)
     for x in batches():
         optimizer.zero_grad()
         model(x).sum().backward()
         optimizer.step()
+        at_its_end()
 
 
 def adam():
@@ -125,14 +126,7 @@ def graph():
 def told():
     import ctypes
 
-    boundary = ctypes.CDLL(None).tidegate_boundary
-    model = network()
-    optimizer = optimized(torch.optim.SGD, model)
-    for x in batches():
-        optimizer.zero_grad()
-        model(x).sum().backward()
-        optimizer.step()
-        boundary()
+    sgd(ctypes.CDLL(None).tidegate_boundary)
 
 
 globals()[sys.argv[1]]()
