@@ -19,6 +19,8 @@ use tidegate_manager::server::status::EndedJob;
 use torch::{Endless, has_allocated, printed, script};
 
 const PATIENCE: Duration = Duration::from_secs(300);
+/// For as many rounds as bring hundreds of switches.
+const LONG_PATIENCE: Duration = Duration::from_secs(1800);
 
 /// Each test has the machine's cores for itself.
 static TURN: Mutex<()> = Mutex::new(());
@@ -39,7 +41,7 @@ struct Run {
 }
 
 /// Runs the program beside another of its kind that never ends, on a GPU on which one fits.
-fn run_beside_another(python: &Path, arguments: &[&str], allocator: &str) -> Run {
+fn run_beside_another(python: &Path, arguments: &[&str], allocator: &str, patience: Duration) -> Run {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let options = ["--slice", "6ms", "--boundary-deadline", "1ms", "--poison"];
     let manager = Manager::start("1x40MiB", &options);
@@ -50,7 +52,7 @@ fn run_beside_another(python: &Path, arguments: &[&str], allocator: &str) -> Run
     };
     let mut rival = Endless(start("rival", &["1000000"]));
     manager.status_when(|status| has_allocated(status, "rival", 20 * MIB));
-    let output = finish_within(PATIENCE, start("guest", arguments));
+    let output = finish_within(patience, start("guest", arguments));
     let words = printed(&output);
     assert_eq!(rival.0.try_wait().unwrap(), None, "it has lost nothing");
     drop(rival);
@@ -62,14 +64,27 @@ fn run_beside_another(python: &Path, arguments: &[&str], allocator: &str) -> Run
 
 #[test]
 fn tensors_survive_switches_in_mid_iteration_and_the_rest_is_neither_kept_nor_moved() {
+    tensors_survive("50", 4, PATIENCE);
+}
+
+#[test]
+#[ignore = "takes a quarter of an hour: tests/long/instants"]
+fn tensors_survive_hundreds_of_switches() {
+    tensors_survive("1500", 200, LONG_PATIENCE);
+}
+
+/// So many rounds of the program, in which it is switched at least so often.
+fn tensors_survive(rounds: &str, switches: u64, patience: Duration) {
     let Some(python) = torch::python() else { return };
     let node = Manager::start("1x40MiB", &[]);
     let mut bare = script(Node::of(&node).run(&python), PROGRAM);
     bare.arg("2");
     let bare = printed(&output_within(PATIENCE, bare));
     for allocator in ["", "expandable_segments:True"] {
-        let Run { words, complaints, figures } = run_beside_another(&python, &["50"], allocator);
+        let Run { words, complaints, figures } = run_beside_another(&python, &[rounds], allocator, patience);
+        println!("{} switches, of which {} at a boundary", figures.switches, figures.at_boundary);
         assert_eq!(words, bare);
+        assert!(figures.switches >= switches, "{figures:#?}");
         assert!(!complaints.contains("PyTorch"), "{complaints}");
         assert!(figures.saved_bytes / figures.switches < alive(&bare), "{figures:#?}");
     }
@@ -78,7 +93,7 @@ fn tensors_survive_switches_in_mid_iteration_and_the_rest_is_neither_kept_nor_mo
 #[test]
 fn what_does_not_add_up_is_said_once_and_segments_are_moved_as_a_whole() {
     let Some(python) = torch::python() else { return };
-    let Run { words, complaints, figures } = run_beside_another(&python, &["40", "lie"], "");
+    let Run { words, complaints, figures } = run_beside_another(&python, &["40", "lie"], "", PATIENCE);
     assert_eq!(complaints.matches("does not add up").count(), 1, "{complaints}");
     let moved = (figures.saved_bytes + figures.preempted_bytes) / figures.switches;
     assert!(moved > 2 * alive(&words), "{figures:#?}");

@@ -1,6 +1,7 @@
 //! An open gate is nearly free: a launch executes at most 60 instructions of ours (counted), and
 //! no submitting function has a lock, a system call or a write to a shared line on its way (read
-//! from the machine code). Both of the release build, which is what users have.
+//! from the machine code). A block that PyTorch deals out or takes back costs little, too (counted).
+//! All of the release build, which is what users have.
 
 #[path = "support/c.rs"]
 mod c;
@@ -23,9 +24,11 @@ use support::patience::{PATIENCE, output_within};
 const MOST_ADDED: u64 = 60;
 const LAUNCHES: u64 = 1000;
 
-/// Callgrind counts between the entry into the shim's `cuLaunchKernel` and the driver's, which
-/// has the same name and so toggles the counting off, and again from the driver's return to the
-/// shim's. Nothing else is counted, whatever thread runs meanwhile: the result is exact.
+/// Instructions that the report of a block may execute in the shim: between 200 others in its segment.
+const MOST_ADDED_TO_REPORT: u64 = 1200;
+/// Blocks that are taken back and dealt out again.
+const BLOCKS: u64 = 1000;
+
 #[test]
 fn a_launch_through_the_open_gate_adds_few_instructions() {
     if !is_there("valgrind") {
@@ -33,23 +36,55 @@ fn a_launch_through_the_open_gate_adds_few_instructions() {
     }
     let manager = Manager::start("1x4MiB", &["--unit", "64KiB"]);
     let compiler = Compiler::with(Node::of(&manager).libraries());
-    let profile = tempfile::NamedTempFile::new().unwrap();
-    let mut command = manager.run(&["--name", "launcher"], Path::new("env"));
-    command.arg(format!("LD_PRELOAD={}", release_shim().display())).args([
-        "valgrind",
-        "-q",
-        "--tool=callgrind",
-    ]);
-    command.args(["--collect-atstart=no", "--toggle-collect=cuLaunchKernel", "--zero-before=launch_counted"]);
-    command.arg(format!("--callgrind-out-file={}", profile.path().display()));
-    command.arg(compiler.compile("launcher")).arg(LAUNCHES.to_string()).stdin(Stdio::null());
-    // Valgrind takes fifty times as long.
-    let output = output_within(5 * PATIENCE, command);
-    assert!(output.stdout == b"launched\n", "{output:?}");
-    let counted = total(&std::fs::read_to_string(profile.path()).unwrap());
+    let launcher = Counted { function: "cuLaunchKernel", from: "launch_counted", says: "launched" };
+    let counted = launcher.count(&manager, &compiler.compile("launcher"), LAUNCHES);
     println!("{counted} instructions added by {LAUNCHES} launches: {} each", counted / LAUNCHES);
     assert!(counted >= LAUNCHES, "the shim was not there");
     assert!(counted <= MOST_ADDED * LAUNCHES, "{counted} instructions in {LAUNCHES} launches");
+}
+
+#[test]
+fn the_report_of_a_block_adds_few_instructions() {
+    if !is_there("valgrind") {
+        return;
+    }
+    let manager = Manager::start("1x8MiB", &[]);
+    let compiler = Compiler::with(Node::of(&manager).libraries());
+    let program =
+        compiler.compile_linked_with("reported", &compiler.compile_library("reported", "libc10.so"));
+    let function = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE";
+    let reporter = Counted { function, from: "blocks_counted", says: "reported" };
+    let (counted, reports) = (reporter.count(&manager, &program, BLOCKS), 2 * BLOCKS);
+    println!("{counted} instructions added by {reports} reports: {} each", counted / reports);
+    assert!(counted >= 100 * reports, "the shim was not there");
+    assert!(counted <= MOST_ADDED_TO_REPORT * reports, "{counted} instructions in {reports} reports");
+}
+
+/// What is counted: calls of a function, since the program last came to another; and what it says in the end.
+struct Counted {
+    function: &'static str,
+    from: &'static str,
+    says: &'static str,
+}
+
+impl Counted {
+    /// The instructions that the shim adds. Callgrind counts between the entry into the shim's function and
+    /// into the one behind it, which has the same name and so toggles the counting off, and again from that
+    /// one's return to the shim's. Nothing else is counted, whatever thread runs meanwhile: the result is exact.
+    fn count(&self, manager: &Manager, program: &Path, times: u64) -> u64 {
+        let profile = tempfile::NamedTempFile::new().unwrap();
+        let mut command = manager.run(&["--name", "counted"], Path::new("env"));
+        command.arg(format!("LD_PRELOAD={}", release_shim().display()));
+        command.args(["valgrind", "-q", "--tool=callgrind", "--demangle=no", "--collect-atstart=no"]);
+        command.arg(format!("--toggle-collect={}", self.function));
+        command.arg(format!("--zero-before={}", self.from));
+        command.arg(format!("--callgrind-out-file={}", profile.path().display()));
+        command.arg(program).arg(times.to_string()).stdin(Stdio::null());
+        // Valgrind takes fifty times as long.
+        let output = output_within(5 * PATIENCE, command);
+        assert!(output.stdout == format!("{}\n", self.says).as_bytes(), "{output:?}");
+        total(&std::fs::read_to_string(profile.path()).unwrap())
+    }
 }
 
 /// The instructions of a callgrind profile.

@@ -29,13 +29,13 @@ use crate::spare::Spares;
 use crate::status::Status;
 use crate::tenant::Tenant;
 use crate::threads::Uncancelled;
-use crate::torch::{Candidates, Name, Reports, describe};
+use crate::torch::{self, Candidates, Name, Reports, SYNCHRONIZED, describe};
 use parking_lot::{Condvar, Mutex};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use tidegate_ffi::cuda::sys::{CUdevice, CUdeviceptr};
 use tidegate_ffi::os::faults;
 use tidegate_ffi::units::Class;
@@ -78,8 +78,8 @@ pub struct Process {
     /// What PyTorch says of its memory.
     pub reports: Reports,
     candidates: Mutex<Candidates>,
-    /// The program tells its boundaries itself.
-    tells_boundaries: AtomicBool,
+    /// Boundaries that the program has told itself.
+    told: AtomicU64,
     /// For its live maps: one for each tenant.
     pub spares: Spares,
     boundaries: AtomicU64,
@@ -211,7 +211,7 @@ impl Process {
             borrowed: Borrowed::default(),
             reports: Reports::default(),
             candidates: Mutex::default(),
-            tells_boundaries: AtomicBool::new(false),
+            told: AtomicU64::new(0),
             spares: Spares::default(),
             boundaries: AtomicU64::new(0),
             switches: AtomicU64::new(0),
@@ -226,41 +226,56 @@ impl Process {
         }
     }
 
-    /// The program is at a boundary: counts it, and waits while the gate is closed for it.
-    pub fn boundary(&self) {
+    /// Publishes a boundary, by its number.
+    fn publish_boundary(&self, number: u64) {
         let count = self.boundaries.fetch_add(1, Ordering::Relaxed) + 1;
         self.page.boundaries.store(count, Ordering::Relaxed);
-        GATE.boundary(count);
+        self.page.last_boundary.store(number, Ordering::Relaxed);
     }
 
     /// The program says itself where its boundaries are: from now on nothing else does.
     pub fn told_boundary(&self) {
-        self.tells_boundaries.store(true, Ordering::Relaxed);
-        self.boundary();
+        let number = self.told.fetch_add(1, Ordering::Relaxed) + 1;
+        self.publish_boundary(number);
+        GATE.boundary(number);
     }
 
-    /// A moment of the program's loop has come that may be its boundary. Returns whether it is.
+    /// A moment of the program's loop has come that may be its boundary. If it is, waits while the gate is
+    /// closed for it. Returns whether it is.
     pub fn moment(&self, name: Name) -> bool {
-        if self.tells_boundaries.load(Ordering::Relaxed) || self.captures.any() {
-            return false;
+        let number = self.boundary_number(name);
+        if let Some(number) = number {
+            GATE.boundary(number);
+        }
+        number.is_some()
+    }
+
+    /// The calling thread has waited for a stream. In a loop of PyTorch's that is a moment like others.
+    pub fn synchronized(&self) {
+        if torch::watches()
+            && let Some(number) = self.boundary_number(SYNCHRONIZED)
+        {
+            GATE.boundary_in_mid_iteration(number);
+        }
+    }
+
+    /// The boundary's number, if this moment is one; it is published then.
+    fn boundary_number(&self, name: Name) -> Option<u64> {
+        if self.told.load(Ordering::Relaxed) > 0 || self.captures.any() {
+            return None;
         }
         let live = self.tenants.all().into_iter().map(Tenant::live_bytes).sum();
-        let is_boundary = {
-            let mut candidates = self.candidates.lock();
-            let before = candidates.chosen().map(|(name, _)| name);
-            let is_boundary = candidates.meet(name, live);
-            match candidates.chosen() {
-                Some((name, live)) if before != Some(name) => {
-                    info!("boundaries: {} ({live} bytes are alive there)", describe(name));
-                }
-                _ => {}
+        let mut candidates = self.candidates.lock();
+        let before = candidates.chosen().map(|(name, _)| name);
+        let number = candidates.meet(name, live);
+        match candidates.chosen() {
+            Some((name, live)) if before != Some(name) => {
+                info!("boundaries: {} ({live} bytes are alive there)", describe(name));
             }
-            is_boundary
-        };
-        if is_boundary {
-            self.boundary();
+            _ => {}
         }
-        is_boundary
+        drop(candidates);
+        number.inspect(|number| self.publish_boundary(*number))
     }
 
     /// The parts of some memory, in order, each in one allocation: one, in what the driver allocated; in the

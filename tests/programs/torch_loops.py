@@ -1,16 +1,38 @@
-"""Training loops as people write them: `torch_loops.py NAME`. Prints how many bytes its parameters and the state
-of its optimizers have, rounded as PyTorch's allocator rounds."""
+"""Training loops as people write them: `torch_loops.py NAME [SWITCHES]`. Goes on until it was stopped so often.
+Prints how many bytes its parameters and the state of its optimizers have, rounded as PyTorch's allocator
+rounds, and the most bytes that its tensors had at once."""
 
+import ctypes
+import json
 import sys
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 ITERATIONS = 30
+SWITCHES = int((sys.argv + ["0"])[2])
+
+
+def switches():
+    text = ctypes.create_string_buffer(1 << 16)
+    ctypes.CDLL(None).tidegate_status(text, ctypes.c_size_t(len(text)))
+    return json.loads(text.value)["switches"]
+
+
+class Activations(torch.nn.Module):
+    """So many bytes that its backward pass needs, and nothing to compute."""
+
+    def __init__(self, bytes=24 << 20):
+        super().__init__()
+        self.rows = bytes // (2048 * 4)
+
+    def forward(self, x):
+        wide = torch.tanh(x.new_empty(self.rows, 2048, requires_grad=True))
+        return x + (wide * wide)[: len(x)]
 
 
 def network():
-    layers = torch.nn.Linear(256, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 16)
+    layers = torch.nn.Linear(256, 2048), Activations(), torch.nn.Linear(2048, 16)
     return torch.nn.Sequential(*layers).cuda()
 
 
@@ -30,9 +52,20 @@ def persistent_bytes():
     return sum(-(-tensor.nbytes // 512) * 512 for tensor in tensors)
 
 
-def batches(count=ITERATIONS):
-    for _ in range(count):
-        yield torch.randn(64, 256).cuda()
+def batches(*shape):
+    count = 0
+    while count < ITERATIONS or switches() < SWITCHES:
+        yield torch.randn(*(shape or (64, 256))).cuda()
+        count += 1
+
+
+def loaded(count, **options):
+    """Batches of a data loader, in at least one epoch."""
+    data = TensorDataset(torch.randn(64 * count, 256))
+    epochs = 0
+    while epochs < 1 or switches() < SWITCHES:
+        yield from DataLoader(data, batch_size=64, **options)
+        epochs += 1
 
 
 def sgd(at_its_end=lambda: None):
@@ -67,8 +100,7 @@ def keeps_its_gradients():
 def accumulation():
     model = network()
     optimizer = optimized(torch.optim.AdamW, model)
-    loader = DataLoader(TensorDataset(torch.randn(64 * 4 * ITERATIONS, 256)), batch_size=64)
-    for count, (x,) in enumerate(loader, 1):
+    for count, (x,) in enumerate(loaded(4 * ITERATIONS), 1):
         model(x.cuda()).sum().backward()
         if count % 4 == 0:
             optimizer.step()
@@ -100,13 +132,74 @@ def mixed_precision():
         scaler.update()
 
 
+def trained(model, *shape, optimizer=torch.optim.Adam):
+    """Trains a model whose results do not matter."""
+    model = model.cuda()
+    optimizer = optimized(optimizer, model)
+
+    def loss(x):
+        out = model(x)
+        return (out[0] if isinstance(out, tuple) else out).sum()
+
+    for x in batches(*shape):
+        optimizer.zero_grad()
+        loss(x).backward()
+        optimizer.step()
+
+
+def large():
+    trained(torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(4))), 4, 2048)
+
+
+def convolutions():
+    layers = torch.nn.Conv2d(3, 32, 3, padding=1), torch.nn.BatchNorm2d(32), torch.nn.ReLU(), torch.nn.Conv2d(32, 64, 3)
+    trained(torch.nn.Sequential(*layers), 16, 3, 64, 64)
+
+
+def transformer():
+    trained(torch.nn.TransformerEncoderLayer(256, 4, 512, batch_first=True), 8, 128, 256)
+
+
+def lstm():
+    trained(torch.nn.LSTM(256, 256, 2, batch_first=True), 8, 128, 256)
+
+
+def workers():
+    model = network()
+    optimizer = optimized(torch.optim.SGD, model)
+    for (x,) in loaded(ITERATIONS, num_workers=2):
+        optimizer.zero_grad()
+        model(x.cuda()).sum().backward()
+        optimizer.step()
+
+
 def evaluation():
     model = network()
     sgd()
-    data = TensorDataset(torch.randn(64 * 4 * ITERATIONS, 256))
     with torch.no_grad():
-        for (x,) in DataLoader(data, batch_size=64):
+        for (x,) in loaded(4 * ITERATIONS):
             model(x.cuda()).sum()
+
+
+def inference():
+    model = network()
+    with torch.no_grad():
+        for x in batches():
+            for _ in range(3):
+                model(x).cpu()
+
+
+def emptied():
+    """Garbage is given back before the first step, that the optimizer's state does not lie in it, and never again."""
+    model = network()
+    optimizer = optimized(torch.optim.Adam, model)
+    for step in range(3):
+        model(next(batches())).sum().backward()
+        garbage = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+        del garbage
+        before = torch.cuda.memory_reserved()
+        optimizer.step()
+        assert (torch.cuda.memory_reserved() < before) == (step == 0), step
 
 
 def graph():
@@ -124,11 +217,9 @@ def graph():
 
 
 def told():
-    import ctypes
-
     sgd(ctypes.CDLL(None).tidegate_boundary)
 
 
 globals()[sys.argv[1]]()
 torch.cuda.synchronize()
-print(persistent_bytes(), flush=True)
+print(persistent_bytes(), torch.cuda.max_memory_allocated(), flush=True)

@@ -42,6 +42,14 @@ def train(model, shape, mixed):
     torch.cuda.synchronize()
 
 
+def solve():
+    matrix = torch.eye(16, device="cuda")
+    for name in "cholesky", "inv", "qr", "svd", "eigh":
+        getattr(torch.linalg, name)(matrix)
+    torch.linalg.solve(matrix, matrix)
+    torch.cuda.synchronize()
+
+
 def replay():
     model, x = torch.nn.Linear(64, 64).cuda(), torch.randn(8, 64).cuda()
     aside = torch.cuda.Stream()
@@ -57,9 +65,11 @@ def replay():
 
 
 for name, (model, shape) in MODELS.items():
-    for mixed in [False, True] if name == "convolutions" else [False]:
+    for mixed in [False, True] if name in ("convolutions", "transformer") else [False]:
         train(model, shape, mixed)
         print(name, "mixed" if mixed else "single", flush=True)
+solve()
+print("solvers", flush=True)
 if "graphs" in sys.argv:
     replay()
     print("graph", flush=True)

@@ -117,6 +117,7 @@ macro_rules! driver_functions {
         hooked cuIpcOpenMemHandle_v2(pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, Flags: c_uint);
         hooked [older] cuIpcOpenMemHandle(pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, Flags: c_uint);
         hooked cuIpcCloseMemHandle(dptr: CUdeviceptr);
+        hooked cuStreamSynchronize(hStream: CUstream) and cuStreamSynchronize_ptsz;
         hooked cuMemGetAddressRange_v2(pbase: *mut CUdeviceptr, psize: *mut usize, dptr: CUdeviceptr);
         hooked cuPointerGetAttribute(data: *mut c_void, attribute: PointerAttribute, ptr: CUdeviceptr);
         hooked cuPointerGetAttributes(numAttributes: c_uint, attributes: *mut PointerAttribute, data: *mut *mut c_void, ptr: CUdeviceptr);
@@ -255,7 +256,6 @@ macro_rules! driver_functions {
         passes cuEventSynchronize(hEvent: CUevent);
         passes cuStreamCreate(phStream: *mut CUstream, Flags: c_uint);
         passes cuStreamDestroy_v2(hStream: CUstream);
-        passes cuStreamSynchronize(hStream: CUstream) and cuStreamSynchronize_ptsz;
         passes cuStreamGetId(hStream: CUstream, streamId: *mut c_ulonglong);
         passes cuStreamGetCtx(hStream: CUstream, pctx: *mut CUcontext);
         passes [older] cuStreamGetCaptureInfo_v2(hStream: CUstream, captureStatus_out: *mut CUstreamCaptureStatus, id_out: *mut cuuint64_t, graph_out: *mut CUgraph, dependencies_out: *mut *const CUgraphNode, numDependencies_out: *mut usize);

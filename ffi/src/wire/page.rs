@@ -22,6 +22,8 @@ pub struct Page {
     reserved: AtomicU32,
     /// Boundaries seen since the start.
     pub boundaries: AtomicU64,
+    /// The number of the last of them, by which a job's processes compare where they are. Some may be left out.
+    pub last_boundary: AtomicU64,
     /// One row per GPU of the process, in the order of attaching.
     pub tenants: [TenantRow; MAX_TENANTS],
 }

@@ -231,13 +231,17 @@ impl Ledger {
         region: Class,
         pieces: &[(PieceId, Units)],
     ) -> Result<(), NoRoom> {
+        self.without_offsets(|ledger| ledger.lease_keeping(tenant, region, pieces))
+    }
+
+    fn without_offsets<T>(&mut self, place: impl FnOnce(&mut Self) -> T) -> T {
         self.close_temporary_holes();
         let moved = self.persistent.squeeze();
         self.renumber_persistent(&moved);
         let offset = self.persistent.set_offset(0);
-        let leased = self.lease_keeping(tenant, region, pieces);
+        let placed = place(self);
         self.persistent.set_offset(offset);
-        leased
+        placed
     }
 
     fn lease_keeping(
@@ -371,10 +375,15 @@ impl Ledger {
         }
     }
 
-    /// Moves a piece to the other region or another owner by renumbering it (§4.6). On error it
-    /// stays as it was.
+    /// Moves a piece to the other region or another owner by renumbering it (§4.6). A full GPU has
+    /// no room for a new span's offset: then it goes without. On error it stays as it was.
     pub fn renumber(&mut self, piece: PieceId, owner: Owner, region: Class) -> Result<(), NoRoom> {
-        self.renumber_as_part(piece, owner, region, 0)
+        let first = self.renumber_as_part(piece, owner, region, 0);
+        let has_room = region == Class::Persistent && self.has_room_for(&[]);
+        if first.is_ok() || !has_room {
+            return first;
+        }
+        self.without_offsets(|ledger| ledger.renumber_as_part(piece, owner, region, 0))
     }
 
     /// Gives a spare piece to a tenant as a part of a lease of which `rest` units are still to be

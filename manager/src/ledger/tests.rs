@@ -98,6 +98,21 @@ fn promotion_renumbers_a_piece_into_its_tenants_span() {
 }
 
 #[test]
+fn promotion_needs_no_free_unit() {
+    let mut ledger = Ledger::new(Units(100), Units(5));
+    lease(&mut ledger, A, Class::Persistent, 1, 40).unwrap();
+    for id in 2..=7 {
+        lease(&mut ledger, B, Class::Temporary, id, 10).unwrap();
+    }
+    assert_eq!(ledger.free(), 0);
+    for id in 2..=7 {
+        ledger.renumber(PieceId(id), Owner::Tenant(B), Class::Persistent).unwrap();
+        ledger.check().unwrap();
+    }
+    assert_eq!((ledger.temporary_units(), ledger.offset()), (0, 5));
+}
+
+#[test]
 fn the_persistent_region_closes_its_holes_only_when_nothing_else_makes_room() {
     let mut ledger = Ledger::new(Units(100), Units(5));
     for (tenant, id) in [(A, 1), (B, 2), (C, 3)] {

@@ -493,12 +493,13 @@ impl Scheduler {
         if self.is_moving(id) {
             return;
         }
-        let untouched = self.untouched(id);
+        let (untouched, kept_bytes) = (self.untouched(id), self.resident_bytes(id, Class::Persistent));
         let Some(job) = self.jobs.get_mut(&id) else { return };
         match job.phase {
             Phase::Leaving if std::mem::take(&mut job.reopen) && untouched => self.open(id),
             Phase::Leaving => {
                 job.stats.switches += 1;
+                job.stats.kept_bytes = job.stats.kept_bytes.max(kept_bytes);
                 job.stats.at_boundary += u64::from(job.stats.last_at_boundary);
                 job.phase = Phase::Waiting;
             }
@@ -521,6 +522,13 @@ impl Scheduler {
         let ordered = |tenant: TenantId| self.tenants.get(&tenant).is_some_and(|tenant| tenant.job == id);
         self.tenants_of(id).iter().any(|tenant| moves(&self.tenants[tenant]))
             || self.pending.values().filter_map(Pending::moves).any(ordered)
+    }
+
+    /// Bytes of a job's units in one region, all GPUs added.
+    pub fn resident_bytes(&self, id: JobId, region: Class) -> u64 {
+        let tenants = self.tenants.iter().filter(|(_, tenant)| tenant.job == id);
+        let units = tenants.map(|(id, tenant)| u64::from(self.gpus[&tenant.gpu].ledger.held(*id, region)));
+        units.sum::<u64>() * self.config.unit_bytes
     }
 
     /// Is everything of the job's memory resident.

@@ -106,6 +106,8 @@ pub struct Stats {
     pub saved_pieces: u64,
     /// Persistent bytes saved because others needed the room.
     pub preempted_bytes: u64,
+    /// The most bytes of units that stayed its own when its memory was taken.
+    pub kept_bytes: u64,
     /// When its gate was opened and closed again (the latest of many).
     #[serde(serialize_with = "latest")]
     pub grants: VecDeque<(Time, Option<Time>)>,

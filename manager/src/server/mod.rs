@@ -170,7 +170,7 @@ struct PublishedPages<'a>(&'a HashMap<ClientId, Client>);
 impl Pages for PublishedPages<'_> {
     fn boundaries(&self, session: SessionId) -> u64 {
         let page = self.0.get(&ClientId(session.0)).and_then(|client| client.page.as_ref());
-        page.map_or(0, |page| page.boundaries.load(Ordering::Relaxed))
+        page.map_or(0, |page| page.last_boundary.load(Ordering::Relaxed))
     }
 
     fn is_stopped(&self, session: SessionId) -> bool {

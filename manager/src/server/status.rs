@@ -187,6 +187,8 @@ pub struct EndedJob {
     pub restored_bytes: u64,
     /// Persistent bytes saved because others needed the room, summed.
     pub preempted_bytes: u64,
+    /// The most bytes of units that stayed its own at a switch.
+    pub kept_bytes: u64,
     /// GPU time.
     pub runtime_micros: u64,
     /// From its first process to its first grant.
@@ -241,6 +243,7 @@ impl EndedJob {
             saved_pieces: stats.saved_pieces,
             restored_bytes: stats.restored_bytes,
             preempted_bytes: stats.preempted_bytes,
+            kept_bytes: stats.kept_bytes,
             runtime_micros: micros(job.runtime),
             first_wait_micros: stats
                 .first_open
@@ -364,14 +367,6 @@ fn spilled(tenant: &Tenant) -> u64 {
 fn job_status(server: &Server, id: JobId, job: &Job) -> JobStatus {
     let scheduler = &server.scheduler;
     let tenants: Vec<&Tenant> = scheduler.tenants().values().filter(|tenant| tenant.job == id).collect();
-    let resident = |region: Class| -> u64 {
-        let units = |tenant: &&Tenant| -> u64 {
-            let ledger = &scheduler.gpus()[&tenant.gpu].ledger;
-            let records = tenant.pieces.keys().filter_map(|piece| ledger.piece(*piece));
-            records.filter(|record| record.region == region).map(|record| u64::from(record.units)).sum()
-        };
-        tenants.iter().map(units).sum::<u64>() * scheduler.config().unit_bytes
-    };
     let clients =
         || job.sessions.iter().filter_map(|session| server.clients.get(&super::ClientId(session.0)));
     let mut published = server.published.get(&id).copied().unwrap_or_default();
@@ -384,8 +379,8 @@ fn job_status(server: &Server, id: JobId, job: &Job) -> JobStatus {
         unsliceable_because: job.why_unsliceable().map(Into::into),
         gpus: tenants.iter().map(|tenant| tenant.gpu.to_string()).collect(),
         pids: clients().map(|client| client.conversation.pid).collect(),
-        persistent_bytes: resident(Class::Persistent),
-        temporary_bytes: resident(Class::Temporary),
+        persistent_bytes: scheduler.resident_bytes(id, Class::Persistent),
+        temporary_bytes: scheduler.resident_bytes(id, Class::Temporary),
         held_bytes: tenants.iter().map(|tenant| u64::from(tenant.held_units())).sum::<u64>()
             * scheduler.config().unit_bytes,
         spilled_bytes: tenants.iter().map(|tenant| spilled(tenant)).sum(),

@@ -30,7 +30,7 @@ enum Phase {
 
 struct State {
     phase: Phase,
-    /// Who has come to the boundary.
+    /// Who has come to the boundary, and is done with what it has freed.
     at_boundary: Option<Stamp>,
     openings: u64,
     given_up: bool,
@@ -105,6 +105,7 @@ impl Closing {
     pub fn set_open(&self) {
         let mut state = self.state.lock();
         state.phase = Phase::Open;
+        state.at_boundary = None;
         state.openings += 1;
         self.changed.notify_all();
     }
@@ -114,15 +115,16 @@ impl Closing {
         self.changed.notify_all();
     }
 
-    /// Waits for the next opening if the gate is closed or was waiting for boundary `count`.
-    pub fn boundary(&self, count: u64, announce: impl FnOnce()) {
+    /// Waits for the next opening if the gate is closed or was waiting for boundary `count`. `done_with`: the
+    /// thread, if nothing that it has freed is going to be used.
+    pub fn boundary(&self, count: u64, done_with: Option<Stamp>, announce: impl FnOnce()) {
         let mut state = self.state.lock();
         match state.phase {
             Phase::Open => return,
             Phase::Closing(target) if count < target => return,
             Phase::Closing(_) => {
                 state.phase = Phase::AtBoundary;
-                state.at_boundary = Some(Stamp::now());
+                state.at_boundary = done_with;
                 self.changed.notify_all();
             }
             Phase::AtBoundary | Phase::Closed => {}

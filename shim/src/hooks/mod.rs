@@ -22,6 +22,7 @@ mod peer;
 mod pool;
 mod query;
 mod room;
+mod stream;
 mod vmm;
 
 use crate::driver;
@@ -115,6 +116,7 @@ abi::hooks! {
     fn cuPointerGetAttributes(count: c_uint, attributes: *mut PointerAttribute, data: *mut *mut c_void, address: CUdeviceptr) => query::pointer_attributes;
     fn cuPointerSetAttribute(value: *const c_void, attribute: PointerAttribute, address: CUdeviceptr) => query::set_pointer_attribute;
     fn cuMemGetAccess(flags: *mut c_ulonglong, location: *const CUmemLocation, address: CUdeviceptr) => query::access;
+    fn cuStreamSynchronize(stream: CUstream) and cuStreamSynchronize_ptsz => stream::synchronize;
     fn cuStreamBeginCapture(stream: CUstream) and cuStreamBeginCapture_ptsz => capture::begin_v1;
     fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode) and cuStreamBeginCapture_v2_ptsz => capture::begin;
     fn cuStreamBeginCaptureToGraph(stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, data: *const CUgraphEdgeData, count: usize, mode: CUstreamCaptureMode) and cuStreamBeginCaptureToGraph_ptsz => capture::begin_to_graph;

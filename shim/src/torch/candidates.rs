@@ -9,6 +9,10 @@
 //! that has come a few times competes; the one with the fewest live bytes is told as a boundary. When it does
 //! not come any more, or another has become clearly better, the loop has changed, and another is chosen.
 //!
+//! Ranks of one job have the same loop, but not the same bytes: they may choose at different times. So that they
+//! stop at the same boundary all the same, its number comes from the order of moments alone: the how-manieth of
+//! its name it is, counted from where all others were when that name first came.
+//!
 //! Invariant: a wrong choice costs time, never data: what is alive is another module's business.
 #![forbid(unsafe_code)]
 
@@ -17,8 +21,14 @@ use std::collections::BTreeMap;
 /// What happens at a moment: the kind, and the object it happens to.
 pub type Name = (u32, u64);
 
+/// A thread has waited for a stream. It competes only where nothing else does, as in an inference without a
+/// loader: it comes at any stage of an iteration, and when a model is loaded.
+pub const SYNCHRONIZED: Name = (5, 0);
+
 /// A moment that came so often competes.
 const TIMES: u32 = 3;
+/// So often must a thread have waited for a stream: a model that is loaded is no loop.
+const WAITS: u32 = 64;
 /// Another moment is chosen when it has less than this part of the chosen one's live bytes.
 const CLEARLY: (u64, u64) = (49, 50);
 /// A name that did not come for so many of its own periods, and so many moments more, is gone.
@@ -31,6 +41,8 @@ const MOST: usize = 64;
 #[derive(Debug)]
 struct Seen {
     times: u32,
+    /// The highest number of any name when this one first came.
+    base: u64,
     /// The number of its last moment.
     last: u64,
     /// How many moments lay between its last two.
@@ -43,17 +55,22 @@ struct Seen {
 #[derive(Debug, Default)]
 pub struct Candidates {
     moments: u64,
+    /// The highest number of any name.
+    highest: u64,
     seen: BTreeMap<Name, Seen>,
     chosen: Option<Name>,
 }
 
 impl Candidates {
-    /// A moment has come, at which so many bytes are alive. Is it the boundary?
-    pub fn meet(&mut self, name: Name, live: u64) -> bool {
+    /// A moment has come, at which so many bytes are alive. Its number, if it is the boundary.
+    pub fn meet(&mut self, name: Name, live: u64) -> Option<u64> {
         self.moments += 1;
         let now = self.moments;
-        let seen = self.seen.entry(name).or_insert(Seen { times: 0, last: now, period: 0, live });
+        let new = Seen { times: 0, base: self.highest, last: now, period: 0, live };
+        let seen = self.seen.entry(name).or_insert(new);
         seen.times = seen.times.saturating_add(1);
+        let number = seen.base + u64::from(seen.times);
+        self.highest = self.highest.max(number);
         seen.period = now - seen.last;
         seen.last = now;
         // A loop's first rounds are not like the rest: libraries take their workspaces then.
@@ -61,7 +78,7 @@ impl Candidates {
         self.seen.retain(|_, seen| !seen.is_gone(now));
         self.forget_all_but(MOST);
         self.choose();
-        self.chosen == Some(name)
+        (self.chosen == Some(name)).then_some(number)
     }
 
     /// The name of the boundary, and what is alive there, in bytes.
@@ -71,11 +88,19 @@ impl Candidates {
     }
 
     fn choose(&mut self) {
-        self.chosen = self.chosen.filter(|chosen| self.seen.contains_key(chosen));
+        let is_wait = |name: &Name| *name == SYNCHRONIZED;
+        let has_others = self.seen.iter().any(|(name, seen)| !is_wait(name) && seen.times >= TIMES);
+        let may_be = |name: &Name, seen: &Seen| match is_wait(name) {
+            true => !has_others && seen.times >= WAITS,
+            false => seen.times >= TIMES,
+        };
+        let seen = &self.seen;
+        self.chosen = self.chosen.filter(|name| seen.get(name).is_some_and(|seen| may_be(name, seen)));
         // The first that has come often enough is not alone: what belongs to its round has come as often
         // when it comes once more.
-        let is_round = self.chosen.is_some() || self.seen.values().any(|seen| seen.times > TIMES);
-        let competing = self.seen.iter().filter(|(_, seen)| is_round && seen.times >= TIMES);
+        let competing = self.seen.iter().filter(|(name, seen)| may_be(name, seen));
+        let is_round = self.chosen.is_some() || competing.clone().any(|(_, seen)| seen.times > TIMES);
+        let competing = competing.filter(|_| is_round);
         let Some((&best, least)) = competing.min_by_key(|(_, seen)| seen.live) else { return };
         let is_better = self.chosen.and_then(|chosen| self.seen.get(&chosen)).is_none_or(|chosen| {
             u128::from(least.live) * u128::from(CLEARLY.1) < u128::from(chosen.live) * u128::from(CLEARLY.0)
@@ -113,7 +138,7 @@ mod tests {
         let mut counts = vec![0; round.len()];
         for _ in 0..rounds {
             for (index, &(name, live)) in round.iter().enumerate() {
-                counts[index] += usize::from(candidates.meet(name, live));
+                counts[index] += usize::from(candidates.meet(name, live).is_some());
             }
         }
         counts
@@ -159,10 +184,46 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_for_a_stream_is_the_boundary_only_where_nothing_else_is() {
+        let mut candidates = Candidates::default();
+        assert_eq!(boundaries(&mut candidates, 100, &[(SYNCHRONIZED, 5)]), [37]);
+        let round = [(SYNCHRONIZED, 40), (ZERO_GRAD, 51), (STEP, 50)];
+        boundaries(&mut candidates, 4, &round);
+        assert_eq!(boundaries(&mut candidates, 10, &round), [0, 0, 10]);
+        boundaries(&mut candidates, 100, &[(SYNCHRONIZED, 60)]);
+        assert_eq!(boundaries(&mut candidates, 10, &[(SYNCHRONIZED, 60)]), [10]);
+    }
+
+    #[test]
+    fn ranks_that_choose_at_different_times_agree_on_the_numbers() {
+        let (mut one, mut other) = (Candidates::default(), Candidates::default());
+        let (mut ahead, mut agreed) = (0, 0);
+        for round in 0..40 {
+            // At first something else looks better to one of them; from the 20th round on a loop of another kind
+            // comes.
+            let first = if round < 10 { 70 } else { 50 };
+            let training = [(NEXT, 90, 90), (STEP, first, 60), (ZERO_GRAD, 60, 50)];
+            let evaluation = [(OTHER_STEP, 40, 40)];
+            for &(name, mine, theirs) in if round < 20 { &training[..] } else { &evaluation[..] } {
+                match (one.meet(name, mine), other.meet(name, theirs)) {
+                    (Some(mine), Some(theirs)) => {
+                        assert_eq!(mine, theirs, "{name:?} in round {round}");
+                        assert!(mine >= ahead);
+                        (ahead, agreed) = (mine, agreed + 1);
+                    }
+                    (Some(number), None) | (None, Some(number)) => ahead = ahead.max(number),
+                    (None, None) => {}
+                }
+            }
+        }
+        assert!(agreed > 15, "{agreed}");
+    }
+
+    #[test]
     fn names_that_come_once_are_forgotten() {
         let mut candidates = Candidates::default();
         for object in 0..1_000 {
-            assert!(!candidates.meet((3, object), 10));
+            assert_eq!(candidates.meet((3, object), 10), None);
         }
         assert!(candidates.seen.len() <= MOST);
     }

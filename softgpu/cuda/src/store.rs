@@ -1,9 +1,11 @@
 //! The memory of one GPU as files in a directory, with a capacity that holds over all processes.
 //!
-//! A piece of memory is a file `piece-…`, locked (`flock`) on the open description that an export
-//! passes on. The lock goes when the last descriptor of that description closes, by will or by
-//! death, so *used* is the sum of the sizes of the locked files, and unlocked files are leftovers
-//! that whoever sees them deletes.
+//! A piece of memory is a file `piece-…`, which each holder has locked (`flock`) on an open description of
+//! its own: a process that made or imported it, and a descriptor that was exported. *Used* is the sum of the
+//! sizes of the locked files, and unlocked files are leftovers that whoever sees them deletes.
+//!
+//! A process that gives a piece back unlocks it. One that dies does not: its lock goes when the last
+//! descriptor of its description closes, and a forked child that outlives it has those too.
 //!
 //! To look at every file for every piece would be slow, so the file `lock` holds a bound: what was
 //! created and not given back in order. Deaths only make it too high, so a piece that fits under it
@@ -11,7 +13,7 @@
 //!
 //! ```text
 //! <node>/<uuid>/lock            taken for every scan, creation and deletion; holds the bound
-//!               piece-812-1     locked: 2 MiB used, by process 812 and all it exported to
+//!               piece-812-1     locked: 2 MiB used, by process 812 or who imported it
 //!               piece-807-4     not locked: its holders died
 //! ```
 
@@ -37,8 +39,15 @@ pub struct Store {
 
 /// A piece of memory this process keeps alive by a descriptor.
 pub struct Held {
-    fd: OwnedFd, // closed before `kept` looks whether anybody else has it
+    lock: Lock, // ends before `kept` looks whether anybody else has it
     kept: Kept,
+}
+
+/// A piece's file, locked on a description of our own.
+struct Lock {
+    fd: OwnedFd,
+    /// Something else keeps the description, and so the lock.
+    is_kept: bool,
 }
 
 /// A piece of memory this process keeps alive, by whatever: a mapping does it too.
@@ -102,10 +111,10 @@ impl Store {
         let turn = self.turn()?;
         let used = self.used_with_room_for(size, &turn)?;
         let (name, fd) = self.create_file()?;
-        rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive)?;
-        rustix::fs::ftruncate(&fd, size)?;
+        let lock = Lock::on(fd)?;
+        rustix::fs::ftruncate(&lock.fd, size)?;
         turn.set_bound(used + size)?;
-        Ok(self.hold(name, size, fd))
+        Ok(self.hold(name, size, lock))
     }
 
     /// The piece behind a descriptor that another process exported, if it is one of this store.
@@ -117,15 +126,17 @@ impl Store {
             return Ok(None);
         };
         let size = rustix::fs::fstat(fd)?.st_size.unsigned_abs();
-        let own = rustix::io::fcntl_dupfd_cloexec(fd, 0)?;
-        Ok(Some(self.hold(name.to_owned(), size, own)))
+        Ok(Some(self.hold(name.to_owned(), size, Lock::on(self.open_again(name)?)?)))
+    }
+
+    fn open_again(&self, name: &str) -> Result<OwnedFd, StoreError> {
+        Ok(rustix::fs::open(self.dir.join(name), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
     }
 
     /// A piece that another process holds: the caller does not.
     pub fn open_of_another(&self, name: &str) -> Option<OwnedFd> {
-        let (path, flags) = (self.dir.join(name), OFlags::RDWR | OFlags::CLOEXEC);
         let plain = is_piece(name) && !name.contains('/');
-        plain.then(|| rustix::fs::open(path, flags, Mode::empty()).ok()).flatten()
+        plain.then(|| self.open_again(name).ok()).flatten()
     }
 
     /// Whether this process holds the piece of that name.
@@ -133,9 +144,9 @@ impl Store {
         self.held.lock().contains_key(name)
     }
 
-    fn hold(&'static self, name: String, size: u64, fd: OwnedFd) -> Held {
+    fn hold(&'static self, name: String, size: u64, lock: Lock) -> Held {
         self.held.lock().entry(name.clone()).or_insert((size, 0)).1 += 1;
-        Held { fd, kept: Kept { store: self, name, size } }
+        Held { lock, kept: Kept { store: self, name, size } }
     }
 
     fn create_file(&self) -> Result<(String, OwnedFd), StoreError> {
@@ -249,10 +260,36 @@ impl Held {
         self.kept.size
     }
 
+    /// A descriptor that holds the piece by itself, to be passed on.
+    pub fn export(&self) -> Result<OwnedFd, StoreError> {
+        let fd = self.kept.store.open_again(&self.kept.name)?;
+        rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared)?;
+        Ok(fd)
+    }
+
     /// Closes the descriptor: from now on a mapping keeps the piece, and has to be gone before the
     /// result is dropped.
     pub fn by_mapping(self) -> Kept {
-        self.kept
+        let Self { mut lock, kept } = self;
+        lock.is_kept = true;
+        kept
+    }
+}
+
+impl Lock {
+    fn on(fd: OwnedFd) -> Result<Self, StoreError> {
+        rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared)?;
+        Ok(Self { fd, is_kept: false })
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            // A forked child has the description too, and would keep the lock. What fails here comes back
+            // when the last descriptor is closed.
+            let _ = rustix::fs::flock(&self.fd, FlockOperation::Unlock);
+        }
     }
 }
 
@@ -265,7 +302,7 @@ impl Kept {
 
 impl AsFd for Held {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.lock.fd.as_fd()
     }
 }
 
@@ -303,6 +340,21 @@ mod tests {
     }
 
     #[test]
+    fn what_is_exported_holds_by_itself_and_what_is_given_back_is_not_held_by_copies() {
+        let (_dir, store) = store(100);
+        let piece = store.create(60).unwrap();
+        let (exported, as_by_fork) = (piece.export().unwrap(), piece.lock.fd.try_clone().unwrap());
+        drop(piece);
+        assert_eq!(store.free().unwrap(), 40);
+        let imported = store.adopt(exported.as_fd()).unwrap().unwrap();
+        drop(exported);
+        assert_eq!(store.free().unwrap(), 40);
+        drop(imported);
+        assert_eq!(store.free().unwrap(), 100);
+        drop(as_by_fork);
+    }
+
+    #[test]
     fn leftovers_of_the_dead_are_not_used_memory() {
         let (dir, store) = store(100);
         std::fs::write(dir.path().join("piece-1-1"), [0; 80]).unwrap();
@@ -314,8 +366,8 @@ mod tests {
     fn what_a_scan_has_left_out_is_not_given_back_again() {
         let (dir, store) = store(100);
         let (one, _other) = (store.create(30).unwrap(), store.create(60).unwrap());
-        let Held { fd, kept } = one;
-        drop(fd);
+        let Held { lock, kept } = one;
+        drop(lock);
         let elsewhere = Store::open(dir.path(), 100).unwrap();
         assert_eq!(elsewhere.probe(&dir.path().join(&kept.name)).unwrap(), Found::Leftover);
         elsewhere.turn().unwrap().set_bound(60).unwrap();

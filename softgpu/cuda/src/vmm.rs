@@ -198,6 +198,17 @@ impl Piece {
         self.handle_types
     }
 
+    /// A descriptor of it for another process.
+    fn export(&self) -> Answer<OwnedFd> {
+        match &self.backing {
+            Backing::Device(held) => held.export().map_err(|e| store_error(&e)),
+            Backing::Host(fd) => {
+                let copy = rustix::io::fcntl_dupfd_cloexec(fd, 0);
+                copy.map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)
+            }
+        }
+    }
+
     fn import_host(fd: BorrowedFd<'_>) -> Answer<Piece> {
         let link = std::fs::read_link(format!("/proc/thread-self/fd/{}", fd.as_raw_fd()));
         if !link.is_ok_and(|path| path.to_string_lossy().starts_with("/memfd:softgpu-host")) {
@@ -260,8 +271,7 @@ pub fn export(out: OutAny, handle: u64, kind: Enum<CUmemAllocationHandleType>, f
     if flags != 0 || piece.handle_types & fd == 0 {
         return Err(INVALID);
     }
-    let copy = rustix::io::fcntl_dupfd_cloexec(piece.as_fd(), 0);
-    out.set::<i32>(copy.map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?.into_raw_fd());
+    out.set::<i32>(piece.export()?.into_raw_fd());
     Ok(())
 }
 

@@ -13,6 +13,8 @@ const RUNTIME_VERSION: usize = 13_000;
 /// Attributes of backend descriptors that are read (`cudnnBackendAttributeName_t`).
 const HEURISTICS_RESULTS: i32 = 202;
 const CONFIGURATIONS_ENGINE: i32 = 300;
+const CONFIGURATIONS_WORKSPACE_BYTES: i32 = 303;
+const CONFIGURATIONS_SHARED_BYTES: i32 = 304;
 const PLANS_WORKSPACE_BYTES: i32 = 402;
 const ENGINES_INDEX: i32 = 1301;
 
@@ -46,10 +48,17 @@ unsafe extern "C" fn standin_cudnnBackendGetAttribute(
     let known = match attribute {
         // Descriptors that the caller has made: they stay as they are.
         HEURISTICS_RESULTS | CONFIGURATIONS_ENGINE => 1,
-        PLANS_WORKSPACE_BYTES | ENGINES_INDEX => {
+        CONFIGURATIONS_WORKSPACE_BYTES | PLANS_WORKSPACE_BYTES | ENGINES_INDEX => {
             if wanted > 0 {
                 // SAFETY: the caller's place for so many numbers of 64 bits.
                 unsafe { tell(elements.cast::<i64>(), 0) };
+            }
+            1
+        }
+        CONFIGURATIONS_SHARED_BYTES => {
+            if wanted > 0 {
+                // SAFETY: the caller's place for so many numbers of 32 bits.
+                unsafe { tell(elements.cast::<i32>(), 0) };
             }
             1
         }

@@ -22,6 +22,7 @@ mod driver;
 mod gemm;
 mod kernel;
 mod lt;
+mod solver;
 mod told;
 mod torch;
 

@@ -25,7 +25,9 @@ handles! {
     standin_cudnnCreateCTCLossDescriptor standin_cudnnCreateConvolutionDescriptor
     standin_cudnnCreateDropoutDescriptor standin_cudnnCreateFilterDescriptor
     standin_cudnnCreatePoolingDescriptor standin_cudnnCreateRNNDataDescriptor
-    standin_cudnnCreateSpatialTransformerDescriptor standin_cusolverDnCreate standin_cusparseCreate
+    standin_cudnnCreateSpatialTransformerDescriptor standin_cusolverDnCreate
+    standin_cusolverDnCreateGesvdjInfo standin_cusolverDnCreateParams standin_cusolverDnCreateSyevjInfo
+    standin_cusparseCreate
 }
 
 /// Functions that return words.

@@ -90,15 +90,17 @@ fn who_needs_held_room_waits_for_it_while_its_holder_runs() {
 
 #[test]
 fn a_held_piece_that_the_persistent_region_cannot_take_stays_all_the_same() {
-    let mut desk = Desk::new(|config| config.offset_units = 40);
+    let mut desk = Desk::new(|_| {});
     let b = job_with(&mut desk, "b", 20, 30);
     let a = with_temporary(&mut desk, "a", 55);
     desk.until(|desk| desk.phase(a) == Phase::Open && desk.phase(b) == Phase::Waiting);
+    desk.outside = 35;
+    desk.tell(Event::Survey);
     let held = desk.pieces(a, T)[..2].to_vec();
     hold(&mut desk, a, &held);
     desk.until(|desk| desk.phase(b) == Phase::Open && desk.phase(a) == Phase::Waiting);
     assert_eq!(desk.pieces(a, T), held);
-    assert!(held.iter().all(|placed| region(&desk, placed.piece) == T), "a first span has no room");
+    assert!(held.iter().all(|placed| region(&desk, placed.piece) == T), "more is outside than was left");
     desk.until(|desk| desk.phase(a) == Phase::Open);
     assert!(held.iter().all(|placed| desk.pieces(a, T).contains(placed)));
 }
