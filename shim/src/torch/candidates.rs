@@ -198,11 +198,11 @@ mod tests {
     fn ranks_that_choose_at_different_times_agree_on_the_numbers() {
         let (mut one, mut other) = (Candidates::default(), Candidates::default());
         let (mut ahead, mut agreed) = (0, 0);
-        for round in 0..40 {
-            // At first something else looks better to one of them; from the 20th round on a loop of another kind
-            // comes.
-            let first = if round < 10 { 70 } else { 50 };
-            let training = [(NEXT, 90, 90), (STEP, first, 60), (ZERO_GRAD, 60, 50)];
+        for round in 0..80 {
+            // To one of them another moment looks better at first: when that changes, it sees two boundaries in one
+            // round. From the 20th on a loop of another kind comes.
+            let last = if round < 10 { 60 } else { 10 };
+            let training = [(NEXT, 90, 90), (STEP, 50, 60), (ZERO_GRAD, last, 50)];
             let evaluation = [(OTHER_STEP, 40, 40)];
             for &(name, mine, theirs) in if round < 20 { &training[..] } else { &evaluation[..] } {
                 match (one.meet(name, mine), other.meet(name, theirs)) {
