@@ -9,22 +9,21 @@ mod support;
 #[path = "support/torch.rs"]
 mod torch;
 
-use loops::{Loop, Run};
+use loops::{ENDLESS, Loop, Run};
 use std::sync::{Mutex, PoisonError};
-use support::Manager;
+use support::{MIB, Manager};
+use torch::{Endless, has_allocated};
 
 /// The loop's iterations.
 const ITERATIONS: u64 = 30;
 /// Iterations until a moment has come often enough to be chosen.
 const LEARNING: u64 = 4;
 
-/// Waits for a stream until that is taken for a loop.
-const WAITS: u64 = 64;
-/// Each is waited for when it is brought to the GPU.
-const PARAMETERS: u64 = 4;
+/// How often a loop is stopped that is to be stopped at all.
+const SWITCHES: u64 = 4;
 
 /// Each loop of `torch_loops.py`, one with expandable segments too, and where its boundary is in the end.
-const LOOPS: [(&str, &str); 9] = [
+const LOOPS: [(&str, &str); 10] = [
     ("sgd", "after an optimizer's zero_grad"),
     ("adam", "after an optimizer's zero_grad"),
     ("adam expandable_segments:True", "after an optimizer's zero_grad"),
@@ -32,6 +31,7 @@ const LOOPS: [(&str, &str); 9] = [
     ("accumulation", "after an optimizer's zero_grad"),
     ("gan", "after an optimizer's zero_grad"),
     ("mixed_precision", "after an optimizer's zero_grad"),
+    ("compiled", "after an optimizer's zero_grad"),
     ("evaluation", "before a data loader's next"),
     ("graph", "before a graph's replay"),
 ];
@@ -62,12 +62,15 @@ fn every_kind_of_loop_has_a_boundary_in_each_iteration_and_what_outlives_it_is_k
 fn an_inference_without_a_loader_stops_where_it_waits_for_the_gpu() {
     let Some(python) = torch::python() else { return };
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let manager = Manager::start("1x512MiB", &[]);
-    let Run { chosen, figures, .. } = Loop::named("inference").start(&manager, &python).end();
-    assert!(chosen.iter().all(|chosen| chosen.starts_with("after waiting for a stream")), "{chosen:?}");
-    // In each iteration it waits for its batch and for three results.
-    let waits = 4 * ITERATIONS + PARAMETERS;
-    assert_eq!(figures.boundaries, waits - WAITS, "{chosen:?}");
+    let manager = Manager::start("1x128MiB", &["--slice", "20ms", "--boundary-deadline", "10s"]);
+    let inference = Loop::named("inference");
+    let rival = Loop { name: "rival", switches: ENDLESS, ..inference }.start(&manager, &python);
+    let _rival = Endless(rival.process);
+    manager.status_when(|status| has_allocated(status, "rival", 64 * MIB));
+    let Run { chosen, figures, .. } = Loop { switches: SWITCHES, ..inference }.start(&manager, &python).end();
+    assert_eq!((chosen.len(), figures.boundaries), (0, 0), "no iteration's end is known: {chosen:?}");
+    // Until it had waited often enough it was stopped at once.
+    assert!(figures.at_boundary > 0, "{figures:#?}");
 }
 
 #[test]

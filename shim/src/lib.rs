@@ -77,3 +77,4 @@ mod tenant;
 mod threads;
 mod torch;
 mod turnstile;
+mod waits;

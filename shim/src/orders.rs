@@ -71,8 +71,9 @@ fn own_up(process: &'static Process, failure: Option<FromShim>) {
 
 fn obey(process: &'static Process, message: ToShim, handles: Vec<OwnedFd>, watch: &mut Watch) {
     let answered = match message {
-        ToShim::Close { step, boundary, deadline_ms, drain_ms } => {
-            close(process, Closing { step, boundary, deadline: ms(deadline_ms), drain: ms(drain_ms) })
+        ToShim::Close { step, boundary, deadline_ms, wait_ms, drain_ms } => {
+            let [deadline, wait, drain] = [deadline_ms, wait_ms, drain_ms].map(ms);
+            close(process, Closing { step, boundary, deadline, wait, drain })
         }
         ToShim::Unmap { step, tenant, pieces } => {
             let outcome = while_closed(process, tenant, |tenant| {
@@ -132,12 +133,17 @@ struct Closing {
     step: Step,
     boundary: u64,
     deadline: Duration,
+    wait: Duration,
     drain: Duration,
 }
 
 fn close(process: &'static Process, closing: Closing) -> Result<(), Gone> {
     process.publish_gate(1);
-    let waited = GATE.wait_for_boundary(closing.boundary, Instant::now() + closing.deadline);
+    let waited = if closing.deadline.is_zero() && process.waits.are_frequent(closing.wait) {
+        GATE.wait_for_wait(Instant::now() + closing.wait)
+    } else {
+        GATE.wait_for_boundary(closing.boundary, Instant::now() + closing.deadline)
+    };
     if waited == BoundaryWait::GivenUp {
         open(process);
         return Ok(());
@@ -360,7 +366,7 @@ mod tests {
     #[test]
     fn whoever_waits_for_an_answer_is_told_of_a_failure() {
         let (step, tenant) = (Step(7), TenantId(1));
-        let close = ToShim::Close { step, boundary: 0, deadline_ms: 1, drain_ms: 1 };
+        let close = ToShim::Close { step, boundary: 0, deadline_ms: 1, wait_ms: 0, drain_ms: 1 };
         assert!(matches!(failure_of(&close), Some(FromShim::NotDrained { step: Step(7), .. })));
         let map = ToShim::Map { step, tenant, pieces: Vec::new() };
         assert!(matches!(failure_of(&map), Some(FromShim::Failed { step: Step(7), .. })));

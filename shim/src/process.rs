@@ -29,7 +29,8 @@ use crate::spare::Spares;
 use crate::status::Status;
 use crate::tenant::Tenant;
 use crate::threads::Uncancelled;
-use crate::torch::{self, Candidates, Name, Reports, SYNCHRONIZED, describe};
+use crate::torch::{Candidates, Name, Reports, describe};
+use crate::waits::Waits;
 use parking_lot::{Condvar, Mutex};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -78,8 +79,8 @@ pub struct Process {
     /// What PyTorch says of its memory.
     pub reports: Reports,
     candidates: Mutex<Candidates>,
-    /// Boundaries that the program has told itself.
-    told: AtomicU64,
+    /// How its threads wait for the GPU.
+    pub waits: Waits,
     /// For its live maps: one for each tenant.
     pub spares: Spares,
     boundaries: AtomicU64,
@@ -211,7 +212,7 @@ impl Process {
             borrowed: Borrowed::default(),
             reports: Reports::default(),
             candidates: Mutex::default(),
-            told: AtomicU64::new(0),
+            waits: Waits::default(),
             spares: Spares::default(),
             boundaries: AtomicU64::new(0),
             switches: AtomicU64::new(0),
@@ -226,17 +227,10 @@ impl Process {
         }
     }
 
-    /// Publishes a boundary, by its number.
-    fn publish_boundary(&self, number: u64) {
-        let count = self.boundaries.fetch_add(1, Ordering::Relaxed) + 1;
-        self.page.boundaries.store(count, Ordering::Relaxed);
-        self.page.last_boundary.store(number, Ordering::Relaxed);
-    }
-
-    /// The program says itself where its boundaries are: from now on nothing else does.
+    /// The program says itself where its boundaries are: from now on nothing else does. Waits while the gate is
+    /// closed for it.
     pub fn told_boundary(&self) {
-        let number = self.told.fetch_add(1, Ordering::Relaxed) + 1;
-        self.publish_boundary(number);
+        let number = self.publish(self.candidates.lock().tell());
         GATE.boundary(number);
     }
 
@@ -244,24 +238,23 @@ impl Process {
     /// closed for it. Returns whether it is.
     pub fn moment(&self, name: Name) -> bool {
         let number = self.boundary_number(name);
-        if let Some(number) = number {
-            GATE.boundary(number);
-        }
+        number.into_iter().for_each(|number| GATE.boundary(number));
         number.is_some()
     }
 
-    /// The calling thread has waited for a stream. In a loop of PyTorch's that is a moment like others.
-    pub fn synchronized(&self) {
-        if torch::watches()
-            && let Some(number) = self.boundary_number(SYNCHRONIZED)
-        {
-            GATE.boundary_in_mid_iteration(number);
-        }
+    /// Publishes a boundary, and returns its number. The candidates are locked: what is published last has
+    /// come last.
+    fn publish(&self, number: u64) -> u64 {
+        self.waits.begin_anew();
+        let count = self.boundaries.fetch_add(1, Ordering::Relaxed) + 1;
+        self.page.boundaries.store(count, Ordering::Relaxed);
+        self.page.last_boundary.store(number, Ordering::Relaxed);
+        number
     }
 
     /// The boundary's number, if this moment is one; it is published then.
     fn boundary_number(&self, name: Name) -> Option<u64> {
-        if self.told.load(Ordering::Relaxed) > 0 || self.captures.any() {
+        if self.captures.any() {
             return None;
         }
         let live = self.tenants.all().into_iter().map(Tenant::live_bytes).sum();
@@ -274,8 +267,7 @@ impl Process {
             }
             _ => {}
         }
-        drop(candidates);
-        number.inspect(|number| self.publish_boundary(*number))
+        number.map(|number| self.publish(number))
     }
 
     /// The parts of some memory, in order, each in one allocation: one, in what the driver allocated; in the

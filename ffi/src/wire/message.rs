@@ -342,8 +342,11 @@ pub enum ToShim {
         step: Step,
         /// The boundary count at which to close (0: the next boundary, whichever it is).
         boundary: u64,
-        /// How long to wait for that boundary, in milliseconds; 0 closes at once.
+        /// How long to wait for that boundary, in milliseconds; 0: for none.
         deadline_ms: u64,
+        /// How long to wait for a thread that has waited for its GPU, where none is waited for and threads do
+        /// that again and again, in milliseconds; 0 closes at once.
+        wait_ms: u64,
         /// How long the drain may take, in milliseconds.
         drain_ms: u64,
     },

@@ -27,6 +27,9 @@ struct Content {
     long_lived: u64,
 }
 
+/// How long a job without boundaries may take until a thread has waited for its GPU.
+const LONGEST_WAIT: Duration = Duration::from_millis(50);
+
 impl Scheduler {
     /// Asks a job to close. All its processes stop at the same boundary (I5): the one after the
     /// next of who is ahead, for it may pass the next before it hears of this. Ranks wait for
@@ -44,9 +47,11 @@ impl Scheduler {
         let boundary = if gang && highest > 0 { highest + 2 } else { 0 };
         let patience = self.config.boundary_deadline * if gang { 3 } else { 1 };
         let deadline = if highest > 0 { patience } else { Duration::ZERO };
+        // While one rank waits the next may already need it.
+        let wait = if gang { Duration::ZERO } else { self.config.boundary_deadline.min(LONGEST_WAIT) };
         for session in sessions {
             self.forget_certain_answers(session);
-            self.close_session(session, boundary, deadline);
+            self.close_session(session, boundary, deadline, wait);
         }
         self.finish_closing(id);
     }
@@ -61,16 +66,16 @@ impl Scheduler {
         }
     }
 
-    fn close_session(&mut self, id: SessionId, boundary: u64, deadline: Duration) {
+    fn close_session(&mut self, id: SessionId, boundary: u64, deadline: Duration, wait: Duration) {
         self.next_step += 1;
         let step = Step(self.next_step);
         if let Some(session) = self.sessions.get_mut(&id) {
             session.closing = Some(step);
         }
-        let (deadline_ms, drain_ms) =
-            (deadline.as_millis() as u64, self.config.drain_limit.as_millis() as u64);
-        self.expect_closing(id, step, deadline);
-        self.tell(id, ToShim::Close { step, boundary, deadline_ms, drain_ms });
+        let [deadline_ms, wait_ms, drain_ms] =
+            [deadline, wait, self.config.drain_limit].map(|time| time.as_millis() as u64);
+        self.expect_closing(id, step, deadline + wait);
+        self.tell(id, ToShim::Close { step, boundary, deadline_ms, wait_ms, drain_ms });
     }
 
     pub(super) fn drained(
@@ -526,9 +531,8 @@ impl Scheduler {
 
     /// Bytes of a job's units in one region, all GPUs added.
     pub fn resident_bytes(&self, id: JobId, region: Class) -> u64 {
-        let tenants = self.tenants.iter().filter(|(_, tenant)| tenant.job == id);
-        let units = tenants.map(|(id, tenant)| u64::from(self.gpus[&tenant.gpu].ledger.held(*id, region)));
-        units.sum::<u64>() * self.config.unit_bytes
+        let held = |id: &TenantId| self.gpus[&self.tenants[id].gpu].ledger.held(*id, region);
+        self.tenants_of(id).iter().map(|id| u64::from(held(id))).sum::<u64>() * self.config.unit_bytes
     }
 
     /// Is everything of the job's memory resident.

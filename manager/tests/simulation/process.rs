@@ -599,7 +599,7 @@ impl Process {
             ToShim::Attached { step, tenant, .. } => self.attached(step, tenant, around),
             ToShim::Leased { step, pieces, more } => self.leased(step, &pieces, more, around),
             ToShim::LeaseRefused { step, .. } => self.lease_refused(step, around),
-            ToShim::Close { step, boundary, deadline_ms, drain_ms } => {
+            ToShim::Close { step, boundary, deadline_ms, drain_ms, .. } => {
                 self.close(step, boundary, deadline_ms * 1000, drain_ms * 1000, around)
             }
             ToShim::Unmap { step, tenant, pieces } => {

@@ -24,6 +24,8 @@ enum Phase {
     Open,
     /// Until a boundary with at least this number.
     Closing(u64),
+    /// Until a thread comes out of a wait for its GPU, or to a boundary.
+    ClosingAtWait,
     AtBoundary,
     Closed,
 }
@@ -77,8 +79,16 @@ impl Closing {
     }
 
     pub fn wait_for_boundary(&self, target: u64, deadline: Instant) -> BoundaryWait {
+        self.wait_in(Phase::Closing(target), deadline)
+    }
+
+    pub fn wait_for_wait(&self, deadline: Instant) -> BoundaryWait {
+        self.wait_in(Phase::ClosingAtWait, deadline)
+    }
+
+    fn wait_in(&self, phase: Phase, deadline: Instant) -> BoundaryWait {
         let mut state = self.state.lock();
-        state.phase = Phase::Closing(target);
+        state.phase = phase;
         state.at_boundary = None;
         loop {
             if state.given_up {
@@ -115,20 +125,33 @@ impl Closing {
         self.changed.notify_all();
     }
 
-    /// Waits for the next opening if the gate is closed or was waiting for boundary `count`. `done_with`: the
-    /// thread, if nothing that it has freed is going to be used.
-    pub fn boundary(&self, count: u64, done_with: Option<Stamp>, announce: impl FnOnce()) {
+    /// Waits for the next opening if the gate is closed or was waiting for boundary `count`.
+    pub fn boundary(&self, count: u64, announce: impl FnOnce()) {
         let mut state = self.state.lock();
         match state.phase {
             Phase::Open => return,
             Phase::Closing(target) if count < target => return,
-            Phase::Closing(_) => {
+            Phase::Closing(_) | Phase::ClosingAtWait => {
                 state.phase = Phase::AtBoundary;
-                state.at_boundary = done_with;
+                state.at_boundary = Some(Stamp::now());
                 self.changed.notify_all();
             }
             Phase::AtBoundary | Phase::Closed => {}
         }
+        let openings = state.openings;
+        drop(state);
+        self.wait_for_opening_after(openings, announce);
+    }
+
+    /// Waits for the next opening if the gate was waiting for a wait. What the thread has freed it may be about
+    /// to use.
+    pub fn waited(&self, announce: impl FnOnce()) {
+        let mut state = self.state.lock();
+        if state.phase != Phase::ClosingAtWait {
+            return;
+        }
+        state.phase = Phase::AtBoundary;
+        self.changed.notify_all();
         let openings = state.openings;
         drop(state);
         self.wait_for_opening_after(openings, announce);

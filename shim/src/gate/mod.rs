@@ -225,6 +225,12 @@ impl Gate {
         self.closing.wait_for_boundary(target, deadline)
     }
 
+    /// Closing, where no boundary is waited for: until a thread comes out of a wait for its GPU, or `deadline`.
+    pub fn wait_for_wait(&self, deadline: Instant) -> BoundaryWait {
+        self.announced.store(false, Ordering::Relaxed);
+        self.closing.wait_for_wait(deadline)
+    }
+
     /// The thread that has come to the boundary at which the gate closes, or has closed, and is done with what
     /// it has freed. `None`: the gate did not wait for one, none came, or the thread may be in mid-iteration.
     pub fn at_boundary(&self) -> Option<Stamp> {
@@ -273,17 +279,16 @@ impl Gate {
     /// The program is at its boundary number `count`. Waits here while the gate is closed, and
     /// when a closing is waiting for this boundary.
     pub fn boundary(&self, count: u64) {
-        self.come_to(count, Some(Stamp::now()));
-    }
-
-    /// As [`boundary`](Self::boundary), but what the thread has freed it may be about to use.
-    pub fn boundary_in_mid_iteration(&self, count: u64) {
-        self.come_to(count, None);
-    }
-
-    fn come_to(&self, count: u64, done_with: Option<Stamp>) {
         if self.word.0.load(Ordering::Relaxed) != INERT {
-            self.closing.boundary(count, done_with, || self.announce());
+            self.closing.boundary(count, || self.announce());
+        }
+    }
+
+    /// The calling thread has waited for its GPU. Waits here when a closing is waiting for that; at a closed
+    /// gate it is the next submission that waits.
+    pub fn waited(&self) {
+        if self.word.0.load(Ordering::Relaxed) != INERT {
+            self.closing.waited(|| self.announce());
         }
     }
 

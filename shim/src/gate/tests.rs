@@ -1,7 +1,7 @@
 //! The gate under threads. All promises share the process's one gate, so one test runs them in
 //! turn.
 
-use crate::gate::{BoundaryWait, Failed, Fence, GATE, Gate, Record, submit};
+use crate::gate::{BoundaryWait, Failed, Fence, GATE, Record, submit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::ptr;
 use std::sync::Barrier;
@@ -29,6 +29,7 @@ fn the_gate_keeps_its_promises() {
         a_nested_submission_does_not_wait_for_its_own_closer();
         a_boundary_that_was_waited_for_holds_its_thread_until_the_gate_opens();
         it_is_known_who_is_done_with_what_was_freed_until_the_gate_opens();
+        who_has_waited_is_held_only_where_that_is_waited_for();
         boundaries_before_the_target_and_deadlines_do_not_hold_anybody();
         a_gate_is_not_shut_while_pieces_arrive();
         a_failed_gate_lets_nobody_through_and_nobody_wait();
@@ -216,17 +217,20 @@ fn a_boundary_that_was_waited_for_holds_its_thread_until_the_gate_opens() {
 }
 
 fn it_is_known_who_is_done_with_what_was_freed_until_the_gate_opens() {
-    for (is_done, come) in
-        [(true, Gate::boundary as fn(&Gate, u64)), (false, Gate::boundary_in_mid_iteration)]
-    {
+    type Kind = (bool, fn(), fn() -> BoundaryWait);
+    let kinds: [Kind; 2] = [
+        (true, || GATE.boundary(1), || GATE.wait_for_boundary(0, soon())),
+        (false, || GATE.waited(), || GATE.wait_for_wait(soon())),
+    ];
+    for (is_done, come, wait) in kinds {
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_over.load(Ordering::SeqCst) {
-                    come(&GATE, 1);
+                    come();
                 }
             });
-            assert_eq!(GATE.wait_for_boundary(0, soon()), BoundaryWait::Reached);
+            assert_eq!(wait(), BoundaryWait::Reached);
             is_over.store(true, Ordering::SeqCst);
             assert!(GATE.shut(soon()));
             let known = GATE.at_boundary();
@@ -234,6 +238,18 @@ fn it_is_known_who_is_done_with_what_was_freed_until_the_gate_opens() {
             assert_eq!((known.is_some(), GATE.at_boundary().is_some()), (is_done, false));
         });
     }
+}
+
+fn who_has_waited_is_held_only_where_that_is_waited_for() {
+    GATE.waited();
+    let closer = std::thread::spawn(|| GATE.wait_for_boundary(0, Instant::now() + Duration::from_millis(20)));
+    while !closer.is_finished() {
+        GATE.waited();
+    }
+    assert_eq!(closer.join().unwrap(), BoundaryWait::Deadline);
+    assert!(GATE.shut(soon()));
+    GATE.waited();
+    GATE.open();
 }
 
 fn boundaries_before_the_target_and_deadlines_do_not_hold_anybody() {

@@ -5,9 +5,9 @@ use crate::process::Process;
 use crate::status::Answer;
 use tidegate_ffi::cuda::sys::*;
 
-/// `cuStreamSynchronize`: as the driver says; a loop without any other moment may be stopped here.
+/// `cuStreamSynchronize`: as the driver says. A program without boundaries may be stopped here.
 pub fn synchronize(process: &'static Process, real: Real<'_>, _stream: CUstream) -> Answer {
     real()?;
-    process.synchronized();
+    process.waits.come();
     Ok(())
 }

@@ -11,7 +11,9 @@
 //!
 //! Ranks of one job have the same loop, but not the same bytes: they may choose at different times. So that they
 //! stop at the same boundary all the same, its number comes from the order of moments alone: the how-manieth of
-//! its name it is, counted from where all others were when that name first came.
+//! its name it is, counted from where all others were when that name first came. (Ranks that choose different
+//! moments for good have boundaries of the same numbers all the same; that nobody needs the other between them is
+//! not known.)
 //!
 //! Invariant: a wrong choice costs time, never data: what is alive is another module's business.
 #![forbid(unsafe_code)]
@@ -21,19 +23,15 @@ use std::collections::BTreeMap;
 /// What happens at a moment: the kind, and the object it happens to.
 pub type Name = (u32, u64);
 
-/// A thread has waited for a stream. It competes only where nothing else does, as in an inference without a
-/// loader: it comes at any stage of an iteration, and when a model is loaded.
-pub const SYNCHRONIZED: Name = (5, 0);
-
 /// A moment that came so often competes.
 const TIMES: u32 = 3;
-/// So often must a thread have waited for a stream: a model that is loaded is no loop.
-const WAITS: u32 = 64;
 /// Another moment is chosen when it has less than this part of the chosen one's live bytes.
 const CLEARLY: (u64, u64) = (49, 50);
 /// A name that did not come for so many of its own periods, and so many moments more, is gone.
 const PERIODS: u64 = 4;
 const GRACE: u64 = 16;
+/// One that came once only has no period yet: it is gone after so many.
+const ONCE: u64 = 1024;
 /// The most names that are known; of more, those that came least recently are forgotten.
 const MOST: usize = 64;
 
@@ -41,7 +39,7 @@ const MOST: usize = 64;
 #[derive(Debug)]
 struct Seen {
     times: u32,
-    /// The highest number of any name when this one first came.
+    /// Its numbers begin behind this one.
     base: u64,
     /// The number of its last moment.
     last: u64,
@@ -57,16 +55,29 @@ pub struct Candidates {
     moments: u64,
     /// The highest number of any name.
     highest: u64,
+    /// How many boundaries the program has told.
+    told: u64,
     seen: BTreeMap<Name, Seen>,
     chosen: Option<Name>,
 }
 
 impl Candidates {
+    /// The program tells a boundary: from now on nothing else is one. Its number.
+    pub fn tell(&mut self) -> u64 {
+        self.told += 1;
+        self.told
+    }
+
     /// A moment has come, at which so many bytes are alive. Its number, if it is the boundary.
     pub fn meet(&mut self, name: Name, live: u64) -> Option<u64> {
+        if self.told > 0 {
+            return None;
+        }
         self.moments += 1;
         let now = self.moments;
-        let new = Seen { times: 0, base: self.highest, last: now, period: 0, live };
+        // The names of one round begin with one number.
+        let base = self.highest.saturating_sub(1);
+        let new = Seen { times: 0, base, last: now, period: 0, live };
         let seen = self.seen.entry(name).or_insert(new);
         seen.times = seen.times.saturating_add(1);
         let number = seen.base + u64::from(seen.times);
@@ -88,19 +99,11 @@ impl Candidates {
     }
 
     fn choose(&mut self) {
-        let is_wait = |name: &Name| *name == SYNCHRONIZED;
-        let has_others = self.seen.iter().any(|(name, seen)| !is_wait(name) && seen.times >= TIMES);
-        let may_be = |name: &Name, seen: &Seen| match is_wait(name) {
-            true => !has_others && seen.times >= WAITS,
-            false => seen.times >= TIMES,
-        };
-        let seen = &self.seen;
-        self.chosen = self.chosen.filter(|name| seen.get(name).is_some_and(|seen| may_be(name, seen)));
+        self.chosen = self.chosen.filter(|chosen| self.seen.contains_key(chosen));
         // The first that has come often enough is not alone: what belongs to its round has come as often
         // when it comes once more.
-        let competing = self.seen.iter().filter(|(name, seen)| may_be(name, seen));
-        let is_round = self.chosen.is_some() || competing.clone().any(|(_, seen)| seen.times > TIMES);
-        let competing = competing.filter(|_| is_round);
+        let is_round = self.chosen.is_some() || self.seen.values().any(|seen| seen.times > TIMES);
+        let competing = self.seen.iter().filter(|(_, seen)| is_round && seen.times >= TIMES);
         let Some((&best, least)) = competing.min_by_key(|(_, seen)| seen.live) else { return };
         let is_better = self.chosen.and_then(|chosen| self.seen.get(&chosen)).is_none_or(|chosen| {
             u128::from(least.live) * u128::from(CLEARLY.1) < u128::from(chosen.live) * u128::from(CLEARLY.0)
@@ -120,7 +123,8 @@ impl Candidates {
 
 impl Seen {
     fn is_gone(&self, now: u64) -> bool {
-        now - self.last > self.period.saturating_mul(PERIODS) + GRACE
+        let grace = if self.times == 1 { ONCE } else { GRACE };
+        now - self.last > self.period.saturating_mul(PERIODS) + grace
     }
 }
 
@@ -184,14 +188,21 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_for_a_stream_is_the_boundary_only_where_nothing_else_is() {
+    fn a_loop_with_many_small_batches_for_each_step_has_its_boundary_after_the_step() {
         let mut candidates = Candidates::default();
-        assert_eq!(boundaries(&mut candidates, 100, &[(SYNCHRONIZED, 5)]), [37]);
-        let round = [(SYNCHRONIZED, 40), (ZERO_GRAD, 51), (STEP, 50)];
+        let round: Vec<_> = [(NEXT, 100); 40].into_iter().chain([(STEP, 130), (ZERO_GRAD, 60)]).collect();
         boundaries(&mut candidates, 4, &round);
-        assert_eq!(boundaries(&mut candidates, 10, &round), [0, 0, 10]);
-        boundaries(&mut candidates, 100, &[(SYNCHRONIZED, 60)]);
-        assert_eq!(boundaries(&mut candidates, 10, &[(SYNCHRONIZED, 60)]), [10]);
+        let counts = boundaries(&mut candidates, 10, &round);
+        assert_eq!(counts[40..], [0, 10]);
+        assert!(counts[..40].iter().all(|count| *count == 0), "{counts:?}");
+    }
+
+    #[test]
+    fn a_program_that_tells_its_boundaries_is_believed() {
+        let mut candidates = Candidates::default();
+        boundaries(&mut candidates, 10, &[(STEP, 50)]);
+        assert_eq!((candidates.tell(), candidates.tell()), (1, 2));
+        assert_eq!(boundaries(&mut candidates, 10, &[(STEP, 50)]), [0]);
     }
 
     #[test]

@@ -8,6 +8,6 @@ mod candidates;
 mod reports;
 mod script;
 
-pub use candidates::{Candidates, Name, SYNCHRONIZED};
+pub use candidates::{Candidates, Name};
 pub use reports::Reports;
-pub use script::{describe, look, watches};
+pub use script::{describe, look};

@@ -29,6 +29,7 @@ def install():
     report.argtypes, report.restype = (ctypes.c_void_p, ctypes.c_size_t), None
     is_audited = os.environ.get("TIDEGATE_AUDIT", "0") not in ("", "0")
     STEP, ZERO_GRAD, NEXT, REPLAY = 1, 2, 3, 4
+    LATE = 4
 
     compiler = getattr(torch, "compiler", None)
     is_compiling = getattr(compiler, "is_compiling", None) or (lambda: False)
@@ -82,11 +83,15 @@ def install():
             return
         if not labelled:
             label_buffers()
-            # State that is about to be born shall not lie between activations that have died.
-            torch.cuda.empty_cache()
         labelled[optimizer] = count, 0
         for group in optimizer.param_groups:
             label_all(group["params"])
+
+    def before_step(optimizer):
+        if not labelled and not is_capturing():
+            # State that is about to be born shall not lie between activations that have died.
+            torch.cuda.empty_cache()
+        label_parameters(optimizer)
 
     def label_state(optimizer):
         count, before = labelled.get(optimizer, (0, 0))
@@ -94,6 +99,16 @@ def install():
             labelled[optimizer] = count, len(optimizer.state)
             for state in list(optimizer.state.values()):
                 label_all(state.values() if isinstance(state, dict) else ())
+
+    # How often each optimizer's gradients were zeroed.
+    zeroed = weakref.WeakKeyDictionary()
+
+    def label_late(optimizer):
+        """A compiled step calls no hooks: what it would have labelled, well after it must have come."""
+        zeroed[optimizer] = zeroed.get(optimizer, 0) + 1
+        if zeroed[optimizer] > LATE:
+            label_parameters(optimizer)
+            label_state(optimizer)
 
     def hook(label, kind=None):
         def quiet(optimizer, args, kwargs):
@@ -105,11 +120,12 @@ def install():
 
         return quiet
 
-    def told_after(function, kind):
+    def told_after(function, label_it, kind):
         @functools.wraps(function)
         def wrapper(self, *args, **kwargs):
             result = function(self, *args, **kwargs)
             if not is_compiling():
+                quietly(label_it, self)
                 tell(kind, self)
             return result
 
@@ -126,9 +142,9 @@ def install():
 
     optimizer = sys.modules.get("torch.optim.optimizer")
     if optimizer is not None:
-        optimizer.register_optimizer_step_pre_hook(hook(label_parameters))
+        optimizer.register_optimizer_step_pre_hook(hook(before_step))
         optimizer.register_optimizer_step_post_hook(hook(label_state, STEP))
-        optimizer.Optimizer.zero_grad = told_after(optimizer.Optimizer.zero_grad, ZERO_GRAD)
+        optimizer.Optimizer.zero_grad = told_after(optimizer.Optimizer.zero_grad, label_late, ZERO_GRAD)
     loader = sys.modules.get("torch.utils.data.dataloader")
     iterator = getattr(loader, "_BaseDataLoaderIter", None)
     if iterator is not None:

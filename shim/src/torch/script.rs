@@ -27,10 +27,8 @@ const SCRIPT: &str = concat!(include_str!("script.py"), "\0");
 const WANTED: u8 = 0;
 /// Queued, or running.
 const QUEUED: u8 = 1;
-/// It never will run, or has run to no end.
+/// It has run, or never will.
 const OVER: u8 = 2;
-/// It has run, and watches.
-const WATCHES: u8 = 3;
 
 static STATE: AtomicU8 = AtomicU8::new(WANTED);
 static ALLOCATIONS: AtomicU32 = AtomicU32::new(0);
@@ -53,19 +51,13 @@ pub fn look() {
     }
 }
 
-/// Whether the process's PyTorch is watched.
-pub fn watches() -> bool {
-    STATE.load(Ordering::Relaxed) == WATCHES
-}
-
-/// A moment's name in words. The kinds are the script's, and [`SYNCHRONIZED`](super::SYNCHRONIZED).
+/// A moment's name in words. The kinds are the script's.
 pub fn describe((kind, object): Name) -> String {
     let what = match kind {
         1 => "after an optimizer's step",
         2 => "after an optimizer's zero_grad",
         3 => "before a data loader's next",
         4 => "before a graph's replay",
-        5 => "after waiting for a stream",
         _ => "at a moment unknown",
     };
     format!("{what} ({object:#x})")
@@ -216,21 +208,13 @@ unsafe extern "C" fn run(_: Object) -> c_int {
             let is_dropped = unsafe { python.drop_error() };
             return (!is_dropped).then_some(-1);
         }
-        let state = match answer.as_deref() {
-            Some("done") => {
-                info!("PyTorch is watched: boundaries and classes are learnt");
-                WATCHES
-            }
-            Some("later") => {
-                debug!("no PyTorch yet");
-                WANTED
-            }
-            answer => {
-                info!("PyTorch is not watched: {}", answer.unwrap_or_default());
-                OVER
-            }
-        };
-        STATE.store(state, Ordering::Release);
+        let is_over = answer.as_deref() != Some("later");
+        match answer.as_deref() {
+            Some("done") => info!("PyTorch is watched: boundaries and classes are learnt"),
+            Some("later") => debug!("no PyTorch yet"),
+            answer => info!("PyTorch is not watched: {}", answer.unwrap_or_default()),
+        }
+        STATE.store(if is_over { OVER } else { WANTED }, Ordering::Release);
         Some(0)
     });
     match ran {

@@ -325,7 +325,8 @@ impl Manager {
     }
 
     pub fn ask_to_close(&self, boundary: u64, deadline_ms: u64) {
-        self.send(ToShim::Close { step: Step(99), boundary, deadline_ms, drain_ms: PATIENCE_MS }, &[]);
+        let (step, drain_ms) = (Step(99), PATIENCE_MS);
+        self.send(ToShim::Close { step, boundary, deadline_ms, wait_ms: 0, drain_ms }, &[]);
     }
 
     /// Threads that wait may say so before.

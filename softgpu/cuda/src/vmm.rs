@@ -1,7 +1,7 @@
 //! Virtual memory management: pieces (`cuMemCreate`), handles to them, reserved ranges, mappings.
 //!
 //! Nothing here needs a current context. A piece lives as long as a handle of it or a mapping,
-//! in whichever process: each keeps the file's descriptor open.
+//! in whichever process: each keeps the file locked.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::Arc;

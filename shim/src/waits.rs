@@ -1,0 +1,73 @@
+//! Threads that wait for a stream: where a program without boundaries may be stopped.
+//!
+//! An inference, or a program that is no framework's, has no iterations that we know of. When it waits for what it has
+//! submitted, little is under way, and of what is alive not much is about to die or to be born. So it is stopped where a
+//! thread comes out of such a wait, if threads do that again and again; else at once.
+//!
+//! Invariant: a wait is no boundary. Nothing is older after it, no rank counts it, and what the thread has freed counts
+//! as alive.
+
+use crate::gate::GATE;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// So many without a boundary between them are a loop of their own.
+const MANY: u64 = 64;
+
+/// The clock's beginning.
+static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// What is known of a process's waits.
+#[derive(Debug, Default)]
+pub struct Waits {
+    /// Since the last boundary.
+    count: AtomicU64,
+    /// When the last one was over, in microseconds since the clock's beginning.
+    last: AtomicU64,
+}
+
+impl Waits {
+    /// The calling thread has waited for a stream. Stays while the gate is closed, if a closing has waited for
+    /// this.
+    pub fn come(&self) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.last.store(now(), Ordering::Relaxed);
+        GATE.waited();
+    }
+
+    /// A boundary has come.
+    pub fn begin_anew(&self) {
+        self.count.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether there are so many that another may well come within `time`.
+    pub fn are_frequent(&self, time: Duration) -> bool {
+        let last = Duration::from_micros(self.last.load(Ordering::Relaxed));
+        let since = Duration::from_micros(now()).saturating_sub(last);
+        self.count.load(Ordering::Relaxed) >= MANY && since < time
+    }
+}
+
+fn now() -> u64 {
+    u64::try_from(BEGINNING.elapsed().as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_waits_without_a_boundary_are_frequent_while_they_come() {
+        let (waits, soon) = (Waits::default(), Duration::from_secs(1000));
+        for _ in 1..MANY {
+            waits.come();
+            assert!(!waits.are_frequent(soon));
+        }
+        waits.come();
+        assert!(waits.are_frequent(soon));
+        assert!(!waits.are_frequent(Duration::ZERO));
+        waits.begin_anew();
+        assert!(!waits.are_frequent(soon));
+    }
+}
