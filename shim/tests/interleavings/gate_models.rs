@@ -173,29 +173,39 @@ fn who_is_inside_is_not_stopped_again() {
 #[test]
 fn who_was_waited_for_at_a_boundary_stays_there_until_the_gate_opens() {
     model(4, || {
-        GATE.start(false, Fence::ByCloser);
-        let memory = Memory::new();
-        let closer = {
-            let memory = memory.clone();
-            spawn(move || {
-                let waited = GATE.wait_for_boundary(2, never());
-                if waited == BoundaryWait::Reached {
-                    memory.set_mapped(false);
-                    assert!(GATE.shut(never()));
-                    memory.set_mapped(true);
-                }
-                GATE.open();
-                waited
-            })
-        };
-        for count in 1..=2 {
-            works(&memory).unwrap();
-            GATE.boundary(count);
-        }
-        works(&memory).unwrap();
-        GATE.give_up_closing();
-        assert_ne!(closer.join().unwrap(), BoundaryWait::Deadline);
+        stays_where_it_was_waited_for(|| GATE.wait_for_boundary(2, never()), |count| GATE.boundary(count));
     });
+}
+
+/// The same of a program that waits for its GPU, and a closer that waits for the first time.
+#[test]
+fn who_was_waited_for_in_a_wait_stays_there_until_the_gate_opens() {
+    model(4, || stays_where_it_was_waited_for(|| GATE.wait_for_wait(never()), |_| GATE.waited()));
+}
+
+fn stays_where_it_was_waited_for(wait: fn() -> BoundaryWait, come: fn(u64)) {
+    GATE.start(false, Fence::ByCloser);
+    let memory = Memory::new();
+    let closer = {
+        let memory = memory.clone();
+        spawn(move || {
+            let waited = wait();
+            if waited == BoundaryWait::Reached {
+                memory.set_mapped(false);
+                assert!(GATE.shut(never()));
+                memory.set_mapped(true);
+            }
+            GATE.open();
+            waited
+        })
+    };
+    for count in 1..=2 {
+        works(&memory).unwrap();
+        come(count);
+    }
+    works(&memory).unwrap();
+    GATE.give_up_closing();
+    assert_ne!(closer.join().unwrap(), BoundaryWait::Deadline);
 }
 
 /// The deadline comes at any moment of the program's.
