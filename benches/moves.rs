@@ -20,6 +20,7 @@ use tidegate_ffi::wire::Connection;
 use tidegate_ffi::wire::line::{Line, Numbered};
 use tidegate_ffi::wire::message::{FromMover, Move, ToMover};
 use tidegate_manager::mover::{MoverConfig, run};
+use tidegate_manager::scheduler::MOVES_PER_MESSAGE;
 use tidegate_manager::software_gpu::{NODE_VARIABLE, SoftwareNode};
 
 const KIB: u64 = 1 << 10;
@@ -29,8 +30,6 @@ const BYTES: u64 = 256 * MIB;
 /// What lies between two ranges.
 const GAP: u64 = 512;
 const PIECE: u64 = 32 * MIB;
-/// Moves of an order, as the manager's.
-const MOVES: usize = 8192;
 const ROUNDS: usize = 9;
 
 /// Ranges of one size, and of many: how many bytes, and what part of all is in ranges of that size, in percent.
@@ -200,7 +199,7 @@ impl Mover {
     fn go(&mut self, moves: &[Move], order: impl Fn(Step, TenantId, Vec<Move>) -> ToMover) -> f64 {
         let mut moved = 0;
         let took = seconds(|| {
-            for moves in moves.chunks(MOVES) {
+            for moves in moves.chunks(MOVES_PER_MESSAGE) {
                 let step = self.next_step();
                 self.tell(order(step, TenantId(1), moves.to_vec()));
                 match self.hear() {

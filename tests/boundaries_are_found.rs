@@ -9,10 +9,9 @@ mod support;
 #[path = "support/torch.rs"]
 mod torch;
 
-use loops::{ENDLESS, Loop, Run};
+use loops::{Loop, Run};
 use std::sync::{Mutex, PoisonError};
 use support::{MIB, Manager};
-use torch::{Endless, has_allocated};
 
 /// The loop's iterations.
 const ITERATIONS: u64 = 30;
@@ -64,9 +63,7 @@ fn an_inference_without_a_loader_stops_where_it_waits_for_the_gpu() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let manager = Manager::start("1x128MiB", &["--slice", "20ms", "--boundary-deadline", "10s"]);
     let inference = Loop::named("inference");
-    let rival = Loop { name: "rival", switches: ENDLESS, ..inference }.start(&manager, &python);
-    let _rival = Endless(rival.process);
-    manager.status_when(|status| has_allocated(status, "rival", 64 * MIB));
+    let _rival = inference.rival(&manager, &python, 64 * MIB);
     let Run { chosen, figures, .. } = Loop { switches: SWITCHES, ..inference }.start(&manager, &python).end();
     assert_eq!((chosen.len(), figures.boundaries), (0, 0), "no iteration's end is known: {chosen:?}");
     // Until it had waited often enough it was stopped at once.

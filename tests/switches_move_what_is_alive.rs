@@ -9,10 +9,9 @@ mod support;
 #[path = "support/torch.rs"]
 mod torch;
 
-use loops::{ENDLESS, Loop, Run};
+use loops::{Loop, Run};
 use std::path::Path;
 use support::{KIB, MIB, Manager};
-use torch::{Endless, has_allocated};
 
 /// How often each is stopped.
 const SWITCHES: u64 = 4;
@@ -95,9 +94,7 @@ fn run_two(python: &Path, of: Loop<'_>) -> Run {
     drop(alone);
     let gpu = format!("1x{}KiB", memory / KIB);
     let manager = Manager::start(&gpu, &["--slice", "20ms", "--boundary-deadline", "2s"]);
-    let rival = Loop { name: "rival", switches: ENDLESS, ..of }.start(&manager, python);
-    let _rival = Endless(rival.process);
-    manager.status_when(|status| has_allocated(status, "rival", bytes / 2));
+    let _rival = of.rival(&manager, python, bytes / 2);
     let run = Loop { switches: SWITCHES, ..of }.start(&manager, python).end();
     assert!(run.figures.switches > 0, "{:#?}", run.figures);
     run

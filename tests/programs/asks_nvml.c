@@ -1,7 +1,7 @@
 /* Asks about the memory of two GPUs, before and after it has allocated BYTES on its own. Arguments: how it gets
  * the functions (linked, opened LIBRARY, or nowhere: from whatever is loaded). */
 #define _GNU_SOURCE
-#include "driver.h"
+#include "current.h"
 #include <dlfcn.h>
 
 struct memory {
@@ -21,10 +21,6 @@ ask_t nvmlDeviceGetMemoryInfo;
 ask_v2_t nvmlDeviceGetMemoryInfo_v2;
 #endif
 
-int cuInit(unsigned flags);
-int cuDeviceGet(int *device, int ordinal);
-int cuDevicePrimaryCtxRetain(void **context, int device);
-int cuCtxSetCurrent(void *context);
 int cuMemAlloc_v2(CUdeviceptr *address, size_t bytes);
 
 static ask_t *ask;
@@ -45,8 +41,7 @@ static int tell(const char *when)
 
 int main(int argc, char **argv)
 {
-    int device;
-    void *context, *library = argc > 1 ? dlopen(argv[1], RTLD_NOW | RTLD_LOCAL) : RTLD_DEFAULT;
+    void *library = argc > 1 ? dlopen(argv[1], RTLD_NOW | RTLD_LOCAL) : RTLD_DEFAULT;
     CUdeviceptr address;
 
 #ifdef LINKED
@@ -62,10 +57,7 @@ int main(int argc, char **argv)
     (void)library;
     if (tell("before") != 0)
         return 1;
-    CHECK(cuInit(0));
-    CHECK(cuDeviceGet(&device, 0));
-    CHECK(cuDevicePrimaryCtxRetain(&context, device));
-    CHECK(cuCtxSetCurrent(context));
+    CHECK(make_current());
     CHECK(cuMemAlloc_v2(&address, BYTES));
     return tell("after");
 }

@@ -1,10 +1,6 @@
 /* Allocates memory and launches a kernel that never ends. Argument: the image with the kernel. */
-#include "driver.h"
+#include "current.h"
 
-int cuInit(unsigned flags);
-int cuDeviceGet(int *device, int ordinal);
-int cuDevicePrimaryCtxRetain(void **context, int device);
-int cuCtxSetCurrent(void *context);
 int cuMemAlloc_v2(CUdeviceptr *address, size_t bytes);
 int cuModuleLoad(void **module, const char *image);
 int cuModuleGetFunction(void **function, void *module, const char *name);
@@ -13,16 +9,12 @@ int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned gr
 
 int main(int argc, char **argv)
 {
-    int device;
-    void *context, *module, *function;
+    void *module, *function;
     CUdeviceptr address;
 
     if (argc != 2)
         return 2;
-    CHECK(cuInit(0));
-    CHECK(cuDeviceGet(&device, 0));
-    CHECK(cuDevicePrimaryCtxRetain(&context, device));
-    CHECK(cuCtxSetCurrent(context));
+    CHECK(make_current());
     CHECK(cuMemAlloc_v2(&address, BYTES));
     CHECK(cuModuleLoad(&module, argv[1]));
     CHECK(cuModuleGetFunction(&function, module, "endless"));

@@ -1,10 +1,6 @@
 /* Launches an empty kernel as often as it is told, after one launch that does not count. */
-#include "driver.h"
+#include "current.h"
 
-int cuInit(unsigned flags);
-int cuDeviceGet(int *device, int ordinal);
-int cuDevicePrimaryCtxRetain(void **context, int device);
-int cuCtxSetCurrent(void *context);
 int cuCtxSynchronize(void);
 int cuModuleLoadData(void **module, const void *image);
 int cuModuleGetFunction(void **function, void *module, const char *name);
@@ -31,15 +27,11 @@ __attribute__((noinline)) int launch_counted(void *function, int times)
 
 int main(int argc, char **argv)
 {
-    int device;
-    void *context, *module, *function;
+    void *module, *function;
 
     if (argc != 2)
         return 2;
-    CHECK(cuInit(0));
-    CHECK(cuDeviceGet(&device, 0));
-    CHECK(cuDevicePrimaryCtxRetain(&context, device));
-    CHECK(cuCtxSetCurrent(context));
+    CHECK(make_current());
     CHECK(cuModuleLoadData(&module, EMPTY_KERNEL));
     CHECK(cuModuleGetFunction(&function, module, "empty"));
     CHECK(launch(function));

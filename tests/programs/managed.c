@@ -1,11 +1,7 @@
 /* Fills managed memory and memory of its GPU, the former from both sides, and finds both as they were. Argument:
  * the image with the kernel of count_up_kernel.c. */
-#include "driver.h"
+#include "current.h"
 
-int cuInit(unsigned flags);
-int cuDeviceGet(int *device, int ordinal);
-int cuDevicePrimaryCtxRetain(void **context, int device);
-int cuCtxSetCurrent(void *context);
 int cuCtxSynchronize(void);
 int cuMemAlloc_v2(CUdeviceptr *address, size_t bytes);
 int cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned flags);
@@ -27,8 +23,6 @@ static int all_are(const unsigned char *bytes, unsigned char expected)
 
 int main(int argc, char **argv)
 {
-    int device;
-    void *context;
     CUdeviceptr own, managed;
     unsigned char *host = malloc(BYTES);
     struct driver driver = { .cuModuleLoad = cuModuleLoad, .cuModuleGetFunction = cuModuleGetFunction,
@@ -36,10 +30,7 @@ int main(int argc, char **argv)
 
     if (argc != 2)
         return 2;
-    CHECK(cuInit(0));
-    CHECK(cuDeviceGet(&device, 0));
-    CHECK(cuDevicePrimaryCtxRetain(&context, device));
-    CHECK(cuCtxSetCurrent(context));
+    CHECK(make_current());
     CHECK(cuMemAllocManaged(&managed, BYTES, 1));
     CHECK(cuMemAlloc_v2(&own, BYTES));
     memset((void *)managed, 5, BYTES);

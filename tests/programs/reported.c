@@ -1,7 +1,7 @@
 /* Deals out and takes back blocks as PyTorch's allocator does, and reports each as often as it is told, after
    some that do not count. As a library it is the one that PyTorch's allocator reports to. */
-#include "driver.h"
 #include <stdint.h>
+#include <stdlib.h>
 
 /* As C++ passes a c10::Device. */
 struct device {
@@ -18,12 +18,10 @@ void _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(void *address, int64_
     (void)address, (void)change, (void)allocated, (void)reserved, (void)device;
 }
 #else
+#include "current.h"
+
 enum { SEGMENT = 2 << 20, BLOCK = 512, BLOCKS = 200 };
 
-int cuInit(unsigned flags);
-int cuDeviceGet(int *device, int ordinal);
-int cuDevicePrimaryCtxRetain(void **context, int device);
-int cuCtxSetCurrent(void *context);
 int cuMemAlloc_v2(uint64_t *address, size_t bytes);
 
 static size_t allocated;
@@ -47,16 +45,11 @@ __attribute__((noinline)) void blocks_counted(uint64_t segment, int times)
 
 int main(int argc, char **argv)
 {
-    int device;
-    void *context;
     uint64_t segment;
 
     if (argc != 2)
         return 2;
-    CHECK(cuInit(0));
-    CHECK(cuDeviceGet(&device, 0));
-    CHECK(cuDevicePrimaryCtxRetain(&context, device));
-    CHECK(cuCtxSetCurrent(context));
+    CHECK(make_current());
     CHECK(cuMemAlloc_v2(&segment, SEGMENT));
     for (uint64_t i = 0; i < BLOCKS; i++)
         report(segment + i * BLOCK, BLOCK);

@@ -6,11 +6,11 @@ Between what it does it waits, so that a job of its kind is switched in every st
 
 import ctypes
 import itertools
-import json
 import sys
 import time
 
 import torch
+from stopped import switches
 
 SWITCHES = int(sys.argv[1])
 # In the first round not everything is there yet.
@@ -23,12 +23,6 @@ generator = torch.Generator().manual_seed(7)
 
 def random(*shape):
     return torch.randn(*shape, generator=generator)
-
-
-def switches():
-    text = ctypes.create_string_buffer(1 << 16)
-    ctypes.CDLL(None).tidegate_status(text, ctypes.c_size_t(len(text)))
-    return json.loads(text.value)["switches"]
 
 
 def pause():

@@ -3,20 +3,14 @@ Prints how many bytes its parameters and the state of its optimizers have, round
 rounds, and the most bytes that its tensors had at once."""
 
 import ctypes
-import json
 import sys
 
 import torch
+from stopped import switches
 from torch.utils.data import DataLoader, TensorDataset
 
 ITERATIONS = 30
 SWITCHES = int((sys.argv + ["0"])[2])
-
-
-def switches():
-    text = ctypes.create_string_buffer(1 << 16)
-    ctypes.CDLL(None).tidegate_status(text, ctypes.c_size_t(len(text)))
-    return json.loads(text.value)["switches"]
 
 
 class Activations(torch.nn.Module):

@@ -3,7 +3,7 @@
 
 use super::support::patience::finish_within;
 use super::support::{Jobs, Manager};
-use super::torch::{printed, script};
+use super::torch::{Endless, has_allocated, printed, script};
 use std::path::Path;
 use std::process::{Child, Output, Stdio};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tidegate_manager::server::status::EndedJob;
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// So often no loop is stopped.
-pub const ENDLESS: u64 = u64::MAX;
+const ENDLESS: u64 = u64::MAX;
 
 /// A loop, as a job.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +46,14 @@ impl<'a> Loop<'a> {
             job.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
         Running { name: self.name, manager, process: job.spawn().unwrap() }
+    }
+
+    /// Another of its kind that never ends; it has had so many bytes of temporary memory.
+    pub fn rival(self, manager: &Manager, python: &Path, bytes: u64) -> Endless {
+        let rival = Loop { name: "rival", switches: ENDLESS, ..self }.start(manager, python);
+        let rival = Endless(rival.process);
+        manager.status_when(|status| has_allocated(status, "rival", bytes));
+        rival
     }
 
     /// Whether PyTorch deals out blocks that can be compared.

@@ -60,7 +60,7 @@ pub const DRAINS_BEFORE_UNSLICEABLE: u32 = 3;
 /// Pieces in one message that brings a file descriptor for each.
 const PIECES_PER_MESSAGE: usize = 200;
 /// Moves in one message: at most some 330 KiB.
-const MOVES_PER_MESSAGE: usize = 8192;
+pub const MOVES_PER_MESSAGE: usize = 8192;
 /// Names of pieces in one message: at most some 160 KiB.
 const NAMES_PER_MESSAGE: usize = 16384;
 

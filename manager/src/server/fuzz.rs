@@ -208,6 +208,7 @@ impl World {
     fn publish(&mut self) {
         let bits = self.random.bits();
         if let Some(page) = self.pages.last() {
+            page.boundaries.store(bits, std::sync::atomic::Ordering::Relaxed);
             page.last_boundary.store(bits, std::sync::atomic::Ordering::Relaxed);
             let row = &page.tenants[bits as usize % page.tenants.len()];
             row.peak_bytes[0].store(bits, std::sync::atomic::Ordering::Relaxed);
