@@ -9,7 +9,6 @@
 
 use crate::gate::Stamp;
 use crate::liveness::{Bytes, Moment};
-use std::collections::BTreeMap;
 use std::ops::Range;
 use tidegate_ffi::units::Class;
 
@@ -66,10 +65,12 @@ struct Freed {
     by: Stamp,
 }
 
-/// The blocks of one allocation, by the offset of their first byte.
+/// The blocks of one allocation.
 #[derive(Debug, Default)]
 pub struct Blocks {
-    blocks: BTreeMap<u64, Block>,
+    /// With the offset of the first byte, by which they are in order: a list, for they are few (PyTorch's
+    /// segments of small blocks have 2 MiB), and each change of them is in the way of the program.
+    blocks: Vec<(u64, Block)>,
     bytes: u64,
     persistent_bytes: u64,
     freed: Vec<Freed>,
@@ -80,12 +81,14 @@ pub struct Blocks {
 impl Blocks {
     /// A block is dealt out, at `start`.
     pub fn add(&mut self, start: u64, block: Block) -> Result<(), Mismatch> {
-        let end = start + block.bytes;
-        let before = self.blocks.range(..end).next_back();
-        if before.is_some_and(|(at, before)| at + before.bytes > start) {
+        let index = self.first_from(start);
+        let (before, after) = self.blocks.split_at(index);
+        let is_free = before.last().is_none_or(|(at, before)| at + before.bytes <= start)
+            && after.first().is_none_or(|(at, _)| start + block.bytes <= *at);
+        if !is_free {
             return Err(Mismatch::Overlap);
         }
-        self.blocks.insert(start, block);
+        self.blocks.insert(index, (start, block));
         self.bytes += block.bytes;
         self.persistent_bytes += block.persistent_bytes();
         Ok(())
@@ -93,12 +96,15 @@ impl Blocks {
 
     /// A block is freed, by a thread that has come so far.
     pub fn free(&mut self, start: u64, bytes: u64, by: Stamp) -> Result<(), Mismatch> {
-        let Some(block) = self.blocks.get(&start).filter(|block| block.bytes == bytes) else {
+        let index = self.first_from(start);
+        let Some((_, block)) =
+            self.blocks.get(index).filter(|(at, block)| (*at, block.bytes) == (start, bytes))
+        else {
             return Err(Mismatch::Unknown);
         };
         self.bytes -= bytes;
         self.persistent_bytes -= block.persistent_bytes();
-        self.blocks.remove(&start);
+        self.blocks.remove(index);
         let mut extent = start..start + bytes;
         if self.freed.len() >= MOST_FREED {
             self.freed.retain(Freed::may_be_used);
@@ -108,6 +114,11 @@ impl Blocks {
         }
         self.freed.push(Freed { extent, by });
         Ok(())
+    }
+
+    /// The index of the first block that starts at `start` or behind it.
+    fn first_from(&self, start: u64) -> usize {
+        self.blocks.partition_point(|(at, _)| *at < start)
     }
 
     /// Forgets what a thread has freed; returned is the extent of all of it, and of `extent`.
@@ -130,8 +141,9 @@ impl Blocks {
     /// Re-classes the block that a byte belongs to; false: there is none. Called temporary, it starts to age
     /// anew.
     pub fn tag(&mut self, at: u64, class: Class, now: Moment) -> bool {
-        let Some((start, block)) = self.blocks.range_mut(..=at).next_back() else { return false };
-        if at - start >= block.bytes {
+        let behind = self.blocks.partition_point(|(start, _)| *start <= at);
+        let Some((start, block)) = self.blocks[..behind].last_mut() else { return false };
+        if at - *start >= block.bytes {
             return false;
         }
         self.persistent_bytes -= block.persistent_bytes();
@@ -145,7 +157,7 @@ impl Blocks {
 
     /// The blocks, in order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, Block)> + '_ {
-        self.blocks.iter().map(|(start, block)| (*start, *block))
+        self.blocks.iter().copied()
     }
 
     /// What was freed and may be used all the same; not by a thread that is at a boundary.

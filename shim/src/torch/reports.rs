@@ -21,7 +21,7 @@ use crate::process::{self, Part, Process};
 use crate::symbols;
 use crate::tenant::Tenant;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -90,12 +90,12 @@ struct Told {
 /// What was told, by PyTorch's number of the device.
 #[derive(Default)]
 pub struct Reports {
-    devices: Mutex<BTreeMap<i8, Tally>>,
+    devices: Mutex<Vec<Tally>>,
 }
 
 /// What was told of one device.
-#[derive(Default)]
 struct Tally {
+    device: i8,
     bytes: i64,
     is_distrusted: bool,
 }
@@ -103,7 +103,11 @@ struct Tally {
 impl Reports {
     fn note(&self, process: &Process, device: i8, told: Told) {
         let mut devices = self.devices.lock();
-        let tally = devices.entry(device).or_default();
+        let index = devices.iter().position(|tally| tally.device == device).unwrap_or_else(|| {
+            devices.push(Tally { device, bytes: 0, is_distrusted: false });
+            devices.len() - 1
+        });
+        let tally = &mut devices[index];
         if tally.is_distrusted {
             return;
         }
@@ -121,7 +125,7 @@ impl Reports {
     pub fn audit(&self, process: &Process, blocks: &[[u64; 2]]) {
         // Nothing is told meanwhile.
         let devices = self.devices.lock();
-        if devices.values().any(|tally| tally.is_distrusted) {
+        if devices.iter().any(|tally| tally.is_distrusted) {
             return;
         }
         let mut theirs = BTreeSet::new();

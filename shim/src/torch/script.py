@@ -29,7 +29,7 @@ def install():
     report.argtypes, report.restype = (ctypes.c_void_p, ctypes.c_size_t), None
     is_audited = os.environ.get("TIDEGATE_AUDIT", "0") not in ("", "0")
     STEP, ZERO_GRAD, NEXT, REPLAY = 1, 2, 3, 4
-    LATE = 4
+    LATE = 5
 
     compiler = getattr(torch, "compiler", None)
     is_compiling = getattr(compiler, "is_compiling", None) or (lambda: False)
@@ -45,15 +45,15 @@ def install():
                 address += block["size"]
         report((ctypes.c_uint64 * len(pairs))(*pairs), len(pairs) // 2)
 
-    def tell(kind, thing):
-        if moment(kind, id(thing)) and is_audited:
-            quietly(audit)
-
     def quietly(work, *arguments):
         try:
             work(*arguments)
         except Exception as error:
             complain(repr(error).encode())
+
+    def tell(kind, thing):
+        if moment(kind, id(thing)) and is_audited:
+            quietly(audit)
 
     def label(tensor):
         try:
@@ -74,59 +74,83 @@ def install():
             if issubclass(type(thing), torch.nn.Module):
                 label_all(thing.__dict__.get("_buffers", {}).values())
 
-    # Of each optimizer: how many parameters, and how many with state, are labelled.
-    labelled = weakref.WeakKeyDictionary()
-
-    def label_parameters(optimizer):
-        count = sum(len(group["params"]) for group in optimizer.param_groups)
-        if labelled.get(optimizer, (0, 0))[0] == count or is_capturing():
-            return
-        if not labelled:
-            label_buffers()
-        labelled[optimizer] = count, 0
+    def label_optimizer(optimizer):
         for group in optimizer.param_groups:
             label_all(group["params"])
+        for state in list(optimizer.state.values()):
+            label_all(state.values() if isinstance(state, dict) else ())
 
-    def before_step(optimizer):
-        if not labelled and not is_capturing():
+    class Known:
+        """What is known of an optimizer."""
+
+        __slots__ = ("labelled", "calls_hooks", "zeroed", "life")
+
+        def __init__(self, optimizer, key):
+            # How many groups of parameters, and parameters with state, it had when it was labelled.
+            self.labelled = 0, 0
+            self.calls_hooks = False
+            self.zeroed = 0
+            self.life = weakref.ref(optimizer, lambda _: known.pop(key, None))
+
+    # By `id`: no optimizer is asked whether it is equal to another, and none is written into.
+    known = {}
+
+    def known_of(optimizer):
+        key = id(optimizer)
+        it = known.get(key)
+        if it is None:
+            it = known[key] = Known(optimizer, key)
+        return it
+
+    def label_changes(it, optimizer):
+        now = len(optimizer.param_groups), len(optimizer.state)
+        if it.labelled != now:
+            it.labelled = now
+            label_optimizer(optimizer)
+
+    has_begun = False
+
+    def begin(optimizer):
+        nonlocal has_begun
+        if not is_capturing():
+            has_begun = True
             # State that is about to be born shall not lie between activations that have died.
             torch.cuda.empty_cache()
-        label_parameters(optimizer)
+            label_buffers()
+            label_optimizer(optimizer)
 
-    def label_state(optimizer):
-        count, before = labelled.get(optimizer, (0, 0))
-        if before != len(optimizer.state):
-            labelled[optimizer] = count, len(optimizer.state)
-            for state in list(optimizer.state.values()):
-                label_all(state.values() if isinstance(state, dict) else ())
+    def before_step(optimizer, args, kwargs):
+        if not has_begun and not is_compiling():
+            quietly(begin, optimizer)
 
-    # How often each optimizer's gradients were zeroed.
-    zeroed = weakref.WeakKeyDictionary()
+    def note_step(optimizer):
+        it = known_of(optimizer)
+        it.calls_hooks = True
+        label_changes(it, optimizer)
 
-    def label_late(optimizer):
+    def after_step(optimizer, args, kwargs):
+        if not is_compiling():
+            quietly(note_step, optimizer)
+            tell(STEP, optimizer)
+
+    def note_zero_grad(optimizer):
         """A compiled step calls no hooks: what it would have labelled, well after it must have come."""
-        zeroed[optimizer] = zeroed.get(optimizer, 0) + 1
-        if zeroed[optimizer] > LATE:
-            label_parameters(optimizer)
-            label_state(optimizer)
+        it = known_of(optimizer)
+        if it.calls_hooks:
+            return
+        it.zeroed += 1
+        if it.zeroed == LATE:
+            label_buffers()
+        if it.zeroed >= LATE:
+            label_changes(it, optimizer)
 
-    def hook(label, kind=None):
-        def quiet(optimizer, args, kwargs):
-            if is_compiling():
-                return
-            quietly(label, optimizer)
-            if kind is not None:
-                tell(kind, optimizer)
-
-        return quiet
-
-    def told_after(function, label_it, kind):
-        @functools.wraps(function)
+    def told_after(zero_grad):
+        @functools.wraps(zero_grad)
         def wrapper(self, *args, **kwargs):
-            result = function(self, *args, **kwargs)
+            result = zero_grad(self, *args, **kwargs)
             if not is_compiling():
-                quietly(label_it, self)
-                tell(kind, self)
+                quietly(note_zero_grad, self)
+                tell(ZERO_GRAD, self)
             return result
 
         return wrapper
@@ -142,9 +166,9 @@ def install():
 
     optimizer = sys.modules.get("torch.optim.optimizer")
     if optimizer is not None:
-        optimizer.register_optimizer_step_pre_hook(hook(before_step))
-        optimizer.register_optimizer_step_post_hook(hook(label_state, STEP))
-        optimizer.Optimizer.zero_grad = told_after(optimizer.Optimizer.zero_grad, label_late, ZERO_GRAD)
+        optimizer.register_optimizer_step_pre_hook(before_step)
+        optimizer.register_optimizer_step_post_hook(after_step)
+        optimizer.Optimizer.zero_grad = told_after(optimizer.Optimizer.zero_grad)
     loader = sys.modules.get("torch.utils.data.dataloader")
     iterator = getattr(loader, "_BaseDataLoaderIter", None)
     if iterator is not None:
