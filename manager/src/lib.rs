@@ -3,6 +3,7 @@
 //! - [`server`]: the process: connections, movers, the one queue;
 //! - [`scheduler`]: who runs, and who has what: pure;
 //! - [`ledger`]: one GPU's units: pure;
+//! - [`planner`]: how much of each tier each GPU may use: pure;
 //! - [`mover`]: the process that makes GPU memory and moves bytes;
 //! - [`command`]: the command line;
 //! - [`doctor`]: what of the machine it needs, and how well that is;
@@ -17,6 +18,7 @@ pub mod doctor;
 pub mod hardware;
 pub mod ledger;
 pub mod mover;
+pub mod planner;
 pub mod process;
 pub mod scheduler;
 pub mod server;

@@ -40,7 +40,8 @@ pub fn schedule(data: &[u8]) {
     let mut input = Unstructured::new(data);
     let mut world = World::new();
     for gpu in GPUS {
-        world.tell(Event::GpuAdded { gpu, units: 64, apart: 0 });
+        let share_bytes = world.scheduler.config().dram_bytes / GPUS.len() as u64;
+        world.tell(Event::GpuAdded { gpu, units: 64, apart: 0, share_bytes });
     }
     while !input.is_empty() {
         let Ok(event) = world.event(&mut input) else { return };
@@ -121,7 +122,7 @@ impl World {
                     self.pieces.remove(piece);
                 }
             }
-            ToMover::Forget { .. } | ToMover::Measure { .. } => {}
+            ToMover::Forget { .. } | ToMover::Measure { .. } | ToMover::Share { .. } => {}
             ToMover::Adopt { .. } | ToMover::Will(_) | ToMover::Heard | ToMover::End => {
                 panic!("{order:?} is none of the scheduler's")
             }
@@ -179,6 +180,9 @@ impl World {
             ToMover::Measure { step } => {
                 let used_bytes = input.int_in_range(0..=64)? * UNIT;
                 return Ok(Some(Event::Measured { gpu, step: *step, used_bytes }));
+            }
+            ToMover::Share { step, bytes } => {
+                return Ok(Some(Event::MoverDone { gpu, step: *step, bytes: *bytes }));
             }
             ToMover::Make { step, pieces } if fails => {
                 self.pieces.retain(|piece| pieces.iter().all(|(failed, _)| failed != piece));

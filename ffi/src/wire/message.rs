@@ -482,6 +482,14 @@ pub enum ToMover {
         /// Repeated by the answer.
         step: Step,
     },
+    /// The GPU's share of the DRAM tier has changed. The answer says how large it is now: no smaller than what
+    /// holds saved bytes.
+    Share {
+        /// Repeated by the answer.
+        step: Step,
+        /// In bytes.
+        bytes: u64,
+    },
     /// What to do if the manager dies. With one descriptor: the state file, which the mover keeps
     /// for the next manager. Not answered.
     Will(Will),
@@ -501,6 +509,7 @@ impl ToMover {
             | ToMover::Restore { step, .. }
             | ToMover::Scrub { step, .. }
             | ToMover::Destroy { step, .. }
+            | ToMover::Share { step, .. }
             | ToMover::Measure { step } => Some(*step),
             ToMover::Forget { .. }
             | ToMover::Adopt { .. }

@@ -126,8 +126,8 @@ pub(super) struct Options {
     /// named. May be given several times. Default: no limit.
     #[arg(long, value_name = "[USER=]SIZE")]
     user_memory: Vec<UserMemory>,
-    /// Host memory for saved bytes, divided evenly among the GPUs. Default: half of what is
-    /// available.
+    /// Host memory for saved bytes. The GPUs share it: evenly, until one needs more than others do.
+    /// Default: half of what is available.
     #[arg(long, value_name = "SIZE", value_parser = super::size)]
     dram: Option<ByteSize>,
     /// A test: fill memory with 0xFF before a job's live bytes are restored into it. Slower; no
@@ -210,7 +210,7 @@ fn serve(arguments: Options, log: Option<File>) -> anyhow::Result<ExitCode> {
     };
     let plans = gpus
         .iter()
-        .map(|gpu| plan(*gpu, node.as_ref(), dram, log.as_ref()))
+        .map(|gpu| plan(*gpu, node.as_ref(), dram / gpus.len().max(1) as u64, log.as_ref()))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let headroom =
         arguments.headroom.map_or(if node.is_some() { 0 } else { 1024 * MIB }, |size| size.as_u64());
@@ -237,7 +237,7 @@ fn serve(arguments: Options, log: Option<File>) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The GPUs of a new manager, and one's share of the host memory.
+/// The GPUs of a new manager, and the host memory that they share.
 fn found(arguments: &Options) -> anyhow::Result<(Option<SoftwareNode>, Vec<GpuUuid>, u64)> {
     let unit = arguments.unit.as_u64();
     let node = arguments.software_gpu.as_ref().map(|spec| SoftwareNode::create(spec, unit)).transpose()?;
@@ -245,7 +245,10 @@ fn found(arguments: &Options) -> anyhow::Result<(Option<SoftwareNode>, Vec<GpuUu
         Some(node) => node.gpus().to_vec(),
         None => hardware_gpus(&arguments.gpu)?,
     };
-    let dram = dram_share(arguments.dram, gpus.len())?;
+    let dram = match arguments.dram {
+        Some(size) => size.as_u64(),
+        None => hardware::available_memory()? / 2,
+    };
     Ok((node, gpus, dram))
 }
 
@@ -344,16 +347,12 @@ fn hardware_gpus(wanted: &[GpuUuid]) -> anyhow::Result<Vec<GpuUuid>> {
     Ok(if wanted.is_empty() { found } else { wanted.to_vec() })
 }
 
-/// One GPU's share of the host memory for saved bytes (R0.5: what is left, divided by the GPUs).
-fn dram_share(given: Option<ByteSize>, gpus: usize) -> anyhow::Result<u64> {
-    let total = match given {
-        Some(size) => size.as_u64(),
-        None => hardware::available_memory()? / 2,
-    };
-    Ok(total / gpus.max(1) as u64)
-}
-
-fn plan(gpu: GpuUuid, node: Option<&SoftwareNode>, dram: u64, log: Option<&File>) -> anyhow::Result<GpuPlan> {
+fn plan(
+    gpu: GpuUuid,
+    node: Option<&SoftwareNode>,
+    share_bytes: u64,
+    log: Option<&File>,
+) -> anyhow::Result<GpuPlan> {
     let lock = match node {
         Some(node) => node.lock(gpu)?,
         None => hardware::lock(gpu)?,
@@ -362,10 +361,10 @@ fn plan(gpu: GpuUuid, node: Option<&SoftwareNode>, dram: u64, log: Option<&File>
     let node = node.map(|node| node.path().to_owned());
     let program = std::env::current_exe()?;
     let log = log.map(File::try_clone).transpose().context("opening the log for a mover")?;
-    let mover = move || {
+    let mover = move |share_bytes: u64| {
         let mut command = Command::new(&program);
         command.arg("mover").arg("--gpu").arg(gpu.to_string());
-        command.arg("--dram-bytes").arg(dram.to_string()).arg("--driver").arg(&driver);
+        command.arg("--dram-bytes").arg(share_bytes.to_string()).arg("--driver").arg(&driver);
         command.env_remove("LD_PRELOAD").env_remove("CUDA_VISIBLE_DEVICES");
         if let Some(node) = &node {
             command.env(software_gpu::NODE_VARIABLE, node);
@@ -378,7 +377,7 @@ fn plan(gpu: GpuUuid, node: Option<&SoftwareNode>, dram: u64, log: Option<&File>
         }
         command
     };
-    Ok(GpuPlan { uuid: gpu, mover: Box::new(mover), lock: Some(lock) })
+    Ok(GpuPlan { uuid: gpu, mover: Box::new(mover), share_bytes, lock: Some(lock) })
 }
 
 fn socket_path(given: Option<PathBuf>) -> anyhow::Result<PathBuf> {

@@ -17,7 +17,7 @@ pub(super) struct Arguments {
     /// The GPU.
     #[arg(long)]
     gpu: GpuUuid,
-    /// Host memory for saved bytes.
+    /// Host memory for saved bytes, until told otherwise.
     #[arg(long)]
     dram_bytes: u64,
     /// The driver's library.

@@ -55,7 +55,7 @@ use tidegate_ffi::wire::message::{FromMover, ToMover};
 pub struct MoverConfig {
     /// The GPU.
     pub gpu: GpuUuid,
-    /// This GPU's share of the DRAM tier, in bytes (I6); rounded down to whole pages.
+    /// This GPU's share of the DRAM tier to begin with, in bytes (I6); rounded down to whole pages.
     pub dram_bytes: u64,
     /// The driver library's name or path: `libcuda.so.1`, or a software GPU's.
     pub driver: CString,

@@ -161,6 +161,9 @@ impl Mover {
             ToMover::Scrub { step, pieces } => (step, self.scrub(&pieces)),
             ToMover::Destroy { step, pieces } => (step, self.destroy(&pieces)),
             ToMover::Measure { step } => (step, self.measure()),
+            ToMover::Share { step, bytes } => {
+                (step, Ok(Outcome::Moved(self.store.tier_mut().set_share(bytes))))
+            }
             ToMover::Forget { tenant } => {
                 self.store.forget(tenant).map_err(Useless::Unnoted)?;
                 return Ok(None);

@@ -11,10 +11,20 @@ impl Scheduler {
         for (id, gpu) in &self.gpus {
             gpu.ledger.check().map_err(|wrong| format!("{id}: {wrong}"))?;
         }
+        self.check_shares()?;
         self.check_owners()?;
         self.check_slots()?;
         self.check_quotas()?;
         self.check_grants()
+    }
+
+    /// The GPUs together may use no more of the tier than there is (I6).
+    fn check_shares(&self) -> Result<(), String> {
+        let shares = self.gpus.values().map(|gpu| gpu.share.most()).fold(0, u64::saturating_add);
+        match shares <= self.config.dram_bytes {
+            true => Ok(()),
+            false => Err(format!("the shares are {shares} bytes of a tier of {}", self.config.dram_bytes)),
+        }
     }
 
     /// Each piece has one owner, and the ledger agrees who it is.

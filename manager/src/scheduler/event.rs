@@ -36,7 +36,7 @@ pub struct Config {
     pub poison: bool,
     /// What users' jobs may have of each GPU.
     pub user_quotas: UserQuotas,
-    /// Bytes of host memory that saved bytes of one GPU may occupy (the GPU's share, R0.5).
+    /// Bytes of host memory that saved bytes may occupy; the GPUs share them (R0.5).
     pub dram_bytes: u64,
 }
 
@@ -51,6 +51,8 @@ pub enum Event {
         units: u32,
         /// How many more the GPU has (`--gpu-memory`): contexts may have those.
         apart: u32,
+        /// The share of the DRAM tier that its mover was started with, in bytes.
+        share_bytes: u64,
     },
     /// A GPU's mover is gone for good. Who runs there keeps what it has.
     GpuLost {

@@ -392,6 +392,8 @@ pub enum Pending {
     Retire(GpuUuid, Vec<PieceId>),
     /// A mover measures the GPU's memory, of which so many units should be in pieces.
     Measure(GpuUuid, u32),
+    /// A mover changes its share of the DRAM tier.
+    Share(GpuUuid),
 }
 
 impl Pending {
@@ -422,6 +424,7 @@ impl Pending {
             Pending::Scrub(..) => "scrub",
             Pending::Destroy(..) | Pending::Retire(..) => "destroy",
             Pending::Measure(..) => "measure",
+            Pending::Share(_) => "share",
         }
     }
 

@@ -36,6 +36,7 @@ mod needs;
 mod order;
 mod outside;
 mod quota;
+mod shares;
 mod silence;
 #[cfg(test)]
 mod tests;
@@ -49,6 +50,7 @@ pub use quota::UserQuotas;
 use crate::ledger::Ledger;
 use needs::Needs;
 use serde::{Deserialize, Serialize};
+use shares::Share;
 use silence::Due;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -77,6 +79,8 @@ pub struct Gpu {
     pub tenants: BTreeSet<TenantId>,
     /// What is known of memory outside of pieces.
     pub outside: Outside,
+    /// Its share of the DRAM tier.
+    pub share: Share,
     /// Nobody can make or move its memory any more.
     pub lost: bool,
 }
@@ -106,6 +110,8 @@ pub struct Scheduler {
     due: Vec<Due>,
     /// Attaches that wait for admission, in the order of arrival.
     admissions: Vec<(SessionId, Step, GpuUuid)>,
+    /// Somebody may need another share of the tier than before.
+    are_needs_new: bool,
     /// What a user's job of a name last needed (R4.1).
     remembered: Needs,
     next_step: u64,
@@ -130,6 +136,7 @@ impl Scheduler {
             expelled: BTreeSet::new(),
             due: Vec::new(),
             admissions: Vec::new(),
+            are_needs_new: false,
             remembered: Needs::default(),
             next_step: 0,
             next_tenant: 0,
@@ -147,6 +154,7 @@ impl Scheduler {
         self.note_the_silent(pages);
         self.part_from_expelled();
         self.look_at_who_waits();
+        self.balance_shares();
         self.admit();
         self.serve_leases();
         self.give_room();
@@ -187,7 +195,9 @@ impl Scheduler {
 
     fn take_in(&mut self, event: Event) {
         match event {
-            Event::GpuAdded { gpu, units, apart } => self.add_gpu(gpu, units, apart),
+            Event::GpuAdded { gpu, units, apart, share_bytes } => {
+                self.add_gpu(gpu, units, apart, share_bytes);
+            }
             Event::GpuLost { gpu } => self.lose_gpu(gpu),
             Event::JobArrived { job, uid, spec } => self.add_job(job, uid, spec),
             Event::JobReleased { job } => self.release_job(job),
@@ -232,11 +242,12 @@ impl Scheduler {
         }
     }
 
-    fn add_gpu(&mut self, id: GpuUuid, units: u32, apart: u32) {
+    fn add_gpu(&mut self, id: GpuUuid, units: u32, apart: u32, share_bytes: u64) {
         let ledger = Ledger::new(Units(units), Units(self.config.offset_units));
         let (spares, retired, tenants) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
         let outside = Outside::new(self.config.headroom_units, apart);
-        let mut gpu = Gpu { ledger, spares, retired, tenants, outside, lost: false };
+        let share = Share::new(share_bytes);
+        let mut gpu = Gpu { ledger, spares, retired, tenants, outside, share, lost: false };
         gpu.reserve();
         self.gpus.insert(id, gpu);
     }
@@ -304,7 +315,7 @@ impl Scheduler {
         // A job that has begun is let in whole: half a gang would wait with what others need.
         let begun = self.is_attached(job_id) || gpu.tenants.is_empty();
         let promised = self.promised_bytes(gpu_id).saturating_add(self.need_bytes(job_id));
-        if !begun && (promised > self.config.dram_bytes || !self.has_room_for_one_more(gpu_id)) {
+        if !begun && (promised > gpu.share.bytes() || !self.has_room_for_one_more(gpu_id)) {
             return false;
         }
         self.attach(session_id, step, gpu_id, job_id);
@@ -316,6 +327,7 @@ impl Scheduler {
         need.persistent.saturating_add(need.temporary)
     }
 
+    /// What the tenants on a GPU may need of the tier together, by what is known of them.
     fn promised_bytes(&self, gpu: GpuUuid) -> u64 {
         let tenants = self.tenants_on(gpu);
         tenants.map(|(_, tenant)| self.need_bytes(tenant.job)).fold(0, u64::saturating_add)
@@ -325,6 +337,7 @@ impl Scheduler {
         self.next_tenant += 1;
         let id = TenantId(self.next_tenant);
         let begins = !self.is_attached(job);
+        self.are_needs_new = true;
         let (Some(gpu), Some(session)) = (self.gpus.get_mut(&gpu_id), self.sessions.get_mut(&session_id))
         else {
             return;
@@ -413,6 +426,7 @@ impl Scheduler {
             gpu.tenants.remove(&id);
         }
         self.note_death(tenant.gpu);
+        self.forget_refusals(tenant.gpu);
         let pieces = tenant.pieces.into_keys().collect();
         match fate {
             Fate::Dead => self.dispose_of_shared(tenant.gpu, tenant.job, pieces, &tenant.held),
@@ -504,17 +518,30 @@ impl Scheduler {
             }
             Some(Pending::MakeForNobody(gpu, uid, pieces, _)) => self.all_back_to_spares(gpu, &pieces, uid),
             Some(Pending::MakeForArrival(tenant, _)) => self.made_arrival(tenant),
-            Some(Pending::Restore(tenant)) => self.restored(tenant, bytes),
+            Some(Pending::Restore(tenant)) => {
+                self.tenants
+                    .get(&tenant)
+                    .map(|tenant| tenant.gpu)
+                    .into_iter()
+                    .for_each(|gpu| self.share_may_shrink(gpu));
+                self.restored(tenant, bytes);
+            }
             Some(Pending::Scrub(gpu, pieces, uid)) => self.all_back_to_spares(gpu, &pieces, uid),
             Some(Pending::Destroy(_, pieces)) => self.destroyed(pieces),
             Some(Pending::Retire(gpu, pieces)) => self.retired_by_mover(gpu, &pieces),
+            Some(Pending::Share(gpu)) => self.share_is(gpu, bytes),
             _ => {}
         }
     }
 
     fn mover_failed(&mut self, step: Step, reason: &str, out_of_memory: bool) {
         match self.pending.remove(&step) {
-            Some(Pending::Save(tenant, _)) => self.save_failed(tenant),
+            Some(Pending::Save(tenant, _)) => {
+                if out_of_memory {
+                    self.share_was_too_small(tenant);
+                }
+                self.save_failed(tenant);
+            }
             // A copy more than is needed stays in the tier until the tenant's end.
             Some(Pending::Unsave(tenant)) => self.unsaved(tenant),
             Some(Pending::MakeForLease(tenant, request, placed, new)) => {
@@ -534,6 +561,7 @@ impl Scheduler {
             Some(Pending::Destroy(gpu, pieces)) => self.destroy_one_by_one(gpu, pieces),
             Some(Pending::Retire(gpu, pieces)) if pieces.len() == 1 => self.retired_by_mover(gpu, &pieces),
             Some(Pending::Retire(gpu, pieces)) => self.retire_one_by_one(gpu, pieces),
+            Some(Pending::Share(gpu)) => self.share_stays(gpu),
             _ => {}
         }
     }

@@ -91,6 +91,7 @@ impl Scheduler {
             return self.expel(session, "it attached twice to one GPU");
         }
         self.admissions.push((session, step, gpu));
+        self.are_needs_new = true;
         self.look_again(gpu);
     }
 

@@ -8,6 +8,7 @@ mod held;
 mod hostile;
 mod outside;
 mod quota;
+mod shares;
 mod silence;
 mod unmovable;
 mod whole;

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 use tidegate_ffi::os;
-use tidegate_ffi::units::{GpuUuid, PieceId, Step};
+use tidegate_ffi::units::{GpuUuid, PieceId};
 use tidegate_ffi::wire::line::{Line, LineError, Numbered};
 use tidegate_ffi::wire::message::{FromMover, ToMover, Will};
 use tidegate_ffi::wire::{Connection, MAX_FDS, Parcel};
@@ -50,8 +50,11 @@ const STEPS: usize = 65536;
 pub struct GpuPlan {
     /// Which.
     pub uuid: GpuUuid,
-    /// Makes the command of its mover, which finds its end of the socket pair as standard input.
-    pub mover: Box<dyn Fn() -> Command>,
+    /// Makes the command of its mover, which finds its end of the socket pair as standard input, for a share of
+    /// the DRAM tier in bytes.
+    pub mover: Box<dyn Fn(u64) -> Command>,
+    /// The share that its first mover gets.
+    pub share_bytes: u64,
     /// A lock that says whose GPU this is; held as long as the manager lives.
     pub lock: Option<OwnedFd>,
 }
@@ -103,6 +106,8 @@ pub(crate) struct Orphaned {
 pub(crate) struct MoverState {
     pub(crate) name: String,
     pub(crate) total_bytes: u64,
+    /// Its share of the DRAM tier, as it last said.
+    pub(crate) share_bytes: u64,
     /// The orders that are not answered, in order.
     orders: VecDeque<ToMover>,
     /// The conversation with the present one.
@@ -143,9 +148,9 @@ impl MoverLink {
     /// Starts a GPU's first mover.
     pub(crate) fn start(plan: GpuPlan, inputs: Sender<Input>) -> anyhow::Result<Self> {
         let mut mover = Self {
+            state: MoverState { share_bytes: plan.share_bytes, ..MoverState::default() },
             plan,
             inputs,
-            state: MoverState::default(),
             testament: None,
             ready: false,
             process: None,
@@ -272,10 +277,12 @@ impl MoverLink {
     }
 
     /// An order is answered, and all that came before it are carried out.
-    pub(super) fn answered(&mut self, step: Step) {
-        let Some(place) = self.state.orders.iter().position(|order| order.step() == Some(step)) else {
-            return;
-        };
+    pub(super) fn answered(&mut self, answer: &FromMover) {
+        let of = |order: &ToMover| answer.step().is_some() && order.step() == answer.step();
+        let Some(place) = self.state.orders.iter().position(of) else { return };
+        if let (ToMover::Share { .. }, FromMover::Done { bytes, .. }) = (&self.state.orders[place], answer) {
+            self.state.share_bytes = *bytes;
+        }
         self.state.orders.drain(..=place);
         self.state.replacements.useless = 0;
         self.silent_since = Instant::now();
@@ -381,7 +388,7 @@ impl MoverLink {
     }
 
     fn start_next(&mut self, pieces: &[(PieceId, HeldPiece)]) -> anyhow::Result<()> {
-        let process = Process::start(&self.plan, self.inputs.clone())?;
+        let process = Process::start(&self.plan, self.state.share_bytes, self.inputs.clone())?;
         (self.state.process, self.state.line) = (Some(process.name), Line::new());
         self.silent_since = Instant::now();
         self.process = Some(process);
@@ -478,9 +485,9 @@ impl MoverState {
 
 impl Process {
     /// Starts a mover's process and the thread that reads from it.
-    fn start(plan: &GpuPlan, inputs: Sender<Input>) -> anyhow::Result<Self> {
+    fn start(plan: &GpuPlan, share_bytes: u64, inputs: Sender<Input>) -> anyhow::Result<Self> {
         let (here, there) = os::pair()?;
-        let mut command = (plan.mover)();
+        let mut command = (plan.mover)(share_bytes);
         let process = os::start_process(command.stdin(Stdio::from(OwnedFd::from(there))))
             .with_context(|| format!("starting the mover of {}", plan.uuid))?;
         let process = OwnChild(process);

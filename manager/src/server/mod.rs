@@ -674,8 +674,8 @@ impl Server {
     }
 
     fn hear_mover(&mut self, gpu: GpuUuid, message: FromMover, fds: Vec<OwnedFd>) {
-        if let Some((mover, step)) = self.movers.get_mut(&gpu).zip(message.step()) {
-            mover.answered(step);
+        if let Some(mover) = self.movers.get_mut(&gpu) {
+            mover.answered(&message);
         }
         let event = match message {
             FromMover::Made { step } => {

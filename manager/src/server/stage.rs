@@ -47,7 +47,7 @@ pub(super) fn server_with(change: impl FnOnce(&mut Config)) -> Server {
     change(&mut config);
     let file = StateFile::create().unwrap();
     let mut server = Server::new(Scheduler::new(config), BTreeMap::new(), file);
-    server.tell_scheduler(Event::GpuAdded { gpu: GPU, units: 64, apart: 0 });
+    server.tell_scheduler(Event::GpuAdded { gpu: GPU, units: 64, apart: 0, share_bytes: 1 << 30 });
     server
 }
 

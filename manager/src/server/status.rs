@@ -333,7 +333,7 @@ fn gpu_status(server: &Server, asker: Asker, id: GpuUuid, gpu: &Gpu) -> GpuStatu
             used_bytes: sum(Class::Temporary, false),
         },
         spans: spans(server, asker, gpu),
-        tiers: vec![TierStatus { tier: "dram".into(), share_bytes: config.dram_bytes, used_bytes }],
+        tiers: vec![TierStatus { tier: "dram".into(), share_bytes: gpu.share.bytes(), used_bytes }],
         mover: mover_status(mover),
     }
 }

@@ -94,6 +94,7 @@ fn random_schedules_keep_every_promise() {
     }
     assert!(failures.is_empty(), "{} schedules broke a promise", failures.len());
     assert!(sum.oversubscribed * 10 >= sum.schedules * 3, "too few schedules are oversubscribed");
+    assert!(sum.changed_shares > 0, "no share of the tier has changed");
 }
 
 #[test]
@@ -188,6 +189,7 @@ struct Sum {
     deaths: u64,
     expelled: u64,
     failed_saves: u64,
+    changed_shares: u64,
     mover_deaths: u64,
     manager_deaths: u64,
     longest_wait: u64,
@@ -206,6 +208,7 @@ impl Sum {
         self.deaths += outcome.deaths;
         self.expelled += outcome.expelled;
         self.failed_saves += outcome.failed_saves;
+        self.changed_shares += outcome.changed_shares;
         self.mover_deaths += outcome.mover_deaths;
         self.manager_deaths += successions;
         self.longest_wait = self.longest_wait.max(outcome.longest_wait);

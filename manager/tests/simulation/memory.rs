@@ -55,7 +55,8 @@ pub struct Memory {
     /// Who gives nothing back until it is dead.
     keepers: BTreeSet<SessionId>,
     unit_bytes: u64,
-    dram_bytes: u64,
+    /// Its share of the tier.
+    share_bytes: u64,
     pieces: BTreeMap<PieceId, Piece>,
     /// Pieces that went with a dead mover before it was to destroy them.
     lost: BTreeSet<PieceId>,
@@ -84,14 +85,14 @@ fn wrong<T>(what: impl Into<String>) -> Result<T, Fault> {
 
 impl Memory {
     /// All free.
-    pub fn new(capacity: u32, unit_bytes: u64, dram_bytes: u64) -> Self {
+    pub fn new(capacity: u32, unit_bytes: u64, share_bytes: u64) -> Self {
         Self {
             capacity,
             outsiders: 0,
             contexts: BTreeMap::new(),
             keepers: BTreeSet::new(),
             unit_bytes,
-            dram_bytes,
+            share_bytes,
             pieces: BTreeMap::new(),
             lost: BTreeSet::new(),
             saved: BTreeMap::new(),
@@ -161,10 +162,16 @@ impl Memory {
         Ok(units * self.unit_bytes)
     }
 
+    /// `Share`: never less than what is saved, and not always that.
+    pub fn set_share(&mut self, bytes: u64, kept: u64) -> u64 {
+        self.share_bytes = bytes.max(self.saved_bytes() + kept).min(self.share_bytes.max(bytes));
+        self.share_bytes
+    }
+
     /// `Save`: all or none.
     pub fn save(&mut self, tenant: TenantId, moves: &[Move]) -> Result<u64, Fault> {
         let bytes: u64 = moves.iter().map(|m| m.bytes).sum();
-        if self.saved_bytes() + bytes > self.dram_bytes {
+        if self.saved_bytes() + bytes > self.share_bytes {
             return Err(Fault::NoTierMemory);
         }
         let mut parts = Vec::new();

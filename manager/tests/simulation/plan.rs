@@ -133,7 +133,7 @@ impl Plan {
             }
         }
         if random.chance(15) {
-            Self::limit_tier(random, &mut config, &mut jobs);
+            Self::limit_tier(random, &mut config, gpus.len() as u64, &mut jobs);
         }
         Self { gpus, config, jobs, faults, latency: random.between(1, 60), plain }
     }
@@ -200,7 +200,7 @@ impl Plan {
     }
 
     /// A tier that takes what is declared and no more (I6): every job declares.
-    fn limit_tier(random: &mut Random, config: &mut Config, jobs: &mut [JobPlan]) {
+    fn limit_tier(random: &mut Random, config: &mut Config, gpus: u64, jobs: &mut [JobPlan]) {
         let mut most = 0;
         for job in jobs.iter_mut() {
             // One tenant for each GPU: what a job declares counts once there.
@@ -216,7 +216,7 @@ impl Plan {
             most = most.max(need.persistent + need.temporary);
             job.spec.need = Some(need);
         }
-        config.dram_bytes = most * random.between(1, 3);
+        config.dram_bytes = most * random.between(1, 3) * gpus;
     }
 
     /// Jobs on one GPU that are always busy, and of which no two fit together.

@@ -51,6 +51,7 @@ pub struct Outcome {
     pub expelled: u64,
     pub preempted_bytes: u64,
     pub failed_saves: u64,
+    pub changed_shares: u64,
     pub mover_deaths: u64,
     pub longest_wait: Micros,
     pub oversubscribed: bool,
@@ -115,7 +116,8 @@ impl World {
     /// A world in which nothing has happened.
     pub fn new(plan: Plan, seed: u64) -> Self {
         let gpus: Vec<GpuUuid> = (0..plan.gpus.len()).map(gpu_uuid).collect();
-        let memory = |units: &u32| Memory::new(*units, UNIT, plan.config.dram_bytes);
+        let share_bytes = plan.config.dram_bytes / gpus.len() as u64;
+        let memory = |units: &u32| Memory::new(*units, UNIT, share_bytes);
         let mut memories: Memories = gpus.iter().copied().zip(plan.gpus.iter().map(memory)).collect();
         memories.values_mut().for_each(|memory| memory.outsiders = plan.faults.outsiders);
         let movers = gpus.iter().map(|gpu| (*gpu, Mover::default())).collect();
@@ -146,7 +148,8 @@ impl World {
             plan,
         };
         for (index, units) in world.plan.gpus.clone().into_iter().enumerate() {
-            world.at(0, Happening::Hears(Event::GpuAdded { gpu: gpu_uuid(index), units, apart: 0 }));
+            let added = Event::GpuAdded { gpu: gpu_uuid(index), units, apart: 0, share_bytes };
+            world.at(0, Happening::Hears(added));
         }
         world.at(150_000, Happening::OutsidersLeave);
         for index in 0..world.plan.jobs.len() {
@@ -635,6 +638,7 @@ impl World {
         let fails = self.chance(rate);
         let confuses = matches!(order, ToMover::Restore { .. }) && self.chance(faults.confusion);
         let lazy = self.chance(faults.laziness);
+        let kept = if matches!(order, ToMover::Share { .. }) { self.random.between(0, 4) * UNIT } else { 0 };
         let is_save = matches!(order, ToMover::Save { .. });
         let replaced = self.movers.get(&gpu).is_some_and(|mover| mover.replaced);
         let Some(memory) = self.memories.get_mut(&gpu) else { return Err(format!("{gpu} is not there")) };
@@ -669,6 +673,10 @@ impl World {
             ToMover::Scrub { step, pieces } => (step, memory.scrub(&pieces)),
             ToMover::Destroy { step, pieces } if replaced => (step, memory.destroy_rest(&pieces)),
             ToMover::Destroy { step, pieces } => (step, memory.destroy(&pieces)),
+            ToMover::Share { step, bytes } => {
+                self.outcome.changed_shares += 1;
+                (step, Ok(memory.set_share(bytes, kept)))
+            }
             ToMover::Adopt { .. } | ToMover::Will(_) | ToMover::Heard | ToMover::End => return Ok(None),
             ToMover::Measure { step } => {
                 let used_bytes = u64::from(memory.used_by_all()) * UNIT;

@@ -35,11 +35,9 @@ impl Dram {
     /// A tier of at most `share` bytes in slabs of at most `slab_bytes` bytes (both in whole
     /// pages), page-locked for `gpu`.
     pub fn new(share: u64, slab_bytes: u64, gpu: Option<Rc<Gpu>>) -> Self {
-        let page = page_bytes();
-        let pages = |bytes: u64| bytes - bytes % page;
         Self {
             share: pages(share),
-            slab_bytes: pages(slab_bytes).max(page),
+            slab_bytes: pages(slab_bytes).max(page_bytes()),
             held: 0,
             slabs: BTreeMap::new(),
             next: 0,
@@ -71,7 +69,36 @@ impl Dram {
             self.next = self.next.max(slab.0 + 1);
             self.slabs.insert(slab, memory);
         }
+        self.share = self.share.max(self.held);
         saved.next().map_or(Ok(()), |extent| Err(TierError::Contradiction(extent)))
+    }
+
+    /// Changes the share to `bytes`, or as near to it as what is handed out allows. What it is then.
+    pub fn set_share(&mut self, bytes: u64) -> u64 {
+        let bytes = pages(bytes);
+        for slab in self.free_slabs() {
+            if self.held > bytes {
+                self.give_back(slab);
+            }
+        }
+        self.share = bytes.max(self.held);
+        self.note_room(self.share - self.used());
+        self.share
+    }
+
+    /// The slabs of which nothing is handed out.
+    fn free_slabs(&self) -> Vec<Extent> {
+        let whole =
+            |(&slab, memory): (&SlabId, &HostMemory)| Extent { slab, start: 0, bytes: memory.bytes() };
+        self.slabs.iter().map(whole).filter(|slab| self.free.is_hole(*slab)).collect()
+    }
+
+    /// Gives a slab back of which nothing is handed out.
+    fn give_back(&mut self, slab: Extent) {
+        self.free.take_hole(slab);
+        self.slabs.remove(&slab.slab);
+        self.news.push(SlabNews::GivenBack(slab.slab));
+        self.held -= slab.bytes;
     }
 
     /// A descriptor of each slab.
@@ -160,17 +187,7 @@ impl Tier for Dram {
     }
 
     fn trim(&mut self) {
-        let whole =
-            |(&slab, memory): (&SlabId, &HostMemory)| Extent { slab, start: 0, bytes: memory.bytes() };
-        let all: Vec<Extent> = self.slabs.iter().map(whole).collect();
-        let free: Vec<Extent> = all.into_iter().filter(|slab| self.free.take_hole(*slab)).collect();
-        let Some((kept, given_back)) = free.split_first() else { return };
-        self.free.give(*kept);
-        for slab in given_back {
-            self.slabs.remove(&slab.slab);
-            self.news.push(SlabNews::GivenBack(slab.slab));
-            self.held -= slab.bytes;
-        }
+        self.free_slabs().into_iter().skip(1).for_each(|slab| self.give_back(slab));
     }
 
     fn memory(&self, extent: Extent) -> Result<HostRange<'_>, TierError> {
@@ -185,6 +202,10 @@ impl Tier for Dram {
     fn used(&self) -> u64 {
         self.held - self.free.bytes()
     }
+}
+
+fn pages(bytes: u64) -> u64 {
+    bytes - bytes % page_bytes()
 }
 
 #[cfg(test)]
@@ -260,6 +281,22 @@ mod tests {
         tier.trim();
         assert_eq!((tier.held, tier.used()), (4 * PAGE, PAGE));
         assert!(kept.iter().all(|extent| tier.memory(*extent).is_ok()));
+        assert_eq!(bytes_of(&tier.allocate(7 * PAGE).unwrap()), 7 * PAGE);
+    }
+
+    #[test]
+    fn a_share_grows_and_shrinks_as_far_as_nothing_is_in_it() {
+        let mut tier = tier(4, 2);
+        let kept = tier.allocate(PAGE).unwrap();
+        let freed = tier.allocate(3 * PAGE).unwrap();
+        assert_eq!((tier.set_share(2 * PAGE), tier.held), (4 * PAGE, 4 * PAGE), "all of it is in use");
+        freed.into_iter().for_each(|extent| tier.free(extent));
+        tier.news();
+        assert_eq!((tier.set_share(PAGE), tier.held), (2 * PAGE, 2 * PAGE));
+        assert!(matches!(tier.news()[..], [SlabNews::GivenBack(_)]));
+        assert!(kept.iter().all(|extent| tier.memory(*extent).is_ok()));
+        assert!(tier.allocate(2 * PAGE).is_err());
+        assert_eq!(tier.set_share(8 * PAGE + 1), 8 * PAGE);
         assert_eq!(bytes_of(&tier.allocate(7 * PAGE).unwrap()), 7 * PAGE);
     }
 

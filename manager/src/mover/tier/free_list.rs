@@ -62,9 +62,14 @@ impl FreeList {
         self.insert(whole);
     }
 
+    /// Whether exactly this is a hole.
+    pub fn is_hole(&self, extent: Extent) -> bool {
+        self.holes.get(&(extent.slab, extent.start)) == Some(&extent.bytes)
+    }
+
     /// Removes exactly this hole; `false` when it is not one.
     pub fn take_hole(&mut self, hole: Extent) -> bool {
-        let free = self.holes.get(&(hole.slab, hole.start)) == Some(&hole.bytes);
+        let free = self.is_hole(hole);
         if free {
             self.remove(hole);
         }

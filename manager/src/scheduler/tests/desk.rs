@@ -76,6 +76,10 @@ pub struct Desk {
     pub outside: u32,
     /// The most moves in one order.
     pub longest_order: usize,
+    /// No mover makes its share of the tier smaller.
+    pub least_share: u64,
+    /// Saves of more find no room.
+    pub tier_bytes: u64,
     held: Vec<Event>,
     live: BTreeMap<TenantId, Vec<LiveRange>>,
     closings: BTreeMap<SessionId, Step>,
@@ -122,6 +126,8 @@ impl Desk {
             short_of_memory: false,
             outside: 0,
             longest_order: 0,
+            least_share: 0,
+            tier_bytes: u64::MAX,
             held: Vec::new(),
             live: BTreeMap::new(),
             closings: BTreeMap::new(),
@@ -133,7 +139,10 @@ impl Desk {
     }
 
     pub fn add_gpu(&mut self, gpu: GpuUuid, units: u32) {
-        self.tell(Event::GpuAdded { gpu, units, apart: 0 });
+        // Two have all of the tier.
+        let is_one_of_two = self.scheduler.gpus().len() < 2;
+        let share_bytes = if is_one_of_two { self.scheduler.config().dram_bytes / 2 } else { 0 };
+        self.tell(Event::GpuAdded { gpu, units, apart: 0, share_bytes });
     }
 
     fn fresh(&mut self) -> u64 {
@@ -299,12 +308,17 @@ impl Desk {
             let used_bytes = in_pieces + u64::from(self.outside) * UNIT;
             return Some(Event::Measured { gpu, step: *step, used_bytes });
         }
+        if let ToMover::Share { step, bytes } = order {
+            let bytes = (*bytes).max(self.least_share);
+            return Some(Event::MoverDone { gpu, step: *step, bytes });
+        }
         let (step, moves): (Step, &[Move]) = match order {
             ToMover::Save { step, moves, .. } | ToMover::Restore { step, moves, .. } => (*step, moves),
             ToMover::Make { step, .. } | ToMover::Scrub { step, .. } | ToMover::Destroy { step, .. } => {
                 (*step, &[])
             }
             ToMover::Measure { .. }
+            | ToMover::Share { .. }
             | ToMover::Adopt { .. }
             | ToMover::Will(_)
             | ToMover::Heard
@@ -317,6 +331,10 @@ impl Desk {
         self.longest_order = self.longest_order.max(moves.len());
         let is_save = matches!(order, ToMover::Save { .. });
         let too_far = self.fail_moves_from.is_some_and(|from| is_save && moves.iter().any(|m| m.at >= from));
+        if is_save && order.bytes() > self.tier_bytes {
+            let reason = "the tier is full".into();
+            return Some(Event::MoverFailed { gpu, step, reason, out_of_memory: true });
+        }
         if (self.fail)(order) || too_far {
             let reason = "it was told to fail".into();
             return Some(Event::MoverFailed { gpu, step, reason, out_of_memory: false });

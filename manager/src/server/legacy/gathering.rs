@@ -57,7 +57,7 @@ impl Heritage {
         self.node.as_deref()
     }
 
-    /// One GPU's share of the host memory for saved bytes.
+    /// The host memory for saved bytes, of all GPUs.
     pub fn dram_bytes(&self) -> u64 {
         self.state.scheduler.config().dram_bytes
     }

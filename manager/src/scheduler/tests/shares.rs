@@ -1,0 +1,86 @@
+//! Shares of the DRAM tier.
+
+use super::*;
+use tidegate_ffi::wire::message::Need;
+
+/// Two GPUs with half of so many units each.
+fn two_gpus(units: u64) -> Desk {
+    Desk::new(|config| config.dram_bytes = units * UNIT)
+}
+
+/// A job that needs so many units wants to come to a GPU.
+fn come(desk: &mut Desk, gpu: GpuUuid, units: u64) -> SessionId {
+    let need = Some(Need { persistent: 0, temporary: units * UNIT });
+    let (_, session) = desk.start(JobSpec { need, ..spec("a") });
+    desk.attach(session, gpu);
+    session
+}
+
+fn is_in(desk: &Desk, session: SessionId) -> bool {
+    !desk.scheduler.sessions()[&session].tenants.is_empty()
+}
+
+fn shares(desk: &Desk) -> [u64; 2] {
+    [GPU, OTHER_GPU].map(|gpu| desk.scheduler.gpus()[&gpu].share.bytes() / UNIT)
+}
+
+#[test]
+fn one_gpu_gets_what_the_other_does_not_need() {
+    let mut desk = two_gpus(100);
+    assert!([30, 30].map(|units| come(&mut desk, GPU, units)).iter().all(|job| is_in(&desk, *job)));
+    // 40 are needed by nobody: both have half of that.
+    assert_eq!(shares(&desk), [80, 20]);
+    assert!([5, 5].map(|units| come(&mut desk, OTHER_GPU, units)).iter().all(|job| is_in(&desk, *job)));
+    assert_eq!(shares(&desk), [80, 20], "both are large enough");
+    let last = come(&mut desk, OTHER_GPU, 25);
+    assert!(is_in(&desk, last));
+    assert_eq!(shares(&desk), [62, 37]);
+}
+
+#[test]
+fn what_one_gpus_jobs_were_promised_the_other_does_not_get() {
+    let mut desk = two_gpus(100);
+    let [first, second] = [40, 40].map(|units| come(&mut desk, GPU, units));
+    come(&mut desk, OTHER_GPU, 15);
+    let third = come(&mut desk, OTHER_GPU, 15);
+    assert_eq!([first, second, third].map(|job| is_in(&desk, job)), [true, true, false]);
+    assert_eq!(shares(&desk), [80, 20]);
+    desk.end(first);
+    assert!(is_in(&desk, third), "one alone needs nothing");
+}
+
+#[test]
+fn a_share_grows_only_when_the_other_has_become_smaller() {
+    let mut desk = two_gpus(100);
+    desk.hold =
+        |effect| matches!(effect, Effect::Mover(_, ToMover::Share { bytes, .. }) if *bytes < 50 * UNIT);
+    let [_, second] = [30, 30].map(|units| come(&mut desk, GPU, units));
+    assert_eq!((shares(&desk), is_in(&desk, second)), ([50, 20], false));
+    desk.finish_held();
+    assert_eq!((shares(&desk), is_in(&desk, second)), ([80, 20], true));
+}
+
+#[test]
+fn what_another_mover_keeps_it_keeps() {
+    let mut desk = two_gpus(100);
+    desk.least_share = 45 * UNIT;
+    let [_, second] = [30, 30].map(|units| come(&mut desk, GPU, units));
+    assert_eq!((shares(&desk), is_in(&desk, second)), ([55, 45], false));
+    let orders = |desk: &Desk| {
+        desk.log.iter().filter(|effect| matches!(effect, Effect::Mover(_, ToMover::Share { .. }))).count()
+    };
+    let before = orders(&desk);
+    desk.pass(ms(1000));
+    assert_eq!(orders(&desk), before, "it has said so");
+}
+
+#[test]
+fn a_save_that_finds_no_room_makes_the_share_grow() {
+    let mut desk = two_gpus(100);
+    let (a, b) = (job_with(&mut desk, "a", 5, 60), job_with(&mut desk, "b", 5, 60));
+    desk.tier_bytes = 50 * UNIT;
+    desk.until(|desk| shares(desk)[0] >= 60);
+    desk.tier_bytes = u64::MAX;
+    desk.until(|desk| desk.phase(a) == Phase::Open);
+    desk.until(|desk| desk.phase(b) == Phase::Open);
+}

@@ -1,0 +1,52 @@
+//! R0.5: what one GPU's jobs do not need of the host's memory another's get; and no more is used than there is.
+
+mod support;
+
+use support::deaths::kill_movers;
+use support::{KIB, MIB, Manager, Status};
+
+/// What a job has, and says that it needs: on a GPU of 5 MiB one of them fits.
+const BYTES: u64 = 2900 * KIB;
+const TIER: u64 = 9 * MIB;
+
+fn shares(status: &Status) -> Vec<u64> {
+    status.gpus.iter().map(|gpu| gpu.tiers[0].share_bytes).collect()
+}
+
+#[test]
+fn what_one_gpu_does_not_need_another_gets_and_keeps_when_its_mover_dies() {
+    let options = ["--unit", "64KiB", "--offset", "64KiB", "--slice", "10ms", "--dram", "9MiB"];
+    let manager = Manager::start("2x5MiB", &options);
+    assert_eq!(shares(&manager.status()), [TIER / 2; 2]);
+    let need = format!("0,{BYTES}");
+    let mut jobs = ["a", "b", "c"].map(|name| manager.probe(&["--name", name, "--need", &need]));
+    for (value, job) in jobs.iter_mut().enumerate() {
+        job.tell("device 0");
+        job.tell(&format!("alloc x {BYTES}"));
+        job.tell(&format!("fill x {value}"));
+    }
+    let status = manager.status_when(|status| status.gpus[0].tiers[0].used_bytes > TIER / 2);
+    let first = shares(&status);
+    assert!(first[0] >= 3 * BYTES && first.iter().sum::<u64>() <= TIER, "{first:?}");
+    for _ in 0..3 {
+        kill_movers(&manager);
+        for (value, job) in jobs.iter_mut().enumerate() {
+            job.tell(&format!("check x {value}"));
+        }
+    }
+    assert_eq!(shares(&manager.status()), first);
+
+    // The other GPU needs more than is left: its second job waits until others go.
+    let mut others = ["d", "e"].map(|name| manager.probe(&["--name", name, "--need", &need]));
+    others[0].tell("device 1");
+    others[1].order("device 1");
+    manager
+        .status_when(|status| status.jobs.iter().any(|job| job.figures.name == "e" && job.queue_place > 0));
+    let [a, b, mut c] = jobs;
+    a.end();
+    b.end();
+    others[1].answer().unwrap();
+    c.tell("check x 2");
+    let last = shares(&manager.status());
+    assert!(last[1] >= 2 * BYTES && last.iter().sum::<u64>() <= TIER, "{last:?}");
+}
