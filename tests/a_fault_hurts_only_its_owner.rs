@@ -26,15 +26,14 @@ const OF_JOBS: [(&str, u32); 13] = [
 ];
 
 /// What the mover calls.
-const OF_MOVERS: [(&str, u32); 12] = [
+const OF_MOVERS: [(&str, u32); 11] = [
     ("cuMemCreate", 5),
     ("cuMemExportToShareableHandle", 5),
     ("cuMemAddressReserve", 5),
     ("cuMemMap", 5),
     ("cuMemSetAccess", 5),
     // Some of the saves must succeed, else nobody ever gives way.
-    ("cuMemcpyDtoHAsync_v2", 100),
-    ("cuMemcpyHtoDAsync_v2", 100),
+    ("cuMemcpyBatchAsync_v2", 5),
     ("cuMemsetD8Async", 2),
     ("cuStreamSynchronize", 5),
     ("cuMemGetInfo_v2", 2),

@@ -42,7 +42,7 @@ const FAULTS_OF_JOBS: [(&str, u64); 8] = [
 
 /// What fails in movers now and then.
 const FAULTS_OF_MOVERS: &str = "cuMemCreate@%53=OUT_OF_MEMORY,cuMemMap@%67=UNKNOWN,\
-    cuMemcpyDtoHAsync_v2@%89=UNKNOWN,cuMemcpyHtoDAsync_v2@%97=UNKNOWN,cuMemsetD8Async@%61=UNKNOWN,\
+    cuMemcpyDtoHAsync_v2@%89=UNKNOWN,cuMemcpyHtoDAsync_v2@%97=UNKNOWN,cuMemcpyBatchAsync_v2@%43=UNKNOWN,cuMemsetD8Async@%61=UNKNOWN,\
     cuStreamSynchronize@%131=UNKNOWN,cuMemRelease@%71=UNKNOWN";
 
 struct Stage {

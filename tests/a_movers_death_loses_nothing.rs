@@ -128,13 +128,17 @@ fn a_training_whose_movers_are_killed_ends_as_alone() {
 fn a_mover_whose_driver_fails_is_replaced_and_nobody_notices() {
     // In each mover a call fails, and all that follow, as in a broken context. It comes so far that the
     // order is not too much for another one.
-    for function in ["cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemsetD8Async"] {
-        let rule = format!("{function}@100+=UNKNOWN");
-        let faults = [("TIDEGATE_SOFTGPU_FAULTS", Path::new(&rule))];
+    for rule in [
+        "cuMemcpyBatchAsync_v2@4+=UNKNOWN",
+        "cuMemcpyBatchAsync_v2@1+=NOT_SUPPORTED,cuMemcpyHtoDAsync_v2@100+=UNKNOWN",
+        "cuMemcpyBatchAsync_v2@1+=NOT_SUPPORTED,cuMemcpyDtoHAsync_v2@100+=UNKNOWN",
+        "cuMemsetD8Async@100+=UNKNOWN",
+    ] {
+        let faults = [("TIDEGATE_SOFTGPU_FAULTS", Path::new(rule))];
         let manager = Manager::start_with("1x5MiB", &OPTIONS, &faults);
         let mut jobs = oversubscribed(&manager);
         manager.work_until_switched(&["a0", "b0"], 10, || check(&mut jobs));
-        assert!(replacements(&manager.status()) > 0, "{function}");
+        assert!(replacements(&manager.status()) > 0, "{rule}");
         jobs.into_iter().for_each(Probe::end);
         manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
     }

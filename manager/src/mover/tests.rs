@@ -341,7 +341,7 @@ fn switch_a_block(bench: &mut Bench, piece: &File, away: &mut BTreeMap<u64, u64>
 
 #[test]
 fn a_failed_save_keeps_nothing() {
-    let faults = "cuMemcpyDtoHAsync_v2@2=OUT_OF_MEMORY,cuStreamSynchronize@2=OUT_OF_MEMORY";
+    let faults = "cuMemcpyBatchAsync_v2@1=OUT_OF_MEMORY,cuStreamSynchronize@2=OUT_OF_MEMORY";
     on_a_software_gpu("a_failed_save_keeps_nothing", 2, faults, |bench| {
         let (piece, bytes) = filled(bench, 1, 4);
         let both = [moved(1, 0, 100, 0), moved(1, 1000, 100, 5000)];
@@ -350,7 +350,7 @@ fn a_failed_save_keeps_nothing() {
             assert!(reason.contains(why) && memory == out_of_memory, "{reason}");
             assert_eq!(bench.saved_bytes(), 0);
         };
-        refused(&both, "cuMemcpyDtoHAsync_v2", true);
+        refused(&both, "cuMemcpyBatchAsync_v2", true);
         refused(&both, "cuStreamSynchronize", true);
         refused(&[moved(1, 0, 3 * UNIT, 0)], "share", true);
         refused(&[both[0], moved(1, UNIT, 4 * UNIT, 5000)], "leaves piece 1", false);
@@ -372,6 +372,22 @@ fn saved_bytes_are_not_replaced() {
         assert!(reason.contains("saved already"), "{reason}");
         assert_eq!(bench.restore(&[moved(1, 0, 100, 0)], &[]), Ok(100));
         assert!(contents(&piece) == bytes);
+    });
+}
+
+#[test]
+fn where_the_driver_takes_no_batches_ranges_are_copied_one_by_one() {
+    let faults = "cuMemcpyBatchAsync_v2@1+=NOT_SUPPORTED";
+    on_a_software_gpu("where_the_driver_takes_no_batches_ranges_are_copied_one_by_one", 2, faults, |bench| {
+        let (piece, bytes) = filled(bench, 1, 1);
+        let moves: Vec<Move> = (0..8).map(|index| moved(1, index * 4096, 100, index * 1000)).collect();
+        assert_eq!(bench.save(&moves), Ok(800));
+        piece.write_all_at(&vec![0; bytes.len()], 0).unwrap();
+        assert_eq!(bench.restore(&moves, &[]), Ok(800));
+        let found = contents(&piece);
+        for start in moves.iter().map(|m| m.offset as usize) {
+            assert!(found[start..start + 100] == bytes[start..start + 100]);
+        }
     });
 }
 

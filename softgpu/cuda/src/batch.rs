@@ -65,8 +65,8 @@ pub fn lines(
     }
     attributes.many(attribute_count).iter().try_for_each(RawAttributes::check)?;
     let ends = to.many(count)?.into_iter().zip(from.many(count)?);
-    let mut copies = ends.zip(sizes.many(count)?);
-    copies.try_for_each(|((to, from), size)| copy::any_async(to, from, size, stream))
+    let copies = ends.zip(sizes.many(count)?).map(|((to, from), size)| (to, from, size));
+    copy::many_async(copies, stream)
 }
 
 /// `cuMemcpyBatchAsync` of CUDA 12.8, which can say at which copy it failed: it never says.

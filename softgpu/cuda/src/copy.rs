@@ -69,13 +69,16 @@ impl Transfer {
         Raw3d { from, to, width: self.width, height: self.height, depth: self.depth }
     }
 
-    /// Carries it out; a range that may not be touched faults the context.
-    pub fn run(&self, context: &Context, clock: &mut Timeline) {
+    /// Carries out what one call asks for, in any order; a range that may not be touched faults the context.
+    pub fn run_all(transfers: &[Transfer], context: &Context, clock: &mut Timeline) {
         let Ok(gpu) = context.gpu() else { return };
         clock.begin(gpu.config.call_cost());
-        let Some(link) = self.check(context.device, gpu) else { return context.fault() };
-        let arrival = link.and_then(|link| link.book(self.bytes()));
-        self.copy_rows();
+        let mut arrival = None;
+        for transfer in transfers {
+            let Some(link) = transfer.check(context.device, gpu) else { return context.fault() };
+            arrival = arrival.max(link.and_then(|link| link.book(transfer.bytes())));
+            transfer.copy_rows();
+        }
         clock.finish(Duration::ZERO, arrival);
     }
 
@@ -132,6 +135,15 @@ impl Transfer {
             self.stage();
         }
         stream.submit(Op::Transfer(self))
+    }
+
+    /// Submits several as one operation, where none is captured and none has to do with pageable memory.
+    fn start_all(transfers: Vec<Transfer>, stream: &Arc<Stream>) -> Answer {
+        let is_simple = |one: &Transfer| !one.pageable(&one.to) && !one.pageable(&one.from);
+        if stream.capture().is_none() && transfers.iter().all(is_simple) {
+            return stream.submit(Op::Transfers(transfers.into()));
+        }
+        transfers.into_iter().try_for_each(|transfer| transfer.start(stream))
     }
 
     fn start_and_wait(self, stream: &Arc<Stream>) -> Answer {
@@ -239,6 +251,14 @@ pub fn any(to: u64, from: u64, bytes: usize) -> Answer {
 /// `cuMemcpyAsync`
 pub fn any_async(to: u64, from: u64, bytes: usize, stream: CUstream) -> Answer {
     later(anywhere(to as usize), anywhere(from as usize), bytes, stream)
+}
+
+/// The copies of a batch: to, from, bytes.
+pub fn many_async(copies: impl Iterator<Item = (u64, u64, usize)>, stream: CUstream) -> Answer {
+    let stream = stream::resolve(stream)?;
+    let line = |(to, from, bytes)| Transfer::line(anywhere(to as usize), anywhere(from as usize), bytes);
+    let transfers: Vec<Transfer> = copies.filter(|(.., bytes)| *bytes > 0).map(line).collect();
+    if transfers.is_empty() { Ok(()) } else { Transfer::start_all(transfers, &stream) }
 }
 
 /// `cuMemcpyPeer`

@@ -18,8 +18,14 @@ pub use gpu::{Gpu, has_leaked};
 pub use host::{HostMemory, HostMemoryError, HostRange, page_bytes};
 pub use piece::{DeviceRange, Piece, Window};
 
-use tidegate_ffi::cuda::sys::CUstream;
+use tidegate_ffi::cuda::sys::{
+    CUdeviceptr, CUmemLocation, CUmemLocationType, CUmemcpyAttributes, CUmemcpySrcAccessOrder, CUresult,
+    CUstream,
+};
 use tidegate_ffi::cuda::{Driver, DriverError};
+
+/// Copies of so many bytes are worth a call each.
+const LARGE: usize = 1 << 20;
 
 /// A range that leaves the memory it should lie in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -52,34 +58,108 @@ impl<'a> Transfer<'a> {
         Self { device, host, bytes }
     }
 
-    fn submit_out(&self, driver: &Driver, stream: CUstream) -> Result<(), DriverError> {
+    fn submit(&self, way: Way, driver: &Driver, stream: CUstream) -> Result<(), DriverError> {
         let (host, device) = (self.host.address(), self.device.address());
-        // SAFETY: `bytes` bytes from each address lie in the borrowed ranges. The GPU may read its
-        // side: a window is mapped with access. Nobody refers to the host's side, and it stays
-        // mapped: the borrow ends after Gpu::copy_out has waited for the stream.
-        unsafe { driver.cuMemcpyDtoHAsync_v2(host.as_ptr().cast(), device, self.bytes, stream) }
+        match way {
+            // SAFETY: `bytes` bytes from each address lie in the borrowed ranges. The GPU may read its
+            // side: a window is mapped with access. Nobody refers to the host's side, and it stays
+            // mapped: the borrow ends after Gpu::copy has waited for the stream.
+            Way::Out => unsafe {
+                driver.cuMemcpyDtoHAsync_v2(host.as_ptr().cast(), device, self.bytes, stream)
+            },
+            // SAFETY: as above, with the sides exchanged; a window is mapped for writing too.
+            Way::In => unsafe {
+                driver.cuMemcpyHtoDAsync_v2(device, host.as_ptr().cast(), self.bytes, stream)
+            },
+        }
     }
 
-    fn submit_in(&self, driver: &Driver, stream: CUstream) -> Result<(), DriverError> {
-        let (host, device) = (self.host.address(), self.device.address());
-        // SAFETY: as in submit_out, with the sides exchanged; a window is mapped for writing too.
-        unsafe { driver.cuMemcpyHtoDAsync_v2(device, host.as_ptr().cast(), self.bytes, stream) }
+    /// Where it copies to, and from where.
+    fn ends(&self, way: Way) -> (CUdeviceptr, CUdeviceptr) {
+        let (host, device) = (self.host.address().as_ptr() as CUdeviceptr, self.device.address());
+        match way {
+            Way::Out => (host, device),
+            Way::In => (device, host),
+        }
+    }
+}
+
+/// Which way bytes go.
+#[derive(Clone, Copy)]
+enum Way {
+    /// From the GPU to the host.
+    Out,
+    /// From the host to the GPU.
+    In,
+}
+
+/// Submits copies that meet nowhere: large ones each by a call, small ones all by one where the driver can
+/// (CUDA 13), for a call costs as much as some 100 KiB on the link.
+fn submit_all(
+    transfers: &[Transfer<'_>],
+    way: Way,
+    driver: &Driver,
+    stream: CUstream,
+) -> Result<(), DriverError> {
+    let can_batch = driver.cuMemcpyBatchAsync_v2.is_some();
+    let is_small = |one: &&Transfer<'_>| can_batch && one.bytes > 0 && one.bytes < LARGE;
+    let (small, large): (Vec<&Transfer<'_>>, Vec<_>) = transfers.iter().partition(is_small);
+    large.into_iter().try_for_each(|one| one.submit(way, driver, stream))?;
+    match small[..] {
+        [] => Ok(()),
+        [one] => one.submit(way, driver, stream),
+        _ => match submit_batch(&small, way, driver, stream) {
+            // What was submitted of it is submitted again, and copies the same bytes.
+            Err(error) if error.code == CUresult::CUDA_ERROR_NOT_SUPPORTED => {
+                small.into_iter().try_for_each(|one| one.submit(way, driver, stream))
+            }
+            submitted => submitted,
+        },
+    }
+}
+
+fn submit_batch(
+    transfers: &[&Transfer<'_>],
+    way: Way,
+    driver: &Driver,
+    stream: CUstream,
+) -> Result<(), DriverError> {
+    let (mut to, mut from): (Vec<_>, Vec<_>) = transfers.iter().map(|one| one.ends(way)).unzip();
+    let mut bytes: Vec<usize> = transfers.iter().map(|one| one.bytes).collect();
+    let nowhere = CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_INVALID, id: 0 };
+    let mut attributes = CUmemcpyAttributes {
+        srcAccessOrder: CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
+        srcLocHint: nowhere,
+        dstLocHint: nowhere,
+        flags: 0,
+    };
+    // SAFETY: three lists of as many elements as they are said to have, and one set of attributes for all from
+    // the first on, read during the call. Of each copy what Transfer::submit says of one.
+    unsafe {
+        driver.cuMemcpyBatchAsync_v2(
+            to.as_mut_ptr(),
+            from.as_mut_ptr(),
+            bytes.as_mut_ptr(),
+            transfers.len(),
+            &mut attributes,
+            &mut 0,
+            1,
+            stream,
+        )
     }
 }
 
 impl Gpu {
-    /// Copies from the GPU to the host; returns when all is there.
+    /// Copies from the GPU to the host, between ranges that meet nowhere; returns when all is there.
     pub fn copy_out(&self, transfers: &[Transfer<'_>]) -> Result<(), DriverError> {
         let context = self.engage()?;
-        context.saves().run(|driver, stream| transfers.iter().try_for_each(|t| t.submit_out(driver, stream)))
+        context.saves().run(|driver, stream| submit_all(transfers, Way::Out, driver, stream))
     }
 
-    /// Copies from the host to the GPU; returns when all is there.
+    /// Copies from the host to the GPU, between ranges that meet nowhere; returns when all is there.
     pub fn copy_in(&self, transfers: &[Transfer<'_>]) -> Result<(), DriverError> {
         let context = self.engage()?;
-        context
-            .restores()
-            .run(|driver, stream| transfers.iter().try_for_each(|t| t.submit_in(driver, stream)))
+        context.restores().run(|driver, stream| submit_all(transfers, Way::In, driver, stream))
     }
 
     /// Overwrites whole windows with `byte`; returns when all is written.

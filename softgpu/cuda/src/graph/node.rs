@@ -143,10 +143,15 @@ impl From<Op> for Work {
             Op::Fill(fill) => Work::Fill(fill),
             Op::Call(callback) => Work::Call(callback),
             Op::Values(operations) => Work::Values(operations),
-            // Marks and waits of streams are edges of graphs, or nodes made of their events.
-            Op::Free(_) | Op::Record(_) | Op::Await(_) | Op::AwaitMark(..) | Op::After(..) | Op::Stop => {
-                Work::Empty
-            }
+            // Copies of one call are captured one by one. Marks and waits of streams are edges of graphs, or
+            // nodes made of their events.
+            Op::Transfers(_)
+            | Op::Free(_)
+            | Op::Record(_)
+            | Op::Await(_)
+            | Op::AwaitMark(..)
+            | Op::After(..)
+            | Op::Stop => Work::Empty,
         }
     }
 }
