@@ -16,6 +16,8 @@ pub mod command;
 pub mod death;
 pub mod doctor;
 pub mod hardware;
+#[cfg(test)]
+mod heap;
 pub mod ledger;
 pub mod mover;
 pub mod planner;

@@ -2,7 +2,7 @@
 
 use super::connect::personal_socket;
 use super::{config, log, stop};
-use crate::scheduler::{Config, UserQuotas};
+use crate::scheduler::{Config, GRAIN, UserQuotas};
 use crate::server::{self, Gathered, GpuPlan, Heritage, Setup};
 use crate::software_gpu::{NodeSpec, SoftwareNode};
 use crate::{hardware, software_gpu};
@@ -208,9 +208,10 @@ fn serve(arguments: Options, log: Option<File>) -> anyhow::Result<ExitCode> {
         Some(heritage) => inherited(heritage),
         None => found(&arguments)?,
     };
+    let share_bytes = dram / gpus.len().max(1) as u64 / GRAIN * GRAIN;
     let plans = gpus
         .iter()
-        .map(|gpu| plan(*gpu, node.as_ref(), dram / gpus.len().max(1) as u64, log.as_ref()))
+        .map(|gpu| plan(*gpu, node.as_ref(), share_bytes, log.as_ref()))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let headroom =
         arguments.headroom.map_or(if node.is_some() { 0 } else { 1024 * MIB }, |size| size.as_u64());

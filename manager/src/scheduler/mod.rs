@@ -46,11 +46,12 @@ pub use expulsion::Retired;
 pub use job::{Arrival, AwayRange, Departure, Job, Pending, Phase, Recall, Session, Stats, Tenant};
 pub use outside::Outside;
 pub use quota::UserQuotas;
+pub use shares::{GRAIN, Share};
 
 use crate::ledger::Ledger;
 use needs::Needs;
 use serde::{Deserialize, Serialize};
-use shares::Share;
+
 use silence::Due;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -154,8 +155,8 @@ impl Scheduler {
         self.note_the_silent(pages);
         self.part_from_expelled();
         self.look_at_who_waits();
-        self.balance_shares();
         self.admit();
+        self.balance_shares();
         self.serve_leases();
         self.give_room();
         self.settle(pages);
@@ -257,6 +258,7 @@ impl Scheduler {
     fn lose_gpu(&mut self, id: GpuUuid) {
         let Some(gpu) = self.gpus.get_mut(&id) else { return };
         gpu.lost = true;
+        self.lose_share(id);
         let waits = |tenant: &Tenant| matches!(self.phase_of(tenant), Phase::Waiting | Phase::Restoring);
         let waiting: BTreeSet<SessionId> =
             self.tenants_on(id).filter(|(_, t)| waits(t)).map(|(_, tenant)| tenant.session).collect();
@@ -299,7 +301,9 @@ impl Scheduler {
     /// to need, so that a switch never finds the tier full (I6); alone on a GPU, always.
     fn admit(&mut self) {
         let mut waiting = std::mem::take(&mut self.admissions);
+        let before = waiting.len();
         waiting.retain(|&(session, step, gpu)| !self.try_admit(session, step, gpu));
+        self.are_needs_new |= waiting.len() < before;
         self.admissions.append(&mut waiting);
     }
 
@@ -512,18 +516,17 @@ impl Scheduler {
     fn mover_done(&mut self, step: Step, bytes: u64) {
         match self.pending.remove(&step) {
             Some(Pending::Save(tenant, part)) => self.saved(tenant, part),
-            Some(Pending::Unsave(tenant)) => self.unsaved(tenant),
+            Some(Pending::Unsave(tenant)) => {
+                self.note_less_saved(tenant);
+                self.unsaved(tenant);
+            }
             Some(Pending::MakeForLease(tenant, request, placed, _)) => {
                 self.made_lease(tenant, request, placed)
             }
             Some(Pending::MakeForNobody(gpu, uid, pieces, _)) => self.all_back_to_spares(gpu, &pieces, uid),
             Some(Pending::MakeForArrival(tenant, _)) => self.made_arrival(tenant),
             Some(Pending::Restore(tenant)) => {
-                self.tenants
-                    .get(&tenant)
-                    .map(|tenant| tenant.gpu)
-                    .into_iter()
-                    .for_each(|gpu| self.share_may_shrink(gpu));
+                self.note_less_saved(tenant);
                 self.restored(tenant, bytes);
             }
             Some(Pending::Scrub(gpu, pieces, uid)) => self.all_back_to_spares(gpu, &pieces, uid),

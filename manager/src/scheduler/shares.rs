@@ -9,12 +9,15 @@
 //!
 //! Invariant: the shares, each as large as its mover may take it to be, are together no more than the tier.
 
-use super::{Effect, Pending, Scheduler};
+use super::{Effect, Pending, Scheduler, Tenant};
 use crate::planner::shares::{Need, divide};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use tidegate_ffi::units::{GpuUuid, JobId, TenantId};
 use tidegate_ffi::wire::message::ToMover;
+
+/// Shares are multiples of so many bytes, and so of any page: no mover has to make them smaller.
+pub const GRAIN: u64 = 64 << 10;
 
 /// A GPU's share of the DRAM tier, in bytes.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -23,6 +26,10 @@ pub struct Share {
     bytes: u64,
     /// What the mover was told, and has not answered.
     asked: Option<u64>,
+    /// What the mover was told last; nothing has changed there since.
+    told: Option<u64>,
+    /// Something has changed there since it was asked.
+    is_asked_again: bool,
     /// A save found no room: what it would have had to be.
     refused: u64,
     /// The mover could not make it smaller than this.
@@ -31,7 +38,7 @@ pub struct Share {
 
 impl Share {
     pub(super) fn new(bytes: u64) -> Self {
-        Self { bytes, asked: None, refused: 0, kept: 0 }
+        Self { bytes, ..Self::default() }
     }
 
     /// What the GPU may use for sure.
@@ -43,6 +50,29 @@ impl Share {
     pub(super) fn most(&self) -> u64 {
         self.asked.map_or(self.bytes, |asked| asked.max(self.bytes))
     }
+
+    fn answered(&mut self, bytes: u64) {
+        let asked = self.asked.take();
+        self.kept = self.kept.max(if asked < Some(bytes) { bytes } else { 0 });
+        self.bytes = bytes;
+        if std::mem::take(&mut self.is_asked_again) {
+            self.may_shrink();
+        }
+    }
+
+    /// Its mover may keep less than it said.
+    fn may_shrink(&mut self) {
+        (self.kept, self.told, self.is_asked_again) = (0, None, self.asked.is_some());
+    }
+}
+
+/// What a GPU gets when the shares are decided anew.
+struct Target {
+    gpu: GpuUuid,
+    /// What it needs, as far as there is so much.
+    occupied: u64,
+    /// Its part of what nobody needs.
+    spare: u64,
 }
 
 impl Scheduler {
@@ -51,77 +81,91 @@ impl Scheduler {
         if !std::mem::take(&mut self.are_needs_new) {
             return;
         }
-        let mut wanted: Vec<(u64, GpuUuid)> =
-            self.gpus.keys().map(|gpu| (self.wanted_share(*gpu), *gpu)).collect();
+        let alive = self.gpus.iter().filter(|(_, gpu)| !gpu.lost).map(|(id, _)| *id);
+        let mut wanted: Vec<(u64, GpuUuid)> = alive.map(|gpu| (self.wanted_share(gpu), gpu)).collect();
         if wanted.iter().all(|(bytes, gpu)| *bytes <= self.gpus[gpu].share.most()) {
             return;
         }
         // Who needs least is decided first: nobody goes short for whom an equal part is enough.
         wanted.sort_unstable();
-        let need = |(extra, gpu): &(u64, GpuUuid)| {
-            let Share { bytes, kept, .. } = self.gpus[gpu].share;
-            Need { extra: *extra, used: [self.promised_to_many(*gpu).max(kept).min(bytes), 0, 0] }
-        };
+        let need =
+            |(extra, gpu): &(u64, GpuUuid)| Need { extra: *extra, used: [self.used_share(*gpu), 0, 0] };
         let needs: Vec<Need> = wanted.iter().map(need).collect();
-        let total = self.config.dram_bytes;
-        let parts = divide([total, 0, 0], &needs);
-        let occupied = parts.iter().map(|part| part.occupied[0]);
-        let spare = total.saturating_sub(occupied.clone().sum()) / parts.len().max(1) as u64;
-        let targets: Vec<(GpuUuid, u64)> =
-            wanted.iter().zip(occupied).map(|((_, gpu), bytes)| (*gpu, bytes + spare)).collect();
+        let parts = divide([self.tier_bytes(), 0, 0], &needs);
+        let occupied = parts.iter().map(|part| part.occupied[0] / GRAIN * GRAIN);
+        let left = self.tier_bytes().saturating_sub(occupied.clone().sum());
+        let spare = left / parts.len().max(1) as u64 / GRAIN * GRAIN;
+        let targets = wanted.iter().zip(occupied);
+        let targets: Vec<Target> =
+            targets.map(|((_, gpu), occupied)| Target { gpu: *gpu, occupied, spare }).collect();
         self.order_shares(&targets);
     }
 
-    fn order_shares(&mut self, targets: &[(GpuUuid, u64)]) {
-        for &(gpu, target) in targets {
-            if target < self.gpus[&gpu].share.bytes {
-                self.order_share(gpu, target);
+    fn order_shares(&mut self, targets: &[Target]) {
+        for Target { gpu, occupied, spare } in targets {
+            if occupied + spare < self.gpus[gpu].share.bytes {
+                self.order_share(*gpu, occupied + spare);
             }
         }
-        for &(gpu, target) in targets {
+        // What becomes free is for who needs it; the rest is dealt when it is known how much that is.
+        let is_settled = self.gpus.values().all(|gpu| gpu.share.asked.is_none());
+        for Target { gpu, occupied, spare } in targets {
             let shares = self.gpus.values().map(|gpu| gpu.share.most());
-            let free = self.config.dram_bytes.saturating_sub(shares.fold(0, u64::saturating_add));
-            let bytes = self.gpus[&gpu].share.bytes;
-            if target > bytes && free > 0 {
-                self.order_share(gpu, target.min(bytes + free));
+            let free = self.tier_bytes().saturating_sub(shares.fold(0, u64::saturating_add));
+            let bytes = self.gpus[gpu].share.bytes;
+            let target =
+                if is_settled { occupied + spare } else { *occupied }.min(bytes + free / GRAIN * GRAIN);
+            if target > bytes {
+                self.order_share(*gpu, target);
             }
         }
     }
 
     fn order_share(&mut self, gpu_id: GpuUuid, bytes: u64) {
         let Some(gpu) = self.gpus.get_mut(&gpu_id) else { return };
-        if gpu.lost || gpu.share.asked.is_some() {
+        if gpu.share.asked.is_some() || gpu.share.told == Some(bytes) {
             return;
         }
-        gpu.share.asked = Some(bytes);
+        (gpu.share.asked, gpu.share.told) = (Some(bytes), Some(bytes));
         let step = self.step(Pending::Share(gpu_id));
         self.effects.push(Effect::Mover(gpu_id, ToMover::Share { step, bytes }));
     }
 
     /// A mover has taken its share to be so large.
     pub(super) fn share_is(&mut self, gpu: GpuUuid, bytes: u64) {
-        let Some(share) = self.gpus.get_mut(&gpu).map(|gpu| &mut gpu.share) else { return };
-        let asked = share.asked.take();
-        share.kept = if asked < Some(bytes) { bytes } else { 0 };
-        share.bytes = bytes;
-        self.are_needs_new = true;
+        self.change_share(gpu, |share| share.answered(bytes));
     }
 
     /// There is no mover any more that could change its share.
     pub(super) fn share_stays(&mut self, gpu: GpuUuid) {
-        self.gpus.entry(gpu).and_modify(|gpu| gpu.share.asked = None);
+        self.change_share(gpu, |share| share.asked = None);
     }
 
     /// Saved bytes of a GPU's tenants are gone: its mover may keep less.
-    pub(super) fn share_may_shrink(&mut self, gpu: GpuUuid) {
-        let kept = self.gpus.get_mut(&gpu).map(|gpu| std::mem::take(&mut gpu.share.kept));
-        self.are_needs_new |= kept > Some(0);
+    fn share_may_shrink(&mut self, gpu: GpuUuid) {
+        let is_kept = |gpu: &super::Gpu| gpu.share.kept > 0 || gpu.share.asked.is_some();
+        if self.gpus.get(&gpu).is_some_and(is_kept) {
+            self.change_share(gpu, Share::may_shrink);
+        }
+    }
+
+    /// Some of what a tenant had saved is not any more.
+    pub(super) fn note_less_saved(&mut self, id: TenantId) {
+        let gpu = self.tenants.get(&id).map(|tenant| tenant.gpu);
+        gpu.into_iter().for_each(|gpu| self.share_may_shrink(gpu));
     }
 
     /// Who is on a GPU has changed, and with that what its share has to be.
     pub(super) fn forget_refusals(&mut self, gpu: GpuUuid) {
-        self.gpus.entry(gpu).and_modify(|gpu| (gpu.share.kept, gpu.share.refused) = (0, 0));
-        self.are_needs_new = true;
+        self.change_share(gpu, |share| {
+            share.may_shrink();
+            share.refused = 0;
+        });
+    }
+
+    /// Nothing can be saved on a GPU any more: others get its share.
+    pub(super) fn lose_share(&mut self, gpu: GpuUuid) {
+        self.change_share(gpu, |share| *share = Share::default());
     }
 
     /// The tier had no room for what a tenant was to save.
@@ -131,23 +175,58 @@ impl Scheduler {
         let saved = self.tenants_on(gpu).flat_map(|(_, tenant)| &tenant.saved).map(|range| range.bytes);
         let departing = tenant.departure.iter().flat_map(|departure| &departure.moves).map(|m| m.bytes);
         let wanted = saved.chain(departing).fold(0, u64::saturating_add);
-        self.gpus.entry(gpu).and_modify(|gpu| gpu.share.refused = gpu.share.refused.max(wanted));
-        self.are_needs_new = true;
+        self.change_share(gpu, |share| share.refused = share.refused.max(wanted));
     }
 
-    /// What the share of a GPU is to be, for who is there and who waits to be; alone there nobody needs any.
+    fn change_share(&mut self, gpu: GpuUuid, change: impl FnOnce(&mut Share)) {
+        if let Some(gpu) = self.gpus.get_mut(&gpu) {
+            change(&mut gpu.share);
+            self.are_needs_new = true;
+        }
+    }
+
+    /// What all shares together may be.
+    fn tier_bytes(&self) -> u64 {
+        self.config.dram_bytes / GRAIN * GRAIN
+    }
+
+    /// What the share of a GPU is to be, for who is there and who waits and could be let in; alone there nobody
+    /// needs any.
     fn wanted_share(&self, id: GpuUuid) -> u64 {
+        let others = self.gpus.keys().filter(|gpu| **gpu != id).map(|gpu| self.used_share(*gpu));
+        let room = self.tier_bytes().saturating_sub(others.fold(0, u64::saturating_add));
         let waiting = self.admissions.iter().filter(|(_, _, gpu)| *gpu == id);
         let waiting = waiting.filter_map(|(session, ..)| Some(self.sessions.get(session)?.job));
         let waiting: BTreeSet<JobId> = waiting.collect();
-        let newcomers = waiting.iter().map(|job| self.need_bytes(*job)).fold(0, u64::saturating_add);
-        let promised = if waiting.is_empty() { self.promised_to_many(id) } else { self.promised_bytes(id) };
-        promised.saturating_add(newcomers).max(self.gpus[&id].share.refused)
+        let mut promised = self.promised_bytes(id);
+        let mut wanted = self.promised_to_many(id);
+        for job in waiting {
+            let with_it = promised.saturating_add(self.need_bytes(job));
+            if with_it <= room {
+                promised = with_it;
+                wanted = wanted.max(with_it);
+            }
+        }
+        wanted.max(self.gpus[&id].share.refused).next_multiple_of(GRAIN)
     }
 
-    /// What the tier may have to take of a GPU that several jobs share.
+    /// What of its share a GPU keeps in any case.
+    fn used_share(&self, id: GpuUuid) -> u64 {
+        let Share { bytes, kept, .. } = self.gpus[&id].share;
+        self.promised_to_many(id).max(kept).next_multiple_of(GRAIN).min(bytes)
+    }
+
+    /// What the tier may have to take of a GPU that several jobs share: what they said that they need, or what they
+    /// had if that is more.
     fn promised_to_many(&self, id: GpuUuid) -> u64 {
         let jobs: BTreeSet<JobId> = self.tenants_on(id).map(|(_, tenant)| tenant.job).collect();
-        if jobs.len() > 1 { self.promised_bytes(id) } else { 0 }
+        if jobs.len() < 2 {
+            return 0;
+        }
+        let most = |(_, tenant): (TenantId, &Tenant)| {
+            let had = u64::from(tenant.peak_persistent) + u64::from(tenant.peak_temporary);
+            self.need_bytes(tenant.job).max(had.saturating_mul(self.config.unit_bytes))
+        };
+        self.tenants_on(id).map(most).fold(0, u64::saturating_add)
     }
 }

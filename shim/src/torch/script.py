@@ -80,6 +80,8 @@ def install():
         for state in list(optimizer.state.values()):
             label_all(state.values() if isinstance(state, dict) else ())
 
+    has_begun = False
+
     class Known:
         """What is known of an optimizer."""
 
@@ -88,9 +90,16 @@ def install():
         def __init__(self, optimizer, key):
             # How many groups of parameters, and parameters with state, it had when it was labelled.
             self.labelled = 0, 0
+            # Whether its step did so since its gradients were last zeroed; how often they were, since it did.
             self.calls_hooks = False
             self.zeroed = 0
-            self.life = weakref.ref(optimizer, lambda _: known.pop(key, None))
+            self.life = weakref.ref(optimizer, lambda _: forget(key))
+
+    def forget(key):
+        nonlocal has_begun
+        known.pop(key, None)
+        # Another training may come after this one.
+        has_begun = has_begun and bool(known)
 
     # By `id`: no optimizer is asked whether it is equal to another, and none is written into.
     known = {}
@@ -108,8 +117,6 @@ def install():
             it.labelled = now
             label_optimizer(optimizer)
 
-    has_begun = False
-
     def begin(optimizer):
         nonlocal has_begun
         if not is_capturing():
@@ -120,7 +127,7 @@ def install():
             label_optimizer(optimizer)
 
     def before_step(optimizer, args, kwargs):
-        if not has_begun and not is_compiling():
+        if not is_compiling() and not has_begun:
             quietly(begin, optimizer)
 
     def note_step(optimizer):
@@ -137,6 +144,7 @@ def install():
         """A compiled step calls no hooks: what it would have labelled, well after it must have come."""
         it = known_of(optimizer)
         if it.calls_hooks:
+            it.calls_hooks, it.zeroed = False, 0
             return
         it.zeroed += 1
         if it.zeroed == LATE:

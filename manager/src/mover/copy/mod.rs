@@ -27,6 +27,9 @@ use tidegate_ffi::cuda::{Driver, DriverError};
 /// Copies of so many bytes are worth a call each.
 const LARGE: usize = 1 << 20;
 
+/// A driver does not take such a batch. ◇ What it says of memory that could not be page-locked is not known.
+const REFUSALS: [CUresult; 2] = [CUresult::CUDA_ERROR_NOT_SUPPORTED, CUresult::CUDA_ERROR_INVALID_VALUE];
+
 /// A range that leaves the memory it should lie in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{bytes} bytes from byte {start} on do not lie inside its {size} bytes")]
@@ -110,7 +113,7 @@ fn submit_all(
         [one] => one.submit(way, driver, stream),
         _ => match submit_batch(&small, way, driver, stream) {
             // What was submitted of it is submitted again, and copies the same bytes.
-            Err(error) if error.code == CUresult::CUDA_ERROR_NOT_SUPPORTED => {
+            Err(error) if REFUSALS.contains(&error.code) => {
                 small.into_iter().try_for_each(|one| one.submit(way, driver, stream))
             }
             submitted => submitted,

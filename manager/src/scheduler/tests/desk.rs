@@ -309,7 +309,8 @@ impl Desk {
             return Some(Event::Measured { gpu, step: *step, used_bytes });
         }
         if let ToMover::Share { step, bytes } = order {
-            let bytes = (*bytes).max(self.least_share);
+            // In whole pages.
+            let bytes = (*bytes).max(self.least_share) / 4096 * 4096;
             return Some(Event::MoverDone { gpu, step: *step, bytes });
         }
         let (step, moves): (Step, &[Move]) = match order {

@@ -44,7 +44,7 @@ fn what_one_gpus_jobs_were_promised_the_other_does_not_get() {
     come(&mut desk, OTHER_GPU, 15);
     let third = come(&mut desk, OTHER_GPU, 15);
     assert_eq!([first, second, third].map(|job| is_in(&desk, job)), [true, true, false]);
-    assert_eq!(shares(&desk), [80, 20]);
+    assert_eq!(shares(&desk), [90, 10], "it would not be enough");
     desk.end(first);
     assert!(is_in(&desk, third), "one alone needs nothing");
 }
@@ -65,13 +65,45 @@ fn what_another_mover_keeps_it_keeps() {
     let mut desk = two_gpus(100);
     desk.least_share = 45 * UNIT;
     let [_, second] = [30, 30].map(|units| come(&mut desk, GPU, units));
-    assert_eq!((shares(&desk), is_in(&desk, second)), ([55, 45], false));
+    assert_eq!((shares(&desk), is_in(&desk, second)), ([50, 45], false));
     let orders = |desk: &Desk| {
         desk.log.iter().filter(|effect| matches!(effect, Effect::Mover(_, ToMover::Share { .. }))).count()
     };
     let before = orders(&desk);
     desk.pass(ms(1000));
     assert_eq!(orders(&desk), before, "it has said so");
+}
+
+#[test]
+fn what_jobs_have_that_said_nothing_is_not_taken_from_them() {
+    let mut desk = two_gpus(100);
+    for name in ["a", "b"] {
+        let session = desk.job(spec(name));
+        desk.lease(session, T, 0, 25);
+    }
+    come(&mut desk, OTHER_GPU, 30);
+    let second = come(&mut desk, OTHER_GPU, 30);
+    assert_eq!((shares(&desk), is_in(&desk, second)), ([50, 50], false));
+}
+
+#[test]
+fn the_share_of_a_lost_gpu_is_for_others() {
+    let mut desk = two_gpus(100);
+    desk.tell(Event::GpuLost { gpu: OTHER_GPU });
+    assert!([40, 40].map(|units| come(&mut desk, GPU, units)).iter().all(|job| is_in(&desk, *job)));
+    assert_eq!(shares(&desk), [100, 0]);
+}
+
+#[test]
+fn what_is_no_multiple_of_a_page_is_asked_for_once() {
+    let mut desk = Desk::new(|config| config.dram_bytes = 100 * UNIT + 12_345);
+    let odd = |bytes| Some(Need { persistent: bytes, temporary: 1 });
+    for gpu in [GPU, GPU, OTHER_GPU, OTHER_GPU] {
+        let (_, session) = desk.start(JobSpec { need: odd(25 * UNIT + 77), ..spec("a") });
+        desk.attach(session, gpu);
+    }
+    let orders = desk.log.iter().filter(|effect| matches!(effect, Effect::Mover(_, ToMover::Share { .. })));
+    assert!(orders.count() <= 4, "there is no end of it");
 }
 
 #[test]
