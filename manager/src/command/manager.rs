@@ -2,7 +2,7 @@
 
 use super::connect::personal_socket;
 use super::{config, log, stop};
-use crate::scheduler::{Config, GRAIN, UserQuotas};
+use crate::scheduler::{Config, UserQuotas, whole_grains};
 use crate::server::{self, Gathered, GpuPlan, Heritage, Setup};
 use crate::software_gpu::{NodeSpec, SoftwareNode};
 use crate::{hardware, software_gpu};
@@ -208,7 +208,7 @@ fn serve(arguments: Options, log: Option<File>) -> anyhow::Result<ExitCode> {
         Some(heritage) => inherited(heritage),
         None => found(&arguments)?,
     };
-    let share_bytes = dram / gpus.len().max(1) as u64 / GRAIN * GRAIN;
+    let share_bytes = whole_grains(dram / gpus.len().max(1) as u64);
     let plans = gpus
         .iter()
         .map(|gpu| plan(*gpu, node.as_ref(), share_bytes, log.as_ref()))

@@ -75,44 +75,35 @@ mod tests {
         Need { extra, used: [0; TIERS] }
     }
 
-    /// What the GPUs of a table get: each its share and what it occupies.
-    fn table(totals: PerTier, needs: &[Need]) -> Vec<(PerTier, PerTier)> {
-        divide(totals, needs).into_iter().map(|part| (part.share, part.occupied)).collect()
+    fn using(extra: u64, used: PerTier) -> Need {
+        Need { extra, used }
     }
 
+    /// Tiers of 30, 60 and 300 bytes: what the GPUs need, and of each its share and what it occupies.
     #[test]
-    fn where_no_tier_is_used_yet_each_share_is_an_equal_part_of_what_the_decided_leave() {
-        let wanted = [
-            ([10, 20, 100], [4, 0, 0]),
+    fn the_three_cases_of_the_source_are_one_rule() {
+        let none_is_used = [
+            (need(4), [10, 20, 100], [4, 0, 0]),
             // The first has left 26 of 30.
-            ([13, 30, 150], [13, 7, 0]),
-            ([13, 53, 300], [8, 0, 0]),
+            (need(20), [13, 30, 150], [13, 7, 0]),
+            (need(8), [13, 53, 300], [8, 0, 0]),
         ];
-        assert_eq!(table([30, 60, 300], &[need(4), need(20), need(8)]), wanted);
-    }
-
-    #[test]
-    fn where_the_first_tier_is_used_what_is_used_stays_and_the_rest_is_divided() {
-        let first = Need { extra: 16, used: [16, 0, 0] };
-        let second = Need { extra: 12, used: [2, 0, 0] };
-        let wanted = [
+        let the_first_is_used = [
             // Half of 30 would be less than it uses.
-            ([16, 30, 150], [16, 0, 0]),
-            ([14, 60, 300], [12, 0, 0]),
+            (using(16, [16, 0, 0]), [16, 30, 150], [16, 0, 0]),
+            (using(12, [2, 0, 0]), [14, 60, 300], [12, 0, 0]),
         ];
-        assert_eq!(table([30, 60, 300], &[first, second]), wanted);
-    }
-
-    #[test]
-    fn where_both_tiers_are_used_both_are_divided_so() {
-        let first = Need { extra: 50, used: [10, 5, 0] };
-        let second = Need { extra: 30, used: [18, 6, 0] };
-        let wanted = [
-            // 12 of 30 are left by what the second uses; 25 of 60 and what does not fit into either.
-            ([12, 30, 150], [12, 30, 8]),
-            ([18, 30, 292], [18, 12, 0]),
+        let two_are_used = [
+            // 12 of 30 are left by what the second uses; half of 60, and what does not fit into either.
+            (using(50, [10, 5, 0]), [12, 30, 150], [12, 30, 8]),
+            (using(30, [18, 6, 0]), [18, 30, 292], [18, 12, 0]),
         ];
-        assert_eq!(table([30, 60, 300], &[first, second]), wanted);
+        for table in [&none_is_used[..], &the_first_is_used, &two_are_used] {
+            let needs: Vec<Need> = table.iter().map(|(need, ..)| *need).collect();
+            let wanted: Vec<Part> =
+                table.iter().map(|&(_, share, occupied)| Part { share, occupied }).collect();
+            assert_eq!(divide([30, 60, 300], &needs), wanted);
+        }
     }
 
     #[test]

@@ -20,7 +20,7 @@ impl Scheduler {
 
     /// The GPUs together may use no more of the tier than there is (I6).
     fn check_shares(&self) -> Result<(), String> {
-        let shares = self.gpus.values().map(|gpu| gpu.share.most()).fold(0, u64::saturating_add);
+        let shares = self.all_shares();
         match shares <= self.config.dram_bytes {
             true => Ok(()),
             false => Err(format!("the shares are {shares} bytes of a tier of {}", self.config.dram_bytes)),

@@ -46,12 +46,11 @@ pub use expulsion::Retired;
 pub use job::{Arrival, AwayRange, Departure, Job, Pending, Phase, Recall, Session, Stats, Tenant};
 pub use outside::Outside;
 pub use quota::UserQuotas;
-pub use shares::{GRAIN, Share};
+pub use shares::{Share, whole_grains};
 
 use crate::ledger::Ledger;
 use needs::Needs;
 use serde::{Deserialize, Serialize};
-
 use silence::Due;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -341,7 +340,6 @@ impl Scheduler {
         self.next_tenant += 1;
         let id = TenantId(self.next_tenant);
         let begins = !self.is_attached(job);
-        self.are_needs_new = true;
         let (Some(gpu), Some(session)) = (self.gpus.get_mut(&gpu_id), self.sessions.get_mut(&session_id))
         else {
             return;

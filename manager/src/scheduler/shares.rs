@@ -17,7 +17,17 @@ use tidegate_ffi::units::{GpuUuid, JobId, TenantId};
 use tidegate_ffi::wire::message::ToMover;
 
 /// Shares are multiples of so many bytes, and so of any page: no mover has to make them smaller.
-pub const GRAIN: u64 = 64 << 10;
+const GRAIN: u64 = 64 << 10;
+
+/// As much of some bytes as can be a share.
+pub fn whole_grains(bytes: u64) -> u64 {
+    bytes - bytes % GRAIN
+}
+
+/// The smallest share that is large enough for some bytes.
+fn enough_grains(bytes: u64) -> u64 {
+    whole_grains(bytes.saturating_add(GRAIN - 1))
+}
 
 /// A GPU's share of the DRAM tier, in bytes.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -29,7 +39,7 @@ pub struct Share {
     /// What the mover was told last; nothing has changed there since.
     told: Option<u64>,
     /// Something has changed there since it was asked.
-    is_asked_again: bool,
+    has_changed: bool,
     /// A save found no room: what it would have had to be.
     refused: u64,
     /// The mover could not make it smaller than this.
@@ -47,7 +57,7 @@ impl Share {
     }
 
     /// The most that its mover may take it to be.
-    pub(super) fn most(&self) -> u64 {
+    fn most(&self) -> u64 {
         self.asked.map_or(self.bytes, |asked| asked.max(self.bytes))
     }
 
@@ -55,14 +65,14 @@ impl Share {
         let asked = self.asked.take();
         self.kept = self.kept.max(if asked < Some(bytes) { bytes } else { 0 });
         self.bytes = bytes;
-        if std::mem::take(&mut self.is_asked_again) {
+        if std::mem::take(&mut self.has_changed) {
             self.may_shrink();
         }
     }
 
     /// Its mover may keep less than it said.
     fn may_shrink(&mut self) {
-        (self.kept, self.told, self.is_asked_again) = (0, None, self.asked.is_some());
+        (self.kept, self.told, self.has_changed) = (0, None, self.asked.is_some());
     }
 }
 
@@ -92,9 +102,9 @@ impl Scheduler {
             |(extra, gpu): &(u64, GpuUuid)| Need { extra: *extra, used: [self.used_share(*gpu), 0, 0] };
         let needs: Vec<Need> = wanted.iter().map(need).collect();
         let parts = divide([self.tier_bytes(), 0, 0], &needs);
-        let occupied = parts.iter().map(|part| part.occupied[0] / GRAIN * GRAIN);
+        let occupied = parts.iter().map(|part| whole_grains(part.occupied[0]));
         let left = self.tier_bytes().saturating_sub(occupied.clone().sum());
-        let spare = left / parts.len().max(1) as u64 / GRAIN * GRAIN;
+        let spare = whole_grains(left / parts.len().max(1) as u64);
         let targets = wanted.iter().zip(occupied);
         let targets: Vec<Target> =
             targets.map(|((_, gpu), occupied)| Target { gpu: *gpu, occupied, spare }).collect();
@@ -110,11 +120,9 @@ impl Scheduler {
         // What becomes free is for who needs it; the rest is dealt when it is known how much that is.
         let is_settled = self.gpus.values().all(|gpu| gpu.share.asked.is_none());
         for Target { gpu, occupied, spare } in targets {
-            let shares = self.gpus.values().map(|gpu| gpu.share.most());
-            let free = self.tier_bytes().saturating_sub(shares.fold(0, u64::saturating_add));
+            let free = whole_grains(self.tier_bytes().saturating_sub(self.all_shares()));
             let bytes = self.gpus[gpu].share.bytes;
-            let target =
-                if is_settled { occupied + spare } else { *occupied }.min(bytes + free / GRAIN * GRAIN);
+            let target = if is_settled { occupied + spare } else { *occupied }.min(bytes + free);
             if target > bytes {
                 self.order_share(*gpu, target);
             }
@@ -141,18 +149,13 @@ impl Scheduler {
         self.change_share(gpu, |share| share.asked = None);
     }
 
-    /// Saved bytes of a GPU's tenants are gone: its mover may keep less.
-    fn share_may_shrink(&mut self, gpu: GpuUuid) {
-        let is_kept = |gpu: &super::Gpu| gpu.share.kept > 0 || gpu.share.asked.is_some();
-        if self.gpus.get(&gpu).is_some_and(is_kept) {
+    /// Some of what a tenant had saved is not any more: its mover may keep less.
+    pub(super) fn note_less_saved(&mut self, id: TenantId) {
+        let Some(gpu) = self.tenants.get(&id).map(|tenant| tenant.gpu) else { return };
+        let share = self.gpus[&gpu].share;
+        if share.kept > 0 || share.asked.is_some() {
             self.change_share(gpu, Share::may_shrink);
         }
-    }
-
-    /// Some of what a tenant had saved is not any more.
-    pub(super) fn note_less_saved(&mut self, id: TenantId) {
-        let gpu = self.tenants.get(&id).map(|tenant| tenant.gpu);
-        gpu.into_iter().for_each(|gpu| self.share_may_shrink(gpu));
     }
 
     /// Who is on a GPU has changed, and with that what its share has to be.
@@ -187,7 +190,12 @@ impl Scheduler {
 
     /// What all shares together may be.
     fn tier_bytes(&self) -> u64 {
-        self.config.dram_bytes / GRAIN * GRAIN
+        whole_grains(self.config.dram_bytes)
+    }
+
+    /// What all shares together are, each as large as its mover may take it to be.
+    pub(super) fn all_shares(&self) -> u64 {
+        self.gpus.values().map(|gpu| gpu.share.most()).fold(0, u64::saturating_add)
     }
 
     /// What the share of a GPU is to be, for who is there and who waits and could be let in; alone there nobody
@@ -207,13 +215,13 @@ impl Scheduler {
                 wanted = wanted.max(with_it);
             }
         }
-        wanted.max(self.gpus[&id].share.refused).next_multiple_of(GRAIN)
+        enough_grains(wanted.max(self.gpus[&id].share.refused))
     }
 
     /// What of its share a GPU keeps in any case.
     fn used_share(&self, id: GpuUuid) -> u64 {
         let Share { bytes, kept, .. } = self.gpus[&id].share;
-        self.promised_to_many(id).max(kept).next_multiple_of(GRAIN).min(bytes)
+        enough_grains(self.promised_to_many(id).max(kept)).min(bytes)
     }
 
     /// What the tier may have to take of a GPU that several jobs share: what they said that they need, or what they

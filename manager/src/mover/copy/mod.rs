@@ -66,7 +66,7 @@ impl<'a> Transfer<'a> {
         match way {
             // SAFETY: `bytes` bytes from each address lie in the borrowed ranges. The GPU may read its
             // side: a window is mapped with access. Nobody refers to the host's side, and it stays
-            // mapped: the borrow ends after Gpu::copy has waited for the stream.
+            // mapped: the borrow ends after Gpu::copy_out has waited for the stream.
             Way::Out => unsafe {
                 driver.cuMemcpyDtoHAsync_v2(host.as_ptr().cast(), device, self.bytes, stream)
             },

@@ -107,6 +107,23 @@ fn what_is_no_multiple_of_a_page_is_asked_for_once() {
 }
 
 #[test]
+fn who_says_to_need_more_than_there_can_be_stops_nobody() {
+    let mut desk = two_gpus(100);
+    let need = Some(Need { persistent: u64::MAX, temporary: u64::MAX });
+    // A gang that has begun is let in whole.
+    let gangs = [GPU, OTHER_GPU].map(|gpu| {
+        let (job, first) = desk.start(JobSpec { need, ..spec("gang") });
+        let second = desk.join(job);
+        desk.attach(first, gpu);
+        second
+    });
+    desk.attach(gangs[0], OTHER_GPU);
+    desk.attach(gangs[1], GPU);
+    // Who came first was promised the whole tier.
+    assert_eq!((shares(&desk), is_in(&desk, gangs[1])), ([0, 100], true));
+}
+
+#[test]
 fn a_save_that_finds_no_room_makes_the_share_grow() {
     let mut desk = two_gpus(100);
     let (a, b) = (job_with(&mut desk, "a", 5, 60), job_with(&mut desk, "b", 5, 60));
