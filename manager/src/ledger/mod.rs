@@ -19,12 +19,15 @@
 //! proves it.
 
 mod persistent;
+mod row;
+mod temporary;
 
 pub use persistent::Span;
 
 use persistent::PersistentRegion;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use temporary::TemporaryRegion;
 use tidegate_ffi::units::{Class, PieceId, TenantId, Units};
 
 /// Who may use a piece's memory.
@@ -77,9 +80,7 @@ pub struct Ledger {
     retired: u32,
     pieces: BTreeMap<PieceId, Record>,
     persistent: PersistentRegion,
-    /// Start of each temporary piece → its end.
-    temporary: BTreeMap<u32, u32>,
-    temporary_units: u32,
+    temporary: TemporaryRegion,
     /// Units of each tenant, by region.
     held: BTreeMap<TenantId, [u32; 2]>,
 }
@@ -94,8 +95,7 @@ impl Ledger {
             retired: 0,
             pieces: BTreeMap::new(),
             persistent: PersistentRegion::new(offset.0),
-            temporary: BTreeMap::new(),
-            temporary_units: 0,
+            temporary: TemporaryRegion::new(units.0),
             held: BTreeMap::new(),
         }
     }
@@ -152,7 +152,7 @@ impl Ledger {
     }
 
     fn in_pieces(&self) -> u32 {
-        self.persistent.units() + self.temporary_units
+        self.persistent.units() + self.temporary_units()
     }
 
     /// Where the persistent region ends now.
@@ -162,7 +162,7 @@ impl Ledger {
 
     /// Units of temporary pieces, spare ones included.
     pub fn temporary_units(&self) -> u32 {
-        self.temporary_units
+        self.temporary.units()
     }
 
     /// Where the persistent region would end if it closed its holes; offsets stay.
@@ -172,7 +172,7 @@ impl Ledger {
 
     /// Units that lie free between the regions, once both have closed their holes.
     pub fn free(&self) -> u32 {
-        self.units.saturating_sub(self.reserved() + self.packed_top() + self.temporary_units)
+        self.units.saturating_sub(self.reserved() + self.packed_top() + self.temporary_units())
     }
 
     /// Units of a tenant's pieces in a region.
@@ -197,7 +197,7 @@ impl Ledger {
 
     /// The spans of the persistent region, in address order.
     pub fn spans(&self) -> impl Iterator<Item = Span> + '_ {
-        self.persistent.spans()
+        self.persistent.spans().into_iter()
     }
 
     /// Places new pieces for a tenant: all of them or none. Each piece is one run of units.
@@ -298,11 +298,11 @@ impl Ledger {
     }
 
     fn place_persistent(&mut self, tenant: TenantId, units: u32, rest: u32) -> Option<u32> {
-        let as_it_lies = self.temporary_bottom().saturating_sub(self.reserved());
+        let as_it_lies = self.temporary.bottom().saturating_sub(self.reserved());
         if let Some(start) = self.persistent.place(tenant, units, rest, as_it_lies) {
             return Some(start);
         }
-        let limit = self.units.saturating_sub(self.temporary_units + self.reserved());
+        let limit = self.units.saturating_sub(self.temporary_units() + self.reserved());
         if let Some(start) = self.persistent.place(tenant, units, rest, limit) {
             self.close_temporary_holes();
             return Some(start);
@@ -317,19 +317,21 @@ impl Ledger {
     }
 
     fn place_temporary(&mut self, units: u32, rest: u32) -> Option<u32> {
-        if let Some(start) = self.highest_hole(units) {
-            return Some(self.occupy_temporary(start, units));
-        }
-        if self.free() < rest {
-            return None;
-        }
-        self.close_temporary_holes();
-        if self.temporary_bottom() < self.persistent.top() + self.reserved() + units {
-            let moved = self.persistent.pack();
-            self.renumber_persistent(&moved);
-        }
-        let start = self.temporary_bottom() - units;
-        Some(self.occupy_temporary(start, units))
+        let floor = |ledger: &Self| ledger.persistent.top() + ledger.reserved();
+        let start = match self.temporary.hole(units, floor(self)) {
+            Some(start) => start,
+            None if self.free() < rest => return None,
+            None => {
+                self.close_temporary_holes();
+                if self.temporary.bottom() < floor(self) + units {
+                    let moved = self.persistent.pack();
+                    self.renumber_persistent(&moved);
+                }
+                self.temporary.bottom() - units
+            }
+        };
+        self.temporary.insert(start, units);
+        Some(start)
     }
 
     fn renumber_persistent(&mut self, moved: &BTreeMap<u32, u32>) {
@@ -338,40 +340,17 @@ impl Ledger {
         }
     }
 
-    fn occupy_temporary(&mut self, start: u32, units: u32) -> u32 {
-        self.temporary.insert(start, start + units);
-        self.temporary_units += units;
-        start
-    }
-
-    /// The start of the highest run of `units` free units that leaves the headroom alone.
-    fn highest_hole(&self, units: u32) -> Option<u32> {
-        let mut end = self.units;
-        for (&start, &piece_end) in self.temporary.iter().rev() {
-            if end - piece_end >= units {
-                return Some(end - units);
-            }
-            end = start;
-        }
-        let floor = self.persistent.top() + self.reserved();
-        (end >= floor + units).then(|| end - units)
-    }
-
-    fn temporary_bottom(&self) -> u32 {
-        self.temporary.first_key_value().map_or(self.units, |(&start, _)| start)
-    }
-
     /// Renumbers all temporary pieces so that no unit lies free between them.
     fn close_temporary_holes(&mut self) {
         let mut end = self.units;
-        self.temporary.clear();
+        self.temporary = TemporaryRegion::new(end);
         let mut pieces: Vec<_> =
             self.pieces.values_mut().filter(|record| record.region == Class::Temporary).collect();
         pieces.sort_by_key(|record| std::cmp::Reverse(record.start));
         for record in pieces {
-            self.temporary.insert(end - record.units, end);
             end -= record.units;
             record.start = end;
+            self.temporary.insert(end, record.units);
         }
     }
 
@@ -408,7 +387,7 @@ impl Ledger {
         let Some(old) = self.vacate(piece) else { return Ok(()) };
         let rest = rest.max(old.units);
         if (old.region, region) == (Class::Temporary, Class::Temporary) {
-            self.occupy_temporary(old.start, old.units);
+            self.temporary.insert(old.start, old.units);
             self.enter(piece, Record { owner, ..old });
             return Ok(());
         }
@@ -423,11 +402,9 @@ impl Ledger {
     fn put_back(&mut self, piece: PieceId, record: Record) {
         match (record.region, record.owner) {
             (Class::Persistent, Owner::Tenant(tenant)) => {
-                self.persistent.put_back(tenant, record.start, record.units);
+                self.persistent.insert(tenant, record.start, record.units);
             }
-            _ => {
-                self.occupy_temporary(record.start, record.units);
-            }
+            _ => self.temporary.insert(record.start, record.units),
         }
         self.enter(piece, record);
     }
@@ -459,13 +436,8 @@ impl Ledger {
     fn vacate(&mut self, piece: PieceId) -> Option<Record> {
         let record = self.pieces.remove(&piece)?;
         match (record.region, record.owner) {
-            (Class::Persistent, Owner::Tenant(tenant)) => {
-                self.persistent.vacate(tenant, record.start, record.units);
-            }
-            _ => {
-                self.temporary.remove(&record.start);
-                self.temporary_units -= record.units;
-            }
+            (Class::Persistent, Owner::Tenant(_)) => self.persistent.remove(record.start),
+            _ => self.temporary.remove(record.start),
         }
         if let Owner::Tenant(tenant) = record.owner {
             self.count_out(tenant, record);
@@ -504,14 +476,9 @@ impl Ledger {
     }
 
     fn check_sums(&self) -> Result<(), String> {
-        let temporary = || self.pieces.values().filter(|record| record.region == Class::Temporary);
-        let counted: u32 = temporary().map(|record| record.units).sum();
-        let listed: BTreeMap<_, _> =
-            temporary().map(|record| (record.start, record.start + record.units)).collect();
-        if counted != self.temporary_units || listed != self.temporary {
-            return Err(format!("temporary region: {counted} units counted, {} kept", self.temporary_units));
-        }
-        if self.persistent.top() > self.temporary_bottom() {
+        let temporary = self.pieces.values().filter(|record| record.region == Class::Temporary);
+        self.temporary.check(temporary.map(|record| (record.start, record.units)))?;
+        if self.persistent.top() > self.temporary.bottom() {
             return Err("the regions cross".into());
         }
         self.check_held()

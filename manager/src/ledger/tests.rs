@@ -33,6 +33,18 @@ fn a_hole_is_taken_only_if_it_holds_the_need_and_an_offset() {
 }
 
 #[test]
+fn a_span_between_two_others_lies_an_offset_from_both() {
+    for (units, start) in [(20, 25), (21, 75)] {
+        let mut ledger = Ledger::new(Units(200), Units(5));
+        for (tenant, id) in [(A, 1), (B, 2), (C, 3)] {
+            lease(&mut ledger, tenant, Class::Persistent, id, 20).unwrap();
+        }
+        ledger.release(PieceId(2));
+        assert_eq!(lease(&mut ledger, TenantId(4), Class::Persistent, 4, units), Ok(start));
+    }
+}
+
+#[test]
 fn growth_uses_the_offset_then_a_new_extent() {
     let mut ledger = Ledger::new(Units(200), Units(5));
     lease(&mut ledger, A, Class::Persistent, 1, 20).unwrap();

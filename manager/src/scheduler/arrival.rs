@@ -112,7 +112,7 @@ impl Scheduler {
         let moves = moves(&tenant.saved, &acquired.placed, self.config.unit_bytes);
         let making = acquired.new.len().div_ceil(PIECES_PER_MESSAGE);
         let (placed, since) = (acquired.placed, self.now);
-        tenant.pieces.extend(placed.iter().map(|placed| (placed.piece, *placed)));
+        tenant.pieces.extend(placed.iter().copied());
         tenant.arrival =
             Some(Arrival { placed, moves, making, restoring: 0, mapping: 0, failed: false, since });
         for new in acquired.new.chunks(PIECES_PER_MESSAGE) {
@@ -134,7 +134,9 @@ impl Scheduler {
 
     pub(super) fn make_failed_for_arrival(&mut self, id: TenantId, pieces: Vec<PieceId>) {
         if let Some(tenant) = self.tenants.get_mut(&id) {
-            tenant.pieces.retain(|piece, _| !pieces.contains(piece));
+            for piece in &pieces {
+                tenant.pieces.remove(piece);
+            }
         }
         self.destroyed(pieces);
         if let Some(arrival) = self.tenants.get_mut(&id).and_then(|tenant| tenant.arrival.as_mut()) {
@@ -167,11 +169,7 @@ impl Scheduler {
                 self.back_to_spares(gpu, placed.piece, uid);
             }
         }
-        let spares: Vec<PieceId> = self.gpus[&gpu].spares.keys().copied().collect();
-        if let Some(gpu) = self.gpus.get_mut(&gpu) {
-            gpu.spares.clear();
-        }
-        self.destroy(gpu, spares);
+        self.destroy_spares(gpu, u32::MAX);
         // Before the next attempt, more is set free than the ledger believes is needed.
         self.preempt(gpu, units, job);
         self.finish_moving(job);

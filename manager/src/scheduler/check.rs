@@ -66,13 +66,7 @@ impl Scheduler {
     /// No two pieces of a tenant lie behind one slot.
     fn check_slots(&self) -> Result<(), String> {
         for (id, tenant) in &self.tenants {
-            let mut placed: Vec<_> = tenant.pieces.values().collect();
-            placed.sort_unstable_by_key(|placed| (placed.class, placed.slot));
-            for pair in placed.windows(2) {
-                if pair[0].class == pair[1].class && pair[0].slot.0 + pair[0].units.0 > pair[1].slot.0 {
-                    return Err(format!("{id}: {} and {} share a slot", pair[0].piece, pair[1].piece));
-                }
-            }
+            tenant.pieces.check().map_err(|error| format!("{id}: {error}"))?;
         }
         Ok(())
     }

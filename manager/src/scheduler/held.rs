@@ -80,15 +80,8 @@ pub(super) struct Slots {
 impl Tenant {
     /// The pieces that touch some slots, in slot order.
     fn pieces_behind(&self, slots: Slots) -> Vec<Placed> {
-        let end = |first: SlotIndex, units: Units| u64::from(first.0) + u64::from(units.0);
-        let touches = |piece: &&Placed| {
-            piece.class == slots.class
-                && u64::from(piece.slot.0) < end(slots.first, slots.units)
-                && u64::from(slots.first.0) < end(piece.slot, piece.units)
-        };
-        let mut pieces: Vec<Placed> = self.pieces.values().filter(touches).copied().collect();
-        pieces.sort_by_key(|piece| piece.slot);
-        pieces
+        let Slots { class, first, units } = slots;
+        self.pieces.behind(class, first.0, first.0.saturating_add(units.0)).collect()
     }
 
     fn has_all(&self, pieces: &[PieceId]) -> bool {

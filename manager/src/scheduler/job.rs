@@ -3,6 +3,7 @@
 use super::event::Time;
 use super::lease::Run;
 use super::outside::Room;
+use super::placements::Placements;
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -253,7 +254,7 @@ pub struct Tenant {
     /// The GPU.
     pub gpu: GpuUuid,
     /// The pieces it has: mapped, or on their way in or out.
-    pub pieces: BTreeMap<PieceId, Placed>,
+    pub pieces: Placements,
     /// Those of its pieces that stay where they are, whoever runs.
     pub held: BTreeSet<PieceId>,
     /// What was alive at the last closing.
@@ -451,7 +452,7 @@ impl Tenant {
             session,
             job,
             gpu,
-            pieces: BTreeMap::new(),
+            pieces: Placements::default(),
             held: BTreeSet::new(),
             live: Vec::new(),
             saved: Vec::new(),

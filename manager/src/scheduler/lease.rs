@@ -5,7 +5,7 @@
 //! persistent pieces are saved; else the lease waits, its job's need has grown, and the group
 //! that fits is chosen anew. Only a tenant that could not be served by an empty GPU is refused.
 
-use super::{Effect, NAMES_PER_MESSAGE, Pending, Phase, Recall, Scheduler, Tenant};
+use super::{Effect, NAMES_PER_MESSAGE, Pending, Phase, Recall, Scheduler, Spare, Tenant};
 use crate::ledger::{NoRoom, Slack};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -245,7 +245,6 @@ impl Scheduler {
     ) -> Result<Acquired, NoRoom> {
         let tenant = self.tenants.get(&id).ok_or(NoRoom { short: 1 })?;
         let (gpu_id, uid) = (tenant.gpu, self.jobs.get(&tenant.job).map_or(0, |job| job.uid));
-        let mut spares = self.spares_of(gpu_id, uid);
         let mut acquired = Acquired { placed: Vec::new(), new: Vec::new() };
         let (mut adopted, mut wanted) = (Vec::new(), Vec::new());
         for run in runs {
@@ -253,7 +252,7 @@ impl Scheduler {
             let largest = if run.whole { run.units } else { self.config.piece_units };
             while slot < end {
                 let least = if run.whole { run.units } else { 0 };
-                let (piece, units) = match self.adopt(gpu_id, id, region, &mut spares, least..=end - slot) {
+                let (piece, units) = match self.adopt(gpu_id, id, region, uid, least..=end - slot) {
                     Some(spare) => {
                         adopted.push(spare.0);
                         spare
@@ -276,38 +275,31 @@ impl Scheduler {
         Ok(acquired)
     }
 
-    /// A user's spare pieces, by size.
-    fn spares_of(&self, gpu: GpuUuid, uid: u32) -> BTreeSet<(u32, PieceId)> {
-        let Some(gpu) = self.gpus.get(&gpu) else { return BTreeSet::new() };
-        let own = gpu.spares.iter().filter(|(_, owner)| **owner == uid);
-        own.filter_map(|(piece, _)| Some((gpu.ledger.piece(*piece)?.units, *piece))).collect()
-    }
-
-    /// The largest of `spares` with so many units, now the tenant's.
+    /// The user's largest spare piece of so many units, now the tenant's.
     fn adopt(
         &mut self,
         gpu: GpuUuid,
         tenant: TenantId,
         region: Class,
-        spares: &mut BTreeSet<(u32, PieceId)>,
+        uid: u32,
         units: RangeInclusive<u32>,
     ) -> Option<(PieceId, u32)> {
-        let (least, most) = units.into_inner();
-        let fitting = *spares.range((least, PieceId(0))..=(most, PieceId(u64::MAX))).next_back()?;
         let gpu = self.gpus.get_mut(&gpu)?;
-        gpu.ledger.adopt(fitting.1, tenant, region, Units(most)).ok()?;
-        gpu.spares.remove(&fitting.1);
-        spares.remove(&fitting);
-        Some((fitting.1, fitting.0))
+        let most = Units(*units.end());
+        let (piece, units) = gpu.spares.largest(uid, units)?;
+        gpu.ledger.adopt(piece, tenant, region, most).ok()?;
+        gpu.spares.remove(piece);
+        Some((piece, units))
     }
 
     /// Keeps a clean piece for the user's next lease; where its number cannot move to the
     /// temporary region, it is destroyed.
     pub(super) fn back_to_spares(&mut self, gpu_id: GpuUuid, piece: PieceId, uid: u32) {
         let Some(gpu) = self.gpus.get_mut(&gpu_id) else { return };
+        let units = gpu.ledger.piece(piece).map_or(0, |record| record.units);
         match gpu.ledger.spare(piece) {
             Ok(()) => {
-                gpu.spares.insert(piece, uid);
+                gpu.spares.insert(piece, Spare { uid, units });
             }
             Err(NoRoom { .. }) => self.destroy(gpu_id, vec![piece]),
         }
@@ -323,7 +315,7 @@ impl Scheduler {
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         tenant.making = None;
         tenant.deceived = false;
-        tenant.pieces.extend(placed.iter().map(|placed| (placed.piece, *placed)));
+        tenant.pieces.extend(placed.iter().copied());
         if request.whole {
             tenant.whole.insert((request.class, request.first.0), request.units.0);
         }
@@ -536,16 +528,7 @@ impl Scheduler {
 
     pub(super) fn destroy_spares(&mut self, gpu_id: GpuUuid, short: u32) -> bool {
         let Some(gpu) = self.gpus.get_mut(&gpu_id) else { return false };
-        let mut units = 0;
-        let ledger = &gpu.ledger;
-        let enough = |piece: &PieceId| {
-            let wanted = units < short;
-            units += ledger.piece(*piece).map_or(0, |record| record.units);
-            wanted
-        };
-        let mut enough = enough;
-        let chosen: Vec<PieceId> = gpu.spares.keys().copied().take_while(|piece| enough(piece)).collect();
-        gpu.spares.retain(|piece, _| !chosen.contains(piece));
+        let chosen = gpu.spares.take(short);
         let any = !chosen.is_empty();
         self.destroy(gpu_id, chosen);
         any
@@ -667,9 +650,11 @@ impl Tenant {
     /// Are the slots `first .. end` without a piece, saved bytes or another lease.
     fn has_nothing_at(&self, class: Class, first: u32, end: u32) -> bool {
         let apart = |at: u32, units: u32| at >= end || at + units <= first;
-        let of_leases = self.waiting.iter().map(|r| (r.class, r.first.0, r.units.0 + r.ahead.0));
-        let mut taken = self.taken_slots().chain(of_leases);
-        taken.all(|(of, at, units)| of != class || apart(at, units))
+        let of_leases =
+            self.waiting.iter().chain(&self.making).map(|r| (r.class, r.first.0, r.units.0 + r.ahead.0));
+        let of_saved = self.runs.iter().flatten().map(|run| (run.class, run.first, run.units));
+        self.pieces.behind(class, first, end).next().is_none()
+            && of_leases.chain(of_saved).all(|(of, at, units)| of != class || apart(at, units))
     }
 
     /// The runs of slots that have a piece, or will, or saved bytes: class, first, and how many. They

@@ -35,9 +35,11 @@ mod lease;
 mod needs;
 mod order;
 mod outside;
+mod placements;
 mod quota;
 mod shares;
 mod silence;
+mod spares;
 #[cfg(test)]
 mod tests;
 
@@ -45,8 +47,10 @@ pub use event::{Config, Effect, Event, Pages, Time};
 pub use expulsion::Retired;
 pub use job::{Arrival, AwayRange, Departure, Job, Pending, Phase, Recall, Session, Stats, Tenant};
 pub use outside::Outside;
+pub use placements::Placements;
 pub use quota::UserQuotas;
 pub use shares::{Share, whole_grains};
+pub use spares::{Spare, Spares};
 
 use crate::ledger::Ledger;
 use needs::Needs;
@@ -71,8 +75,8 @@ const NAMES_PER_MESSAGE: usize = 16384;
 pub struct Gpu {
     /// Its units.
     pub ledger: Ledger,
-    /// Scrubbed pieces that nobody uses, with their user: they pass to that user only (I8).
-    pub spares: BTreeMap<PieceId, u32>,
+    /// Scrubbed pieces that nobody uses.
+    pub spares: Spares,
     /// Pieces that somebody keeps who should have given them back (I8).
     pub retired: BTreeMap<PieceId, Retired>,
     /// Who is on it.
@@ -244,7 +248,7 @@ impl Scheduler {
 
     fn add_gpu(&mut self, id: GpuUuid, units: u32, apart: u32, share_bytes: u64) {
         let ledger = Ledger::new(Units(units), Units(self.config.offset_units));
-        let (spares, retired, tenants) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        let (spares, retired, tenants) = (Spares::default(), BTreeMap::new(), BTreeSet::new());
         let outside = Outside::new(self.config.headroom_units, apart);
         let share = Share::new(share_bytes);
         let mut gpu = Gpu { ledger, spares, retired, tenants, outside, share, lost: false };
@@ -428,8 +432,8 @@ impl Scheduler {
             gpu.tenants.remove(&id);
         }
         self.note_death(tenant.gpu);
-        self.forget_refusals(tenant.gpu);
-        let pieces = tenant.pieces.into_keys().collect();
+        self.note_other_tenants(tenant.gpu);
+        let pieces = tenant.pieces.keys().copied().collect();
         match fate {
             Fate::Dead => self.dispose_of_shared(tenant.gpu, tenant.job, pieces, &tenant.held),
             Fate::Expelled => self.retire(tenant.gpu, tenant.session, pieces),
@@ -539,7 +543,8 @@ impl Scheduler {
         match self.pending.remove(&step) {
             Some(Pending::Save(tenant, _)) => {
                 if out_of_memory {
-                    self.share_was_too_small(tenant);
+                    // There may be more to be saved by now than its share was made for.
+                    self.are_needs_new = true;
                 }
                 self.save_failed(tenant);
             }

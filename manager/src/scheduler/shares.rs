@@ -36,12 +36,8 @@ pub struct Share {
     bytes: u64,
     /// What the mover was told, and has not answered.
     asked: Option<u64>,
-    /// What the mover was told last; nothing has changed there since.
-    told: Option<u64>,
     /// Something has changed there since it was asked.
     has_changed: bool,
-    /// A save found no room: what it would have had to be.
-    refused: u64,
     /// The mover could not make it smaller than this.
     kept: u64,
 }
@@ -72,7 +68,7 @@ impl Share {
 
     /// Its mover may keep less than it said.
     fn may_shrink(&mut self) {
-        (self.kept, self.told, self.has_changed) = (0, None, self.asked.is_some());
+        (self.kept, self.has_changed) = (0, self.asked.is_some());
     }
 }
 
@@ -131,10 +127,10 @@ impl Scheduler {
 
     fn order_share(&mut self, gpu_id: GpuUuid, bytes: u64) {
         let Some(gpu) = self.gpus.get_mut(&gpu_id) else { return };
-        if gpu.share.asked.is_some() || gpu.share.told == Some(bytes) {
+        if gpu.share.asked.is_some() {
             return;
         }
-        (gpu.share.asked, gpu.share.told) = (Some(bytes), Some(bytes));
+        gpu.share.asked = Some(bytes);
         let step = self.step(Pending::Share(gpu_id));
         self.effects.push(Effect::Mover(gpu_id, ToMover::Share { step, bytes }));
     }
@@ -159,26 +155,13 @@ impl Scheduler {
     }
 
     /// Who is on a GPU has changed, and with that what its share has to be.
-    pub(super) fn forget_refusals(&mut self, gpu: GpuUuid) {
-        self.change_share(gpu, |share| {
-            share.may_shrink();
-            share.refused = 0;
-        });
+    pub(super) fn note_other_tenants(&mut self, gpu: GpuUuid) {
+        self.change_share(gpu, Share::may_shrink);
     }
 
     /// Nothing can be saved on a GPU any more: others get its share.
     pub(super) fn lose_share(&mut self, gpu: GpuUuid) {
         self.change_share(gpu, |share| *share = Share::default());
-    }
-
-    /// The tier had no room for what a tenant was to save.
-    pub(super) fn share_was_too_small(&mut self, id: TenantId) {
-        let Some(tenant) = self.tenants.get(&id) else { return };
-        let gpu = tenant.gpu;
-        let saved = self.tenants_on(gpu).flat_map(|(_, tenant)| &tenant.saved).map(|range| range.bytes);
-        let departing = tenant.departure.iter().flat_map(|departure| &departure.moves).map(|m| m.bytes);
-        let wanted = saved.chain(departing).fold(0, u64::saturating_add);
-        self.change_share(gpu, |share| share.refused = share.refused.max(wanted));
     }
 
     fn change_share(&mut self, gpu: GpuUuid, change: impl FnOnce(&mut Share)) {
@@ -215,7 +198,7 @@ impl Scheduler {
                 wanted = wanted.max(with_it);
             }
         }
-        enough_grains(wanted.max(self.gpus[&id].share.refused))
+        enough_grains(wanted)
     }
 
     /// What of its share a GPU keeps in any case.

@@ -126,8 +126,13 @@ fn who_says_to_need_more_than_there_can_be_stops_nobody() {
 #[test]
 fn a_save_that_finds_no_room_makes_the_share_grow() {
     let mut desk = two_gpus(100);
-    let (a, b) = (job_with(&mut desk, "a", 5, 60), job_with(&mut desk, "b", 5, 60));
+    let [a, b] = ["a", "b"].map(|name| job_with(&mut desk, name, 5, 1));
     desk.tier_bytes = 50 * UNIT;
+    for job in [a, b] {
+        desk.lease(job, T, 1, 59);
+        desk.live(job, T, UNIT, 59 * UNIT, Life::Short);
+    }
+    assert_eq!(shares(&desk), [50, 50], "nobody has said anything");
     desk.until(|desk| shares(desk)[0] >= 60);
     desk.tier_bytes = u64::MAX;
     desk.until(|desk| desk.phase(a) == Phase::Open);

@@ -1,0 +1,65 @@
+//! Scrubbed pieces that nobody uses. They pass to the next of the same user (I8), found by their size.
+
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Deref, RangeInclusive};
+use tidegate_ffi::units::PieceId;
+
+/// Whose a spare piece was, and how large it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spare {
+    /// The user.
+    pub uid: u32,
+    /// Length in units.
+    pub units: u32,
+}
+
+/// The spare pieces of a GPU. They are read as a map.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Spares {
+    pieces: BTreeMap<PieceId, Spare>,
+    /// User, units.
+    by_size: BTreeSet<(u32, u32, PieceId)>,
+}
+
+impl Deref for Spares {
+    type Target = BTreeMap<PieceId, Spare>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.pieces
+    }
+}
+
+impl Spares {
+    pub(super) fn insert(&mut self, piece: PieceId, spare: Spare) {
+        self.remove(piece);
+        self.pieces.insert(piece, spare);
+        self.by_size.insert((spare.uid, spare.units, piece));
+    }
+
+    pub(super) fn remove(&mut self, piece: PieceId) -> Option<Spare> {
+        let spare = self.pieces.remove(&piece)?;
+        self.by_size.remove(&(spare.uid, spare.units, piece));
+        Some(spare)
+    }
+
+    /// A user's largest piece of so many units.
+    pub(super) fn largest(&self, uid: u32, units: RangeInclusive<u32>) -> Option<(PieceId, u32)> {
+        let (least, most) = units.into_inner();
+        let fitting = self.by_size.range((uid, least, PieceId(0))..=(uid, most, PieceId(u64::MAX)));
+        fitting.last().map(|&(_, units, piece)| (piece, units))
+    }
+
+    /// Takes pieces until they have so many units, or all.
+    pub(super) fn take(&mut self, units: u32) -> Vec<PieceId> {
+        let (mut taken, mut missing) = (Vec::new(), units);
+        while missing > 0
+            && let Some((piece, spare)) = self.pieces.pop_first()
+        {
+            self.by_size.remove(&(spare.uid, spare.units, piece));
+            missing = missing.saturating_sub(spare.units);
+            taken.push(piece);
+        }
+        taken
+    }
+}
