@@ -65,7 +65,8 @@ fn main() {
 fn measure(gpu: &str) {
     let driver = Path::new(&std::env::var_os(NODE_VARIABLE).unwrap()).join("lib/libcuda.so.1");
     let driver = CString::new(driver.as_os_str().as_bytes()).unwrap();
-    let config = MoverConfig { gpu: gpu.parse().unwrap(), dram_bytes: 2 * BYTES, driver };
+    let config =
+        MoverConfig { gpu: gpu.parse().unwrap(), dram_bytes: 2 * BYTES, disk: None, disk_bytes: 0, driver };
     for (name, mix) in MIXES {
         let copies = Copies::new();
         let mut mover = Mover::start(config.clone());
@@ -161,7 +162,10 @@ impl Mover {
         loop {
             let (letter, _) = self.connection.receive::<Numbered<FromMover>>().unwrap();
             match self.line.hear(letter).unwrap().unwrap() {
-                FromMover::Slab { .. } | FromMover::SlabGone { .. } | FromMover::Index => {}
+                FromMover::Slab { .. }
+                | FromMover::SlabGone { .. }
+                | FromMover::Stored { .. }
+                | FromMover::Index => {}
                 answer => return answer,
             }
         }

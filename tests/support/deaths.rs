@@ -13,12 +13,16 @@ pub const MESSAGES: [&str; 9] =
 /// How far it has come with a message.
 const MOMENTS: [&str; 4] = ["heard", "decided", "written", "sent"];
 
-/// Each message at each moment, as often as `tests/long/kills` wants: once, if it does not say.
+/// How often `tests/long/kills` wants each death: once, if it does not say.
+pub fn rounds() -> usize {
+    std::env::var("KILLS").map_or(1, |count| count.parse().unwrap())
+}
+
+/// Each message at each moment, as often as is wanted.
 pub fn points(messages: &[&str]) -> Vec<String> {
-    let rounds = std::env::var("KILLS").map_or(1, |count| count.parse().unwrap());
     let once = messages.iter().flat_map(|message| MOMENTS.map(|moment| format!("{message}:{moment}")));
     let once: Vec<String> = once.collect();
-    std::iter::repeat_n(once, rounds).flatten().collect()
+    std::iter::repeat_n(once, rounds()).flatten().collect()
 }
 
 /// A manager that can be told where it dies, or where its movers do.

@@ -10,7 +10,7 @@
 pub mod faults;
 
 use faults::due;
-use rustix::fs::{MemfdFlags, SealFlags, inotify};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, inotify};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::{
@@ -70,6 +70,24 @@ pub unsafe fn populate(address: NonNull<c_void>, bytes: usize) -> Result<(), Err
 pub fn write_at(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
     due("pwrite")?;
     file.write_all_at(bytes, at)
+}
+
+/// Writes all of `bytes` to a file of saved bytes.
+pub fn store(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
+    due("store")?;
+    file.write_all_at(bytes, at)
+}
+
+/// Reads as many bytes as there is room for from a file of saved bytes.
+pub fn load(file: &File, bytes: &mut [u8], at: u64) -> io::Result<()> {
+    due("load")?;
+    file.read_exact_at(bytes, at)
+}
+
+/// Gets room on the disk for a part of a file, which grows with it.
+pub fn preallocate(file: &File, at: u64, bytes: u64) -> io::Result<()> {
+    due("fallocate")?;
+    Ok(rustix::fs::fallocate(file, FallocateFlags::empty(), at, bytes)?)
 }
 
 /// Opens or makes a file, in the way that `open` does.

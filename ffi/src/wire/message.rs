@@ -580,8 +580,8 @@ pub enum FromMover {
         /// The GPU's (or the tier's) memory was not enough: it may help to free some.
         out_of_memory: bool,
     },
-    /// A slab of memory for saved bytes was made. With its descriptor (sealed memfd): the manager
-    /// keeps it for the next mover.
+    /// A slab of memory for saved bytes was made (or the file of those on disk). With its descriptor (a
+    /// sealed memfd, or a file without a name): the manager keeps it for the next mover.
     Slab {
         /// Its name.
         slab: u32,
@@ -590,6 +590,11 @@ pub enum FromMover {
     SlabGone {
         /// Its name.
         slab: u32,
+    },
+    /// How many bytes lie in each tier (DRAM, CXL memory, disk), whenever that has changed.
+    Stored {
+        /// In the order of the tiers.
+        bytes: [u64; 3],
     },
     /// From now on the save index lies here. With one descriptor (memfd, sealed against
     /// shrinking), which takes the place of the one before.

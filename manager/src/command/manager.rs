@@ -5,11 +5,11 @@ use super::{config, log, stop};
 use crate::scheduler::{Config, UserQuotas, whole_grains};
 use crate::server::{self, Gathered, GpuPlan, Heritage, Setup};
 use crate::software_gpu::{NodeSpec, SoftwareNode};
-use crate::{hardware, software_gpu};
+use crate::{hardware, mover, software_gpu};
 use anyhow::{Context, bail};
 use bytesize::ByteSize;
 use clap::ArgMatches;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, flock, fstatvfs};
 use rustix::io::Errno;
 use std::fs::{File, Permissions};
 use std::io::Write;
@@ -130,6 +130,10 @@ pub(super) struct Options {
     /// Default: half of what is available.
     #[arg(long, value_name = "SIZE", value_parser = super::size)]
     dram: Option<ByteSize>,
+    /// Disk space for saved bytes that find no room in --dram: a directory, in which files without names are
+    /// made, and how much. The GPUs share it evenly. Default: none.
+    #[arg(long, value_name = "DIR=SIZE")]
+    disk: Option<DiskSpace>,
     /// A test: fill memory with 0xFF before a job's live bytes are restored into it. Slower; no
     /// result may change.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -152,6 +156,39 @@ impl FromStr for UserMemory {
     fn from_str(text: &str) -> Result<Self, String> {
         let (user, size) = text.split_once('=').map_or((None, text), |(user, size)| (Some(user), size));
         Ok(Self { user: user.map(String::from), bytes: super::size(size)?.as_u64() })
+    }
+}
+
+/// A directory and how much may be written there.
+#[derive(Debug, Clone)]
+struct DiskSpace {
+    directory: PathBuf,
+    bytes: u64,
+}
+
+impl FromStr for DiskSpace {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (directory, size) = text.rsplit_once('=').ok_or("DIR=SIZE is wanted, as in /scratch=100GiB")?;
+        Ok(Self { directory: directory.into(), bytes: super::size(size)?.as_u64() })
+    }
+}
+
+impl DiskSpace {
+    /// Whether files can be made there, and how large.
+    fn check(&self) -> anyhow::Result<()> {
+        let directory = self.directory.display();
+        let probe = tempfile::tempfile_in(&self.directory)
+            .with_context(|| format!("--disk {directory}: no file can be made there"))?;
+        let room =
+            fstatvfs(&probe).with_context(|| format!("--disk {directory}: how much room is there?"))?;
+        let available = room.f_bavail.saturating_mul(room.f_frsize);
+        if available < self.bytes {
+            let (wanted, available) = (ByteSize(self.bytes), ByteSize(available));
+            bail!("--disk {directory}: {wanted} are wanted, {available} are free there");
+        }
+        Ok(())
     }
 }
 
@@ -204,14 +241,18 @@ fn serve(arguments: Options, log: Option<File>) -> anyhow::Result<ExitCode> {
     let gathered = server::gather(&socket, &listener, &stop, arguments.answer_limit)?;
     let Gathered { heritage, early, abandoned } = gathered;
     let mut abandoned = abandoned.and_then(SoftwareNode::abandoned);
-    let (mut node, gpus, dram) = match &heritage {
+    let (mut node, gpus, sizes) = match &heritage {
         Some(heritage) => inherited(heritage),
         None => found(&arguments)?,
     };
-    let share_bytes = whole_grains(dram / gpus.len().max(1) as u64);
+    let directory = arguments.disk.as_ref().map(|disk| disk.directory.clone());
+    let shares = TierShares {
+        dram: whole_grains(sizes.dram / gpus.len().max(1) as u64),
+        disk: directory.map(|directory| (directory, sizes.disk_share)),
+    };
     let plans = gpus
         .iter()
-        .map(|gpu| plan(*gpu, node.as_ref(), share_bytes, log.as_ref()))
+        .map(|gpu| plan(*gpu, node.as_ref(), shares.clone(), log.as_ref()))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let headroom =
         arguments.headroom.map_or(if node.is_some() { 0 } else { 1024 * MIB }, |size| size.as_u64());
@@ -229,7 +270,7 @@ fn serve(arguments: Options, log: Option<File>) -> anyhow::Result<ExitCode> {
         kill_expelled: arguments.evict == Some(Evict::Kill),
         config: Box::new(move |gpu_bytes| Config {
             user_quotas: user_quotas.clone(),
-            ..sharing(&arguments, gpu_bytes, headroom, dram)
+            ..sharing(&arguments, gpu_bytes, headroom, sizes)
         }),
         ready: Box::new(say_ready),
     })?;
@@ -238,8 +279,24 @@ fn serve(arguments: Options, log: Option<File>) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The GPUs of a new manager, and the host memory that they share.
-fn found(arguments: &Options) -> anyhow::Result<(Option<SoftwareNode>, Vec<GpuUuid>, u64)> {
+/// Where saved bytes may go.
+#[derive(Clone, Copy)]
+struct TierSizes {
+    /// Of all GPUs.
+    dram: u64,
+    /// Of each GPU.
+    disk_share: u64,
+}
+
+/// With what a GPU's mover begins.
+#[derive(Clone)]
+struct TierShares {
+    dram: u64,
+    disk: Option<(PathBuf, u64)>,
+}
+
+/// The GPUs of a new manager, and the tiers that they share.
+fn found(arguments: &Options) -> anyhow::Result<(Option<SoftwareNode>, Vec<GpuUuid>, TierSizes)> {
     let unit = arguments.unit.as_u64();
     let node = arguments.software_gpu.as_ref().map(|spec| SoftwareNode::create(spec, unit)).transpose()?;
     let gpus = match &node {
@@ -250,14 +307,18 @@ fn found(arguments: &Options) -> anyhow::Result<(Option<SoftwareNode>, Vec<GpuUu
         Some(size) => size.as_u64(),
         None => hardware::available_memory()? / 2,
     };
-    Ok((node, gpus, dram))
+    arguments.disk.as_ref().map_or(Ok(()), DiskSpace::check)?;
+    let disk = arguments.disk.as_ref().map_or(0, |disk| disk.bytes);
+    let disk_share = mover::whole_blocks(disk / gpus.len().max(1) as u64);
+    Ok((node, gpus, TierSizes { dram, disk_share }))
 }
 
 /// Those of the manager before, as they were.
-fn inherited(heritage: &Heritage) -> (Option<SoftwareNode>, Vec<GpuUuid>, u64) {
+fn inherited(heritage: &Heritage) -> (Option<SoftwareNode>, Vec<GpuUuid>, TierSizes) {
     let gpus = heritage.gpus();
     let node = heritage.node().map(|node| SoftwareNode::of_another(node.to_owned(), gpus.clone()));
-    (node, gpus, heritage.dram_bytes())
+    let Config { dram_bytes: dram, disk_share_bytes: disk_share, .. } = *heritage.config();
+    (node, gpus, TierSizes { dram, disk_share })
 }
 
 /// With what a mover starts the next manager: as this one was. Where systemd has started this one, it
@@ -312,7 +373,7 @@ fn say_ready() {
 }
 
 /// Sizes that are not given follow the GPU's.
-fn sharing(arguments: &Options, gpu_bytes: u64, headroom: u64, dram_bytes: u64) -> Config {
+fn sharing(arguments: &Options, gpu_bytes: u64, headroom: u64, sizes: TierSizes) -> Config {
     let unit_bytes = arguments.unit.as_u64();
     let units = |bytes: u64| u32::try_from(bytes.div_ceil(unit_bytes)).unwrap_or(u32::MAX / 8);
     let or =
@@ -331,7 +392,8 @@ fn sharing(arguments: &Options, gpu_bytes: u64, headroom: u64, dram_bytes: u64) 
         expel_silent: arguments.evict == Some(Evict::Kill),
         poison: arguments.poison.unwrap_or(false),
         user_quotas: UserQuotas::default(),
-        dram_bytes,
+        dram_bytes: sizes.dram,
+        disk_share_bytes: sizes.disk_share,
     }
 }
 
@@ -351,7 +413,7 @@ fn hardware_gpus(wanted: &[GpuUuid]) -> anyhow::Result<Vec<GpuUuid>> {
 fn plan(
     gpu: GpuUuid,
     node: Option<&SoftwareNode>,
-    share_bytes: u64,
+    shares: TierShares,
     log: Option<&File>,
 ) -> anyhow::Result<GpuPlan> {
     let lock = match node {
@@ -362,10 +424,14 @@ fn plan(
     let node = node.map(|node| node.path().to_owned());
     let program = std::env::current_exe()?;
     let log = log.map(File::try_clone).transpose().context("opening the log for a mover")?;
+    let share_bytes = shares.dram;
     let mover = move |share_bytes: u64| {
         let mut command = Command::new(&program);
         command.arg("mover").arg("--gpu").arg(gpu.to_string());
         command.arg("--dram-bytes").arg(share_bytes.to_string()).arg("--driver").arg(&driver);
+        if let Some((directory, bytes)) = &shares.disk {
+            command.arg("--disk").arg(directory).arg("--disk-bytes").arg(bytes.to_string());
+        }
         command.env_remove("LD_PRELOAD").env_remove("CUDA_VISIBLE_DEVICES");
         if let Some(node) = &node {
             command.env(software_gpu::NODE_VARIABLE, node);

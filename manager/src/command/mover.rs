@@ -20,6 +20,12 @@ pub(super) struct Arguments {
     /// Host memory for saved bytes, until told otherwise.
     #[arg(long)]
     dram_bytes: u64,
+    /// Where saved bytes go that do not fit there.
+    #[arg(long)]
+    disk: Option<PathBuf>,
+    /// How many.
+    #[arg(long, default_value_t = 0)]
+    disk_bytes: u64,
     /// The driver's library.
     #[arg(long)]
     driver: PathBuf,
@@ -29,7 +35,8 @@ pub(super) fn execute(arguments: Arguments) -> anyhow::Result<ExitCode> {
     faults::begin("mover");
     let socket = std::io::stdin().as_fd().try_clone_to_owned().context("standard input is no socket")?;
     let driver = CString::new(arguments.driver.into_os_string().into_vec())?;
-    let config = MoverConfig { gpu: arguments.gpu, dram_bytes: arguments.dram_bytes, driver };
+    let Arguments { gpu, dram_bytes, disk, disk_bytes, .. } = arguments;
+    let config = MoverConfig { gpu, dram_bytes, disk, disk_bytes, driver };
     mover::run(Connection::from(socket), config)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -17,9 +17,10 @@
 
 use super::index::Index;
 use super::plan::Part;
-use super::tier::{Extent, SlabId};
+use super::tier::{ARENA, Extent, Seal, SlabId};
 use crate::death;
 use rustix::fs::SealFlags;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -37,6 +38,8 @@ const NO_STEP: Step = Step(0);
 const WORTH_IT: u64 = 1 << 20;
 /// Rows in one entry of a log that is written anew.
 const ROWS: usize = 8192;
+/// In the place of a class: the row is the seal of a block on disk, its checksum where others have a place.
+const SEAL: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -86,11 +89,11 @@ impl Journal {
         Ok(Self { file: file.into(), end: 0, entries: 0 })
     }
 
-    /// A log from which this index comes.
-    pub fn of(index: &Index) -> io::Result<Self> {
+    /// A log from which this index comes, and these seals.
+    pub fn of(index: &Index, seals: impl Iterator<Item = Seal>) -> io::Result<Self> {
         let mut journal = Self::new()?;
-        let rows: Vec<Row> =
-            index.entries().map(|(tenant, class, at, e)| row(tenant, class, at, e)).collect();
+        let entries = index.entries().map(|(tenant, class, at, e)| row(tenant, class, at, e));
+        let rows: Vec<Row> = entries.chain(seals.map(sealed)).collect();
         for rows in rows.chunks(ROWS) {
             journal.append(NO_STEP, Kind::Saved, rows)?;
         }
@@ -103,13 +106,15 @@ impl Journal {
     }
 
     /// Whether most of the log does not count any more.
-    pub fn is_stale(&self, index: &Index) -> bool {
-        self.end > WORTH_IT && self.end / 4 > (index.entries().count() * size_of::<Row>()) as u64
+    pub fn is_stale(&self, index: &Index, seals: usize) -> bool {
+        let rows = index.entries().count() + seals;
+        self.end > WORTH_IT && self.end / 4 > (rows * size_of::<Row>()) as u64
     }
 
-    /// `step` has saved these bytes.
-    pub fn saved(&mut self, step: Step, tenant: TenantId, parts: &[Part]) -> io::Result<()> {
-        let rows: Vec<Row> = parts.iter().map(|part| row(tenant, part.class, part.at, part.extent)).collect();
+    /// `step` has saved these bytes, those on disk in blocks with these seals.
+    pub fn saved(&mut self, step: Step, tenant: TenantId, parts: &[Part], seals: &[Seal]) -> io::Result<()> {
+        let of_parts = parts.iter().map(|part| row(tenant, part.class, part.at, part.extent));
+        let rows: Vec<Row> = of_parts.chain(seals.iter().copied().map(sealed)).collect();
         self.append(step, Kind::Saved, &rows)
     }
 
@@ -145,19 +150,26 @@ impl Journal {
     }
 }
 
-/// The index that a log holds, without what was done by the orders in `again`.
-pub fn replay(file: &File, again: &[Step]) -> io::Result<Index> {
+/// The index that a log holds, without what was done by the orders in `again`; and the seals of blocks, also of
+/// those in which nothing is any more.
+pub fn replay(file: &File, again: &[Step]) -> io::Result<(Index, Vec<Seal>)> {
     let mut log = vec![0; file.metadata()?.len() as usize];
     file.read_exact_at(&mut log, 0)?;
-    let (mut index, mut rest, mut number) = (Index::default(), log.as_slice(), 0);
+    let (mut index, mut seals) = (Index::default(), BTreeMap::new());
+    let (mut rest, mut number) = (log.as_slice(), 0);
     while let Some((header, rows, behind)) = first_entry(rest, number) {
         if !again.contains(&Step(header.step)) {
-            rows.iter().for_each(|row| apply(&mut index, header.kind, row));
+            for row in rows {
+                match row.class {
+                    SEAL => drop(seals.insert(row.start, seal(&row))),
+                    _ => apply(&mut index, header.kind, &row),
+                }
+            }
         }
         rest = behind;
         number += 1;
     }
-    Ok(index)
+    Ok((index, seals.into_values().collect()))
 }
 
 /// The first entry of a log and what follows it; `None`: it ends here.
@@ -195,6 +207,15 @@ fn row(tenant: TenantId, class: Class, at: u64, extent: Extent) -> Row {
     Row { tenant: tenant.0, at, bytes: extent.bytes, start: extent.start, slab: extent.slab.0, class }
 }
 
+fn sealed(seal: Seal) -> Row {
+    let Seal { start, bytes, checksum } = seal;
+    Row { tenant: 0, at: checksum, bytes, start, slab: ARENA.0, class: SEAL }
+}
+
+fn seal(row: &Row) -> Seal {
+    Seal { start: row.start, bytes: row.bytes, checksum: row.at }
+}
+
 /// FNV-1a over words: to tell a torn entry from a whole one, not to keep anybody out.
 fn checksum(header: &Header, rows: &[Row]) -> u64 {
     let words = |bytes: &[u8], sum: u64| {
@@ -225,14 +246,14 @@ mod tests {
     }
 
     fn replayed(journal: &Journal, again: &[Step]) -> Vec<(TenantId, u64, u64)> {
-        entries(&replay(&journal.file, again).unwrap())
+        entries(&replay(&journal.file, again).unwrap().0)
     }
 
     /// Saves 10, 20 and 30 (the third for another tenant), restores 10.
     fn example() -> Journal {
         let mut journal = Journal::new().unwrap();
-        journal.saved(Step(1), TENANT, &[part(10, 100, 5), part(20, 200, 5)]).unwrap();
-        journal.saved(Step(2), TenantId(2), &[part(30, 300, 5)]).unwrap();
+        journal.saved(Step(1), TENANT, &[part(10, 100, 5), part(20, 200, 5)], &[]).unwrap();
+        journal.saved(Step(2), TenantId(2), &[part(30, 300, 5)], &[]).unwrap();
         journal.restored(Step(3), TENANT, &[moved(10, 5)]).unwrap();
         journal
     }
@@ -246,6 +267,20 @@ mod tests {
     }
 
     #[test]
+    fn a_replayed_log_gives_the_seals_of_blocks() {
+        let seal = |start, checksum| Seal { start, bytes: 7, checksum };
+        let mut journal = example();
+        journal.saved(Step(4), TENANT, &[part(40, 400, 5)], &[seal(0, 1), seal(4096, 2)]).unwrap();
+        journal.saved(Step(5), TENANT, &[part(50, 500, 5)], &[seal(0, 3)]).unwrap();
+        let seals = |journal: &Journal, again: &[Step]| replay(&journal.file, again).unwrap().1;
+        assert_eq!(seals(&journal, &[]), [seal(0, 3), seal(4096, 2)]);
+        assert_eq!(seals(&journal, &[Step(5)]), [seal(0, 1), seal(4096, 2)]);
+        let (index, kept) = replay(&journal.file, &[]).unwrap();
+        let anew = Journal::of(&index, kept.into_iter()).unwrap();
+        assert_eq!(seals(&anew, &[]), [seal(0, 3), seal(4096, 2)]);
+    }
+
+    #[test]
     fn an_order_that_is_given_again_has_changed_nothing() {
         let journal = example();
         assert_eq!(
@@ -253,7 +288,7 @@ mod tests {
             [(TENANT, 10, 100), (TENANT, 20, 200), (TenantId(2), 30, 300)]
         );
         let mut journal = example();
-        journal.saved(Step(4), TENANT, &[part(40, 400, 5)]).unwrap();
+        journal.saved(Step(4), TENANT, &[part(40, 400, 5)], &[]).unwrap();
         assert_eq!(replayed(&journal, &[Step(4), Step(5)]), replayed(&example(), &[]));
     }
 
@@ -261,8 +296,8 @@ mod tests {
     fn an_entry_torn_at_any_byte_is_none() {
         let before = {
             let mut journal = Journal::new().unwrap();
-            journal.saved(Step(1), TENANT, &[part(10, 100, 5), part(20, 200, 5)]).unwrap();
-            journal.saved(Step(2), TenantId(2), &[part(30, 300, 5)]).unwrap();
+            journal.saved(Step(1), TENANT, &[part(10, 100, 5), part(20, 200, 5)], &[]).unwrap();
+            journal.saved(Step(2), TenantId(2), &[part(30, 300, 5)], &[]).unwrap();
             journal.end as usize
         };
         let whole = example();
@@ -277,7 +312,7 @@ mod tests {
                 let file = Journal::new().unwrap().file;
                 file.write_all_at(&bytes, 0).unwrap();
                 let changed = bytes != log;
-                let index = entries(&replay(&file, &[]).unwrap());
+                let index = entries(&replay(&file, &[]).unwrap().0);
                 assert_eq!(index == wanted, changed, "torn at {torn} of {}", log.len());
             }
         }
@@ -292,7 +327,7 @@ mod tests {
             log[at] ^= 0x40;
             let file = Journal::new().unwrap().file;
             file.write_all_at(&log, 0).unwrap();
-            assert_ne!(entries(&replay(&file, &[]).unwrap()), replayed(&whole, &[]), "byte {at}");
+            assert_ne!(entries(&replay(&file, &[]).unwrap().0), replayed(&whole, &[]), "byte {at}");
             log[at] ^= 0x40;
         }
     }
@@ -300,26 +335,26 @@ mod tests {
     #[test]
     fn what_an_older_log_left_behind_the_end_does_not_count() {
         let mut journal = Journal::new().unwrap();
-        journal.saved(Step(1), TENANT, &[part(10, 100, 5)]).unwrap();
+        journal.saved(Step(1), TENANT, &[part(10, 100, 5)], &[]).unwrap();
         let end = journal.end;
-        journal.saved(Step(2), TENANT, &[part(20, 200, 5)]).unwrap();
+        journal.saved(Step(2), TENANT, &[part(20, 200, 5)], &[]).unwrap();
         journal.restored(Step(3), TENANT, &[moved(10, 5)]).unwrap();
         // As if the first entry had been written over the one before: the next has a number too high.
         (journal.end, journal.entries) = (end, 2);
-        journal.saved(Step(4), TENANT, &[part(40, 400, 5)]).unwrap();
+        journal.saved(Step(4), TENANT, &[part(40, 400, 5)], &[]).unwrap();
         assert_eq!(replayed(&journal, &[]), [(TENANT, 10, 100)]);
     }
 
     #[test]
     fn a_log_written_anew_holds_the_same() {
-        let index = replay(&example().file, &[]).unwrap();
-        assert_eq!(replayed(&Journal::of(&index).unwrap(), &[]), entries(&index));
+        let (index, _) = replay(&example().file, &[]).unwrap();
+        assert_eq!(replayed(&Journal::of(&index, std::iter::empty()).unwrap(), &[]), entries(&index));
         let mut journal = Journal::new().unwrap();
-        assert!(!journal.is_stale(&Index::default()));
+        assert!(!journal.is_stale(&Index::default(), 0));
         for step in 0..(WORTH_IT / 80 + 1) {
-            journal.saved(Step(step + 1), TENANT, &[part(10, 100, 5)]).unwrap();
+            journal.saved(Step(step + 1), TENANT, &[part(10, 100, 5)], &[]).unwrap();
         }
-        assert!(journal.is_stale(&Index::default()));
+        assert!(journal.is_stale(&Index::default(), 0));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! manager ═ Connection ═ run ─► orders ─┬─► pieces ── what was made, under the manager's names
 //!                                       └─► save ──┬─ plan, index   which byte goes where   (pure)
 //!                                                  ├─ tier/         where saved bytes lie
+//!                                                  ├─ staging       between pieces and the disk
 //!                                                  └─ copy/         the driver: all unsafe code
 //! ```
 //! A fatal CUDA error stays in this process, and so does a fatal mistake: the manager never loads
@@ -35,6 +36,7 @@ mod orphan;
 mod pieces;
 mod plan;
 mod save;
+mod staging;
 #[cfg(test)]
 mod tests;
 mod tier;
@@ -45,6 +47,7 @@ use link::{Link, LinkError};
 use orders::{Answer, Mover, Useless};
 use orphan::Orphanage;
 use std::ffi::CString;
+use std::path::PathBuf;
 use std::rc::Rc;
 use tidegate_ffi::units::GpuUuid;
 use tidegate_ffi::wire::Connection;
@@ -57,8 +60,17 @@ pub struct MoverConfig {
     pub gpu: GpuUuid,
     /// This GPU's share of the DRAM tier to begin with, in bytes (I6); rounded down to whole pages.
     pub dram_bytes: u64,
+    /// Where its arena of the disk tier is made.
+    pub disk: Option<PathBuf>,
+    /// Its share of the disk tier, in bytes (I6); rounded down to whole blocks.
+    pub disk_bytes: u64,
     /// The driver library's name or path: `libcuda.so.1`, or a software GPU's.
     pub driver: CString,
+}
+
+/// As much of some bytes as a share of the disk tier can be.
+pub fn whole_blocks(bytes: u64) -> u64 {
+    bytes - bytes % tier::BLOCK_BYTES
 }
 
 /// Serves the manager, and those after it, until one ends in order, or dies with no other to come.
@@ -83,7 +95,7 @@ fn refuse(link: &mut Link, error: &dyn std::error::Error) -> anyhow::Result<()> 
 
 fn serve(link: &mut Link, gpu: Rc<Gpu>, config: &MoverConfig) -> anyhow::Result<()> {
     link.say(Answer { message: ready(&gpu), fds: Vec::new() })?;
-    let mut mover = Mover::new(gpu, config.dram_bytes).context("the save index cannot be made")?;
+    let mut mover = Mover::new(gpu, config).context("the save index cannot be made")?;
     let mut orphanage = None;
     loop {
         match link.hear() {

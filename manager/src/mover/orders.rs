@@ -3,11 +3,13 @@
 //! The GPU's context, and the tier's first slab, are made by the first order that moves bytes or
 //! measures (DESIGN §2): a GPU with a single tenant pays for neither.
 
+use super::MoverConfig;
 use super::copy::{Gpu, Piece};
 use super::error::OrderError;
 use super::pieces::Pieces;
 use super::save::Store;
-use super::tier::{Dram, SlabId, SlabNews, Tier};
+use super::staging::Staging;
+use super::tier::{Disk, Dram, SlabId, SlabNews, Tiers};
 use crate::death;
 use std::collections::BTreeSet;
 use std::io;
@@ -25,7 +27,9 @@ const SLAB_BYTES: u64 = 64 << 20;
 /// All that a mover has. The fields are dropped in this order: the GPU's context goes last.
 pub struct Mover {
     pieces: Pieces,
-    store: Store<Dram>,
+    store: Store,
+    /// What lies in each tier, as the manager was told.
+    stored: [u64; 3],
     engaged: bool,
     /// Slabs to take over, until the index comes.
     slabs: Vec<(SlabId, OwnedFd)>,
@@ -61,12 +65,14 @@ enum Outcome {
 }
 
 impl Mover {
-    /// A mover that has made nothing yet, with `dram_bytes` for saved bytes.
-    pub fn new(gpu: Rc<Gpu>, dram_bytes: u64) -> io::Result<Self> {
+    /// A mover that has made nothing yet.
+    pub fn new(gpu: Rc<Gpu>, config: &MoverConfig) -> io::Result<Self> {
         let slab_bytes = SLAB_BYTES.min(gpu.properties().total_bytes);
-        let tier = Dram::new(dram_bytes, slab_bytes, Some(gpu.clone()));
-        let (pieces, store) = (Pieces::default(), Store::new(tier)?);
-        Ok(Self { pieces, store, engaged: false, slabs: Vec::new(), again: BTreeSet::new(), gpu })
+        let dram = Dram::new(config.dram_bytes, slab_bytes, Some(gpu.clone()));
+        let disk = Disk::new(config.disk.clone(), config.disk_bytes);
+        let store = Store::new(Tiers { dram, disk }, Staging::new(gpu.clone()))?;
+        let (pieces, stored) = (Pieces::default(), [0; 3]);
+        Ok(Self { pieces, store, stored, engaged: false, slabs: Vec::new(), again: BTreeSet::new(), gpu })
     }
 
     /// Carries one order out, and says what the manager is to be told, in this order.
@@ -82,6 +88,7 @@ impl Mover {
         };
         // The manager has the slabs before it hears that bytes are saved in them.
         let mut answers = self.slab_news();
+        answers.extend(self.stored_news());
         answers.extend(answer);
         match self.store.tidy() {
             Ok(anew) => answers.extend(anew.map(index)),
@@ -93,7 +100,7 @@ impl Mover {
     /// All that it has, in messages for a manager that takes over.
     pub fn holdings(&self) -> Result<Vec<Answer>, OrderError> {
         let mut parts = Vec::new();
-        let (mut pieces, mut slabs) = (self.pieces.export()?, self.store.tier().share()?);
+        let (mut pieces, mut slabs) = (self.pieces.export()?, self.store.tiers().share()?);
         while !pieces.is_empty() {
             let part: Vec<_> = pieces.drain(..pieces.len().min(MAX_FDS)).collect();
             let names = part.iter().map(|(id, bytes, _)| (*id, *bytes)).collect();
@@ -115,7 +122,13 @@ impl Mover {
                 Answer { message: FromMover::SlabGone { slab: slab.0 }, fds: Vec::new() }
             }
         };
-        self.store.tier_mut().news().into_iter().map(answer).collect()
+        self.store.tiers_mut().news().into_iter().map(answer).collect()
+    }
+
+    fn stored_news(&mut self) -> Option<Answer> {
+        let bytes = self.store.tiers().used();
+        let is_new = std::mem::replace(&mut self.stored, bytes) != bytes;
+        is_new.then(|| Answer { message: FromMover::Stored { bytes }, fds: Vec::new() })
     }
 
     /// Takes over what a mover before this one held; with the last part of it, answers.
@@ -135,13 +148,14 @@ impl Mover {
         death::point("adopt");
         let Some(again) = again else { return Ok(Vec::new()) };
         if let Some(journal) = fds.next() {
-            let saved = self.store.adopt(journal, &again)?;
             let mut slabs = std::mem::take(&mut self.slabs);
             slabs.sort_unstable_by_key(|(slab, _)| *slab);
-            self.store.tier_mut().adopt(slabs, saved)?;
+            self.store.adopt(slabs, journal, &again)?;
         }
         self.again = again.into_iter().collect();
-        let answers = vec![index(self.store.share_journal()?), adopted_in(began)];
+        let mut answers = vec![index(self.store.share_journal()?)];
+        answers.extend(self.stored_news());
+        answers.push(adopted_in(began));
         Ok(answers)
     }
 
@@ -162,7 +176,7 @@ impl Mover {
             ToMover::Destroy { step, pieces } => (step, self.destroy(&pieces)),
             ToMover::Measure { step } => (step, self.measure()),
             ToMover::Share { step, bytes } => {
-                (step, Ok(Outcome::Moved(self.store.tier_mut().set_share(bytes))))
+                (step, Ok(Outcome::Moved(self.store.tiers_mut().dram.set_share(bytes))))
             }
             ToMover::Forget { tenant } => {
                 self.store.forget(tenant).map_err(Useless::Unnoted)?;
@@ -231,7 +245,7 @@ impl Mover {
         self.engage()?;
         let (free_bytes, total_bytes) = self.gpu.measure()?;
         death::point("measure");
-        Ok(Outcome::Measured { free_bytes, total_bytes, saved_bytes: self.store.saved_bytes() })
+        Ok(Outcome::Measured { free_bytes, total_bytes, saved_bytes: self.store.tiers().used().iter().sum() })
     }
 
     /// Makes the context and the first slab, once.
@@ -241,7 +255,7 @@ impl Mover {
         }
         self.gpu.engage()?;
         self.engaged = true;
-        if let Err(error) = self.store.tier_mut().prepare() {
+        if let Err(error) = self.store.tiers_mut().dram.prepare() {
             tracing::warn!(%error, "no memory for saved bytes could be prepared ahead");
         }
         Ok(())

@@ -3,6 +3,7 @@
 //! ```text
 //! save     plan ─► map pieces ─► extents ─► copies, waited for ─► journal ─► index
 //! restore  plan ─► find in the index ─► poison ─► copies, waited for ─► journal ─► forgotten
+//!                                                 (to and from disk through lanes: `staging`)
 //! ```
 //! The journal is the index as the next mover finds it, should this one die: an order that was not
 //! answered has, for the next, not been carried out.
@@ -17,7 +18,8 @@ use super::index::Index;
 use super::journal::{self, Journal};
 use super::pieces::Pieces;
 use super::plan::{Part, deal, plan};
-use super::tier::{Extent, Tier};
+use super::staging::Staging;
+use super::tier::{ARENA, Extent, Seal, SlabId, Tiers};
 use crate::death;
 use std::fs::File;
 use std::io;
@@ -28,25 +30,34 @@ use tidegate_ffi::wire::message::Move;
 /// What poison fills pieces with: no float, no plausible integer.
 const POISON: u8 = 0xFF;
 
-/// The saved bytes of all tenants: a tier, and the index of what lies in it.
-pub struct Store<T: Tier> {
-    tier: T,
+/// The saved bytes of all tenants: the tiers, and the index of what lies in them.
+pub struct Store {
+    tiers: Tiers,
+    staging: Staging,
     index: Index,
     journal: Journal,
 }
 
-impl<T: Tier> Store<T> {
+impl Store {
     /// A store that holds nothing.
-    pub fn new(tier: T) -> io::Result<Self> {
-        Ok(Self { tier, index: Index::default(), journal: Journal::new()? })
+    pub fn new(tiers: Tiers, staging: Staging) -> io::Result<Self> {
+        Ok(Self { tiers, staging, index: Index::default(), journal: Journal::new()? })
     }
 
-    /// Takes over the index of a mover that died, without what was done by the orders in `again`.
-    /// Its saved bytes are for the tier to take over. The journal begins anew.
-    pub fn adopt(&mut self, journal: OwnedFd, again: &[Step]) -> io::Result<Vec<Extent>> {
-        self.index = journal::replay(&File::from(journal), again)?;
-        self.journal = Journal::of(&self.index)?;
-        Ok(self.index.entries().map(|(_, _, _, extent)| extent).collect())
+    /// Takes over the slabs and the index of a mover that died, without what was done by the orders in
+    /// `again`. The journal begins anew.
+    pub fn adopt(
+        &mut self,
+        slabs: Vec<(SlabId, OwnedFd)>,
+        journal: OwnedFd,
+        again: &[Step],
+    ) -> Result<(), OrderError> {
+        let (index, seals) = journal::replay(&File::from(journal), again)?;
+        let saved = index.entries().map(|(_, _, _, extent)| extent).collect();
+        self.tiers.adopt(slabs, saved, &seals)?;
+        self.index = index;
+        self.journal = Journal::of(&self.index, self.tiers.disk.seals())?;
+        Ok(())
     }
 
     /// A descriptor of the journal.
@@ -58,28 +69,23 @@ impl<T: Tier> Store<T> {
     /// of the new one. On an error the old one stays the journal: what the manager holds and what is
     /// written to is one file.
     pub fn tidy(&mut self) -> io::Result<Option<OwnedFd>> {
-        if !self.journal.is_stale(&self.index) {
+        if !self.journal.is_stale(&self.index, self.tiers.disk.seals().count()) {
             return Ok(None);
         }
-        let journal = Journal::of(&self.index)?;
+        let journal = Journal::of(&self.index, self.tiers.disk.seals())?;
         let shared = journal.share()?;
         self.journal = journal;
         Ok(Some(shared))
     }
 
-    /// The tier.
-    pub fn tier(&self) -> &T {
-        &self.tier
+    /// The tiers.
+    pub fn tiers(&self) -> &Tiers {
+        &self.tiers
     }
 
-    /// The tier, to be changed.
-    pub fn tier_mut(&mut self) -> &mut T {
-        &mut self.tier
-    }
-
-    /// Bytes of saved data.
-    pub fn saved_bytes(&self) -> u64 {
-        self.tier.used()
+    /// The tiers, to be changed.
+    pub fn tiers_mut(&mut self) -> &mut Tiers {
+        &mut self.tiers
     }
 
     /// Copies live bytes out of pieces; returns how many. Nothing of a failed save is kept.
@@ -94,13 +100,13 @@ impl<T: Tier> Store<T> {
         let moves = plan(moves)?;
         moves.iter().try_for_each(|m| self.check_not_saved(tenant, m))?;
         pieces.map_for(gpu, &moves)?;
-        let extents = self.tier.allocate(total(&moves))?;
+        let extents = self.tiers.allocate(total(&moves))?;
         let parts = deal(&moves, &extents);
         match self
             .copy_out(gpu, pieces, &parts)
-            .and_then(|()| Ok(self.journal.saved(step, tenant, &parts)?))
+            .and_then(|seals| Ok(self.journal.saved(step, tenant, &parts, &seals).map(|()| seals)?))
         {
-            Ok(()) => self.enter(tenant, &parts),
+            Ok(seals) => self.enter(tenant, &parts, &seals),
             Err(error) => {
                 self.free(extents);
                 return Err(error);
@@ -109,9 +115,24 @@ impl<T: Tier> Store<T> {
         Ok(total(&moves))
     }
 
-    fn copy_out(&self, gpu: &Gpu, pieces: &Pieces, parts: &[Part]) -> Result<(), OrderError> {
-        gpu.copy_out(&self.transfers(pieces, parts)?)?;
+    fn copy_out(&mut self, gpu: &Gpu, pieces: &Pieces, parts: &[Part]) -> Result<Vec<Seal>, OrderError> {
+        let (on_disk, in_memory) = by_tier(parts);
+        gpu.copy_out(&self.transfers(pieces, &in_memory)?)?;
+        let seals = match on_disk[..] {
+            [] => Vec::new(),
+            _ => self.staging.save(&self.tiers.disk, pieces, &on_disk)?,
+        };
         death::point("save:bytes");
+        Ok(seals)
+    }
+
+    fn copy_in(&mut self, gpu: &Gpu, pieces: &Pieces, parts: &[Part]) -> Result<(), OrderError> {
+        let (on_disk, in_memory) = by_tier(parts);
+        gpu.copy_in(&self.transfers(pieces, &in_memory)?)?;
+        if !on_disk.is_empty() {
+            self.staging.restore(&self.tiers.disk, pieces, &on_disk)?;
+        }
+        death::point("restore:bytes");
         Ok(())
     }
 
@@ -131,8 +152,7 @@ impl<T: Tier> Store<T> {
         pieces.map_for(gpu, &moves)?;
         pieces.fill(gpu, poison, POISON)?;
         let parts = deal(&moves, &extents);
-        gpu.copy_in(&self.transfers(pieces, &parts)?)?;
-        death::point("restore:bytes");
+        self.copy_in(gpu, pieces, &parts)?;
         self.journal.restored(step, tenant, &moves).map_err(OrderError::Unnoted)?;
         self.remove(tenant, &moves);
         Ok(total(&moves))
@@ -146,7 +166,7 @@ impl<T: Tier> Store<T> {
         }
         let extents = self.index.forget(tenant);
         self.free(extents);
-        self.tier.trim();
+        self.tiers.trim();
         Ok(())
     }
 
@@ -175,10 +195,11 @@ impl<T: Tier> Store<T> {
 
     fn transfer<'a>(&'a self, pieces: &'a Pieces, part: &Part) -> Result<Transfer<'a>, OrderError> {
         let device = pieces.range(part.piece, part.offset, part.extent.bytes)?;
-        Ok(Transfer::new(device, self.tier.memory(part.extent)?))
+        Ok(Transfer::new(device, self.tiers.dram.memory(part.extent)?))
     }
 
-    fn enter(&mut self, tenant: TenantId, parts: &[Part]) {
+    fn enter(&mut self, tenant: TenantId, parts: &[Part], seals: &[Seal]) {
+        self.tiers.disk.seal(seals);
         for part in parts {
             self.index.insert(tenant, part.class, part.at, part.extent);
         }
@@ -192,8 +213,13 @@ impl<T: Tier> Store<T> {
     }
 
     fn free(&mut self, extents: Vec<Extent>) {
-        extents.into_iter().for_each(|extent| self.tier.free(extent));
+        extents.into_iter().for_each(|extent| self.tiers.free(extent));
     }
+}
+
+/// What lies on disk, and what in memory.
+fn by_tier(parts: &[Part]) -> (Vec<Part>, Vec<Part>) {
+    parts.iter().partition(|part| part.extent.slab == ARENA)
 }
 
 fn total(moves: &[Move]) -> u64 {

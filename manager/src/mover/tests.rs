@@ -4,6 +4,8 @@
 //! descriptors. Its driver reads its environment once in a process, so each test runs itself
 //! again in a process of its own.
 
+mod disk;
+
 use super::{MoverConfig, run};
 use crate::software_gpu::{NODE_VARIABLE, SoftwareNode};
 use rustix::process::{Pid, Signal, kill_process};
@@ -64,8 +66,21 @@ struct Bench {
 /// Runs `test` of this module in a process of its own, with a GPU of 64 units and `dram` units for
 /// saved bytes; the driver's calls fail as `faults` says.
 fn on_a_software_gpu(test: &str, dram: u64, faults: &str, body: impl FnOnce(&mut Bench)) {
+    in_its_own_process(test, &[(FAULTS_VARIABLE, faults)], |gpu| config(gpu, dram * UNIT), body);
+}
+
+fn config(gpu: GpuUuid, dram_bytes: u64) -> MoverConfig {
+    MoverConfig { gpu, dram_bytes, disk: None, disk_bytes: 0, driver: software_driver() }
+}
+
+fn in_its_own_process(
+    test: &str,
+    variables: &[(&str, &str)],
+    config: impl FnOnce(GpuUuid) -> MoverConfig,
+    body: impl FnOnce(&mut Bench),
+) {
     if let Ok(gpu) = std::env::var(GPU_VARIABLE) {
-        let mut bench = Bench::start(gpu.parse().unwrap(), dram * UNIT);
+        let mut bench = Bench::start(config(gpu.parse().unwrap()));
         body(&mut bench);
         return bench.end();
     }
@@ -73,7 +88,7 @@ fn on_a_software_gpu(test: &str, dram: u64, faults: &str, body: impl FnOnce(&mut
     let node = SoftwareNode::create(&spec, UNIT).unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([&format!("mover::tests::{test}"), "--exact", "--nocapture"]);
-    command.env(NODE_VARIABLE, node.path()).env(FAULTS_VARIABLE, faults);
+    command.env(NODE_VARIABLE, node.path()).envs(variables.iter().copied());
     command.env(GPU_VARIABLE, node.gpus()[0].to_string()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let output = finish(command.spawn().unwrap(), test);
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
@@ -106,8 +121,7 @@ fn software_driver() -> CString {
 }
 
 impl Bench {
-    fn start(gpu: GpuUuid, dram_bytes: u64) -> Self {
-        let config = MoverConfig { gpu, dram_bytes, driver: software_driver() };
+    fn start(config: MoverConfig) -> Self {
         let (mover, thread, ready) = start(config.clone());
         let mut bench = Self { mover, thread, ready, next: 0, config, slabs: BTreeMap::new(), index: None };
         bench.adopt(&[], &[]);
@@ -136,6 +150,7 @@ impl Bench {
             match answer {
                 FromMover::Slab { slab } => drop(self.slabs.insert(slab, fds.remove(0))),
                 FromMover::SlabGone { slab } => drop(self.slabs.remove(&slab)),
+                FromMover::Stored { .. } => {}
                 FromMover::Index => self.index = Some(fds.remove(0)),
                 answer => return (answer, fds),
             }
@@ -581,7 +596,7 @@ fn the_manager_is_told_what_the_gpu_is() {
         let _piece = bench.make(1, 3);
         assert_eq!((total, saved), (GPU_UNITS * UNIT, 0));
         assert_eq!(free - bench.measure().0, 3 * UNIT);
-        let config = MoverConfig { gpu: GpuUuid([1; 16]), dram_bytes: 0, driver: software_driver() };
+        let config = config(GpuUuid([1; 16]), 0);
         let (_, thread, first) = start(config);
         assert!(matches!(&first, FromMover::Unusable { reason } if reason.contains("GPU-0101")), "{first:?}");
         thread.join().unwrap().unwrap();
@@ -590,8 +605,13 @@ fn the_manager_is_told_what_the_gpu_is() {
 
 #[test]
 fn a_missing_driver_is_told_in_words() {
-    let config =
-        MoverConfig { gpu: GpuUuid([1; 16]), dram_bytes: 0, driver: c"/nowhere/libcuda.so.1".into() };
+    let config = MoverConfig {
+        gpu: GpuUuid([1; 16]),
+        dram_bytes: 0,
+        disk: None,
+        disk_bytes: 0,
+        driver: c"/nowhere/libcuda.so.1".into(),
+    };
     let (_, thread, first) = start(config);
     assert!(matches!(&first, FromMover::Unusable { reason } if reason.contains("/nowhere")), "{first:?}");
     thread.join().unwrap().unwrap();
@@ -602,7 +622,8 @@ fn a_manager_that_breaks_the_protocol_ends_the_mover() {
     on_a_software_gpu("a_manager_that_breaks_the_protocol_ends_the_mover", 4, "", |bench| {
         let FromMover::Ready { .. } = bench.ready else { panic!("{:?}", bench.ready) };
         let gpu = std::env::var(GPU_VARIABLE).unwrap().parse().unwrap();
-        let (mover, thread, _) = start(MoverConfig { gpu, dram_bytes: 0, driver: software_driver() });
+        let (mover, thread, _) =
+            start(MoverConfig { gpu, dram_bytes: 0, disk: None, disk_bytes: 0, driver: software_driver() });
         mover.connection.send(&"no order", &[]).unwrap();
         assert!(thread.join().unwrap().is_err());
     });

@@ -228,12 +228,16 @@ impl Scheduler {
         }
     }
 
-    /// Its bytes are still in the tier, but cannot be had: the job cannot go on, others can.
+    /// Its bytes are still in the tier, but cannot be had: the job cannot go on, others can, with the memory that
+    /// it was about to get.
     pub(super) fn restore_failed(&mut self, id: TenantId, reason: &str) {
-        if let Some(tenant) = self.tenants.get(&id) {
-            let session = tenant.session;
-            self.expel(session, &format!("its memory could not be restored: {reason}"));
-        }
+        let Some(tenant) = self.tenants.get_mut(&id) else { return };
+        let (session, gpu, job, arrival) = (tenant.session, tenant.gpu, tenant.job, tenant.arrival.take());
+        let placed = arrival.into_iter().flat_map(|arrival| arrival.placed);
+        let unseen = placed.filter_map(|placed| tenant.pieces.remove(&placed.piece));
+        let unseen = unseen.map(|placed| placed.piece).collect();
+        self.dispose(gpu, job, unseen);
+        self.expel(session, &format!("its memory could not be restored: {reason}"));
     }
 
     pub(super) fn mapped(&mut self, id: TenantId) {

@@ -38,6 +38,8 @@ pub struct Config {
     pub user_quotas: UserQuotas,
     /// Bytes of host memory that saved bytes may occupy; the GPUs share them (R0.5).
     pub dram_bytes: u64,
+    /// Bytes of disk that the saved bytes of each GPU may occupy which have no room there.
+    pub disk_share_bytes: u64,
 }
 
 /// What happened.

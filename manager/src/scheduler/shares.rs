@@ -186,6 +186,7 @@ impl Scheduler {
     fn wanted_share(&self, id: GpuUuid) -> u64 {
         let others = self.gpus.keys().filter(|gpu| **gpu != id).map(|gpu| self.used_share(*gpu));
         let room = self.tier_bytes().saturating_sub(others.fold(0, u64::saturating_add));
+        let room = room.saturating_add(self.config.disk_share_bytes);
         let waiting = self.admissions.iter().filter(|(_, _, gpu)| *gpu == id);
         let waiting = waiting.filter_map(|(session, ..)| Some(self.sessions.get(session)?.job));
         let waiting: BTreeSet<JobId> = waiting.collect();

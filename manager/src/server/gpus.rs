@@ -108,6 +108,8 @@ pub(crate) struct MoverState {
     pub(crate) total_bytes: u64,
     /// Its share of the DRAM tier, as it last said.
     pub(crate) share_bytes: u64,
+    /// What lies in each tier: DRAM, CXL memory, disk.
+    pub(crate) stored: [u64; 3],
     /// The orders that are not answered, in order.
     orders: VecDeque<ToMover>,
     /// The conversation with the present one.
@@ -325,6 +327,7 @@ impl MoverLink {
             FromMover::SlabGone { slab } => {
                 self.slabs.remove(slab);
             }
+            FromMover::Stored { bytes } => self.state.stored = *bytes,
             FromMover::Index => self.index = fds.pop().map(Arc::new).or(self.index.take()),
             FromMover::Adopted { micros } => self.note_adopted(*micros),
             FromMover::Unusable { reason } => self.state.replacements.reason = Some(reason.clone()),

@@ -703,6 +703,7 @@ impl Server {
             | FromMover::Unusable { .. }
             | FromMover::Slab { .. }
             | FromMover::SlabGone { .. }
+            | FromMover::Stored { .. }
             | FromMover::Index
             | FromMover::Adopted { .. }
             | FromMover::Holds { .. }

@@ -300,6 +300,18 @@ impl OthersStatus {
     }
 }
 
+/// The tiers that there are, in their order.
+fn tiers(dram: u64, disk: u64, mover: Option<&super::MoverLink>) -> Vec<TierStatus> {
+    let [in_dram, _, on_disk] = mover.map_or([0; 3], |mover| mover.state().stored);
+    let tier = |(tier, share_bytes, used_bytes): (&str, u64, u64)| TierStatus {
+        tier: tier.into(),
+        share_bytes,
+        used_bytes,
+    };
+    let all = [("dram", dram, in_dram), ("disk", disk, on_disk)];
+    all.into_iter().filter(|(name, share, _)| *name == "dram" || *share > 0).map(tier).collect()
+}
+
 fn gpu_status(server: &Server, asker: Asker, id: GpuUuid, gpu: &Gpu) -> GpuStatus {
     let config = server.scheduler.config();
     let bytes = |units: u32| u64::from(units) * config.unit_bytes;
@@ -310,9 +322,7 @@ fn gpu_status(server: &Server, asker: Asker, id: GpuUuid, gpu: &Gpu) -> GpuStatu
             .map(|(_, r)| bytes(r.units))
             .sum()
     };
-    let tenants = server.scheduler.tenants();
     let mover = server.movers.get(&id);
-    let used_bytes = tenants.values().filter(|t| t.gpu == id).map(spilled).sum();
     GpuStatus {
         uuid: id.to_string(),
         name: mover.map(|mover| mover.state().name.clone()).unwrap_or_default(),
@@ -333,7 +343,7 @@ fn gpu_status(server: &Server, asker: Asker, id: GpuUuid, gpu: &Gpu) -> GpuStatu
             used_bytes: sum(Class::Temporary, false),
         },
         spans: spans(server, asker, gpu),
-        tiers: vec![TierStatus { tier: "dram".into(), share_bytes: gpu.share.bytes(), used_bytes }],
+        tiers: tiers(gpu.share.bytes(), config.disk_share_bytes, mover),
         mover: mover_status(mover),
     }
 }

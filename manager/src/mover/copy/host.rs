@@ -61,10 +61,12 @@ impl HostMemory {
 
     /// Some of its bytes.
     pub fn range(&self, start: u64, bytes: u64) -> Result<HostRange<'_>, OutOfBounds> {
-        check_bounds(start, bytes, self.bytes())?;
-        // SAFETY: the result is inside the mapping, or one past its end (just checked).
-        let address = unsafe { self.mapping.address.add(start as usize) };
-        Ok(HostRange { address, bytes, within: PhantomData })
+        HostRange::new(self.mapping.address, self.bytes()).slice(start, bytes)
+    }
+
+    /// Where it lies in this process.
+    pub(super) fn address(&self) -> NonNull<u8> {
+        self.mapping.address
     }
 }
 
@@ -76,7 +78,19 @@ pub struct HostRange<'a> {
     within: PhantomData<&'a HostMemory>,
 }
 
-impl HostRange<'_> {
+impl<'a> HostRange<'a> {
+    /// Bytes at an address, which stay there as long as the result is used.
+    pub(super) fn new(address: NonNull<u8>, bytes: u64) -> Self {
+        Self { address, bytes, within: PhantomData }
+    }
+
+    /// Some of its bytes.
+    pub fn slice(self, start: u64, bytes: u64) -> Result<Self, OutOfBounds> {
+        check_bounds(start, bytes, self.bytes)?;
+        // SAFETY: the result is inside the range, or one past its end (just checked).
+        Ok(Self::new(unsafe { self.address.add(start as usize) }, bytes))
+    }
+
     pub(super) fn address(&self) -> NonNull<u8> {
         self.address
     }

@@ -3,19 +3,22 @@
 //! - [`Gpu`]: a device, what it can do, its context when that is needed;
 //! - [`Piece`]: GPU memory, and its [`Window`] in this process's addresses;
 //! - [`HostMemory`]: page-locked memory for saved bytes;
+//! - [`Lane`]: page-locked memory on the way to and from files;
 //! - [`Transfer`]: one copy between the two, inside the bounds of both.
 //!
 //! Why it is sound: everything has one owner that releases it when dropped; ranges borrow what they
 //! lie in, so it outlives them; each batch of copies is waited for before the function that takes
 //! the borrowed ranges returns, also after an error; and no Rust reference into memory that copies
-//! write is ever made. A process has one GPU (DESIGN §2), used by one thread.
+//! write is ever made, but for a lane's, which copies borrow as long. A process has one GPU (DESIGN §2), used by one thread.
 
 mod gpu;
 mod host;
+mod lane;
 mod piece;
 
 pub use gpu::{Gpu, has_leaked};
 pub use host::{HostMemory, HostMemoryError, HostRange, page_bytes};
+pub use lane::Lane;
 pub use piece::{DeviceRange, Piece, Window};
 
 use tidegate_ffi::cuda::sys::{

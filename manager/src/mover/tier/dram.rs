@@ -11,7 +11,7 @@
 
 use super::free_list::FreeList;
 use super::shortage::Shortage;
-use super::{Extent, SlabId, SlabNews, Tier, TierError};
+use super::{Extent, SlabId, SlabNews, TierError};
 use crate::mover::copy::{Gpu, HostMemory, HostRange, page_bytes};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -82,7 +82,7 @@ impl Dram {
             }
         }
         self.share = bytes.max(self.held);
-        self.note_room(self.share - self.used());
+        self.note_room(self.room());
         self.share
     }
 
@@ -136,11 +136,11 @@ impl Dram {
     }
 
     fn full(&self, wanted: u64) -> TierError {
-        TierError::Full { wanted, free: self.share - self.used(), share: self.share }
+        TierError::Full { tier: "dram", wanted, free: self.room(), share: self.share }
     }
 
     fn take(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError> {
-        if bytes > self.share - self.used() {
+        if bytes > self.room() {
             return Err(self.full(bytes));
         }
         while self.free.bytes() < bytes {
@@ -155,10 +155,9 @@ impl Dram {
             tracing::warn!("the DRAM tier has room again");
         }
     }
-}
 
-impl Tier for Dram {
-    fn prepare(&mut self) -> Result<(), TierError> {
+    /// Gets some memory ahead of need, if there is none yet.
+    pub fn prepare(&mut self) -> Result<(), TierError> {
         if self.slabs.is_empty() && self.share > 0 {
             return self.grow();
         }
@@ -168,7 +167,9 @@ impl Tier for Dram {
         Ok(())
     }
 
-    fn allocate(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError> {
+    /// Hands out `bytes` bytes in as few extents as there are large enough holes: all or none.
+    /// What they hold is undefined.
+    pub fn allocate(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError> {
         let taken = self.take(bytes);
         match &taken {
             Ok(_) => self.note_room(bytes),
@@ -180,26 +181,36 @@ impl Tier for Dram {
         taken
     }
 
-    fn free(&mut self, extent: Extent) {
+    /// Takes an extent back, or a part of one.
+    pub fn free(&mut self, extent: Extent) {
         self.free.give(extent);
         // What the tier holds can be handed out for sure; the rest of its share perhaps.
         self.note_room(self.free.bytes());
     }
 
-    fn trim(&mut self) {
+    /// Gives memory back to the system that nobody is likely to need soon.
+    pub fn trim(&mut self) {
         self.free_slabs().into_iter().skip(1).for_each(|slab| self.give_back(slab));
     }
 
-    fn memory(&self, extent: Extent) -> Result<HostRange<'_>, TierError> {
+    /// The memory of an extent.
+    pub fn memory(&self, extent: Extent) -> Result<HostRange<'_>, TierError> {
         let memory = self.slabs.get(&extent.slab).ok_or(TierError::Unknown(extent))?;
         memory.range(extent.start, extent.bytes).map_err(|_| TierError::Unknown(extent))
     }
 
-    fn news(&mut self) -> Vec<SlabNews> {
+    /// What has changed in the slabs since this was asked last.
+    pub fn news(&mut self) -> Vec<SlabNews> {
         std::mem::take(&mut self.news)
     }
 
-    fn used(&self) -> u64 {
+    /// Bytes that are not handed out.
+    pub fn room(&self) -> u64 {
+        self.share - self.used()
+    }
+
+    /// Bytes handed out.
+    pub fn used(&self) -> u64 {
         self.held - self.free.bytes()
     }
 }

@@ -1,15 +1,17 @@
-//! Where saved bytes lie: tiers of memory in slabs, handed out in extents.
+//! Where saved bytes lie: in host memory first, then on disk, handed out in extents.
 //!
-//! Invariant (I6): a tier never takes more memory than its share; all of its memory is in extents
-//! that were handed out, or free.
+//! Invariant (I6): a tier never takes more than its share; all of it is in extents that were handed out, or free.
 
+mod disk;
 mod dram;
 mod free_list;
 mod shortage;
 
+pub use disk::{ARENA, BLOCK_BYTES, Disk, Seal, in_blocks, padded};
 pub use dram::Dram;
 
-use super::copy::{HostMemoryError, HostRange};
+use super::copy::HostMemoryError;
+use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 
 /// A piece of a tier's memory, counted up for the life of the tier.
@@ -27,23 +29,90 @@ pub struct Extent {
     pub bytes: u64,
 }
 
-/// A place for saved bytes. An extent belongs to whom it was handed out to until it is freed.
-pub trait Tier {
-    /// Gets some memory ahead of need, if there is none yet.
-    fn prepare(&mut self) -> Result<(), TierError>;
-    /// Hands out `bytes` bytes in as few extents as there are large enough holes: all or none.
-    /// What they hold is undefined.
-    fn allocate(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError>;
+/// The tiers of one GPU, in the order in which they are filled (R0.4).
+pub struct Tiers {
+    /// Host memory.
+    pub dram: Dram,
+    /// A file.
+    pub disk: Disk,
+}
+
+impl Tiers {
+    /// Hands out `bytes` bytes in as few extents as there are large enough holes, of the first tiers that have
+    /// room: all or none. What they hold is undefined.
+    pub fn allocate(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError> {
+        if !self.disk.is_there() {
+            return self.dram.allocate(bytes);
+        }
+        let in_memory = bytes.min(self.dram.room());
+        let mut extents = match in_memory {
+            0 => Vec::new(),
+            // Where the system has no memory for a larger share, the disk has to do.
+            some => self.dram.allocate(some).unwrap_or_default(),
+        };
+        let rest = bytes - extents.iter().map(|extent| extent.bytes).sum::<u64>();
+        if rest > 0 {
+            match self.disk.allocate(rest) {
+                Ok(more) => extents.extend(more),
+                Err(error) => {
+                    extents.into_iter().for_each(|extent| self.free(extent));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(extents)
+    }
+
     /// Takes an extent back, or a part of one.
-    fn free(&mut self, extent: Extent);
-    /// Gives memory back to the system that nobody is likely to need soon.
-    fn trim(&mut self);
-    /// The memory of an extent.
-    fn memory(&self, extent: Extent) -> Result<HostRange<'_>, TierError>;
-    /// Bytes handed out.
-    fn used(&self) -> u64;
+    pub fn free(&mut self, extent: Extent) {
+        match extent.slab {
+            ARENA => self.disk.free(extent),
+            _ => self.dram.free(extent),
+        }
+    }
+
+    /// Gives back to the system what nobody is likely to need soon.
+    pub fn trim(&mut self) {
+        self.dram.trim();
+        self.disk.trim();
+    }
+
+    /// Bytes that are taken of each tier: DRAM, CXL memory, disk.
+    pub fn used(&self) -> [u64; 3] {
+        [self.dram.used(), 0, self.disk.used()]
+    }
+
+    /// A descriptor of each slab, and of the arena.
+    pub fn share(&self) -> io::Result<Vec<(SlabId, OwnedFd)>> {
+        let mut slabs = self.dram.share()?;
+        slabs.extend(self.disk.share()?);
+        Ok(slabs)
+    }
+
     /// What has changed in the slabs since this was asked last.
-    fn news(&mut self) -> Vec<SlabNews>;
+    pub fn news(&mut self) -> Vec<SlabNews> {
+        let mut news = self.dram.news();
+        news.extend(self.disk.news());
+        news
+    }
+
+    /// Takes over the slabs of a mover that died, with the saved bytes in them and the seals of those on disk.
+    pub fn adopt(
+        &mut self,
+        slabs: Vec<(SlabId, OwnedFd)>,
+        saved: Vec<Extent>,
+        seals: &[Seal],
+    ) -> Result<(), TierError> {
+        let (on_disk, in_memory): (Vec<Extent>, Vec<Extent>) =
+            saved.into_iter().partition(|extent| extent.slab == ARENA);
+        let (mut arena, slabs): (Vec<_>, Vec<_>) = slabs.into_iter().partition(|(slab, _)| *slab == ARENA);
+        match (arena.pop(), on_disk.first()) {
+            (Some((_, file)), _) => self.disk.adopt(file, &on_disk, seals)?,
+            (None, Some(lost)) => return Err(TierError::Contradiction(*lost)),
+            (None, None) => {}
+        }
+        self.dram.adopt(slabs, in_memory)
+    }
 }
 
 /// What the manager, who holds each slab too, must know.
@@ -60,9 +129,11 @@ pub enum SlabNews {
 pub enum TierError {
     /// The share is used up.
     #[error(
-        "{wanted} bytes do not fit into this GPU's share of the DRAM tier: {free} of {share} are free; raise --dram"
+        "{wanted} bytes do not fit into this GPU's share of the {tier} tier: {free} of {share} are free; raise --{tier}"
     )]
     Full {
+        /// Which: the name of its option.
+        tier: &'static str,
         /// Asked for.
         wanted: u64,
         /// Not handed out.
@@ -75,7 +146,21 @@ pub enum TierError {
     Host(#[from] HostMemoryError),
     /// The slab's descriptor cannot be passed on.
     #[error("a slab of the DRAM tier cannot be shared with the manager: {0}")]
-    Share(#[from] std::io::Error),
+    Share(#[from] io::Error),
+    /// The disk does not do what it should.
+    #[error("the disk tier: {0}")]
+    Disk(#[source] io::Error),
+    /// There is no arena in which they could lie.
+    #[error("the disk tier has no arena")]
+    NoArena,
+    /// What lies on the disk is not what was written.
+    #[error(
+        "saved bytes are damaged: the block at byte {start} of the disk tier is not what was written there"
+    )]
+    Damaged {
+        /// Where the block begins in the arena.
+        start: u64,
+    },
     /// Saved bytes that lie in no slab, or on each other.
     #[error("the save index contradicts the tier's memory at {0:?}")]
     Contradiction(Extent),
@@ -87,7 +172,13 @@ pub enum TierError {
 impl TierError {
     /// Whether it may help to free some.
     pub fn is_out_of_memory(&self) -> bool {
-        matches!(self, TierError::Full { .. } | TierError::Host(_))
+        match self {
+            TierError::Full { .. } | TierError::Host(_) => true,
+            TierError::Disk(error) => {
+                matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+            }
+            _ => false,
+        }
     }
 }
 

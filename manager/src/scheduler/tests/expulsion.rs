@@ -76,6 +76,17 @@ fn what_is_being_made_for_who_is_expelled_is_let_go_of_when_it_has_come() {
 }
 
 #[test]
+fn what_an_expelled_process_was_about_to_get_is_free_at_once() {
+    let mut desk = Desk::new(|_| {});
+    let (a, b) = rivals(&mut desk);
+    desk.until(|desk| desk.phase(a) == Phase::Waiting && desk.phase(b) == Phase::Open);
+    desk.fail = |order| matches!(order, ToMover::Restore { tenant: TenantId(1), .. });
+    desk.until(|desk| desk.expelled.contains(&a));
+    assert_eq!(retired(&desk), 10, "of its persistent memory it may have kept a descriptor");
+    desk.until(|desk| desk.phase(b) == Phase::Open);
+}
+
+#[test]
 fn who_does_not_unmap_in_time_is_expelled_and_others_go_on() {
     let mut desk = Desk::new(|config| config.answer_limit = ms(500));
     let a = job_with(&mut desk, "a", 5, 30);

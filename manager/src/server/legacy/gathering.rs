@@ -18,6 +18,7 @@ use super::super::gpus::{HeldPiece, Orphaned};
 use super::super::status::EndedJob;
 use super::{Record, State, StateFile, WillFile};
 use crate::process::ProcessName;
+use crate::scheduler::Config;
 use anyhow::{Context, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -57,9 +58,9 @@ impl Heritage {
         self.node.as_deref()
     }
 
-    /// The host memory for saved bytes, of all GPUs.
-    pub fn dram_bytes(&self) -> u64 {
-        self.state.scheduler.config().dram_bytes
+    /// How its manager was told to share.
+    pub fn config(&self) -> &Config {
+        self.state.scheduler.config()
     }
 }
 

@@ -1,0 +1,269 @@
+//! The disk tier: an arena of blocks in one file without a name.
+//!
+//! ```text
+//! arena   ├── block 0 ──┼── block 1 ──┼── block 2 ──┼─ …        preallocated, read and written past the page cache
+//!         │ saved bytes, end to end ──┼── ▒▒│       │           a seal each: length and checksum
+//! ```
+//! A block is written once, by one save, and free when none of its bytes is saved any more; then it is written
+//! anew, with another seal. A block that does not match its seal is never read out: whatever lies there, flipped
+//! bits or an older block, the saved bytes are lost, and who owns them is told.
+//!
+//! Invariant (I6): the arena is no longer than its share.
+
+#![forbid(unsafe_code)]
+
+use super::shortage::Shortage;
+use super::{Extent, SlabId, SlabNews, TierError};
+use crate::mover::whole_blocks;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use tidegate_ffi::os;
+use twox_hash::XxHash3_64;
+
+/// What is written and read, sealed and freed at once.
+pub const BLOCK_BYTES: u64 = 256 << 10;
+/// The arena's name among slabs.
+pub const ARENA: SlabId = SlabId(u32::MAX);
+/// What a file past the page cache is written in multiples of; blocks are multiples of it.
+const SECTOR: u64 = 4096;
+/// By how much the arena grows at least.
+const GROWTH: u64 = 64 << 20;
+
+/// What a block was when it was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seal {
+    /// Its first byte in the arena.
+    pub start: u64,
+    /// How many bytes were written, without padding.
+    pub bytes: u64,
+    /// Of these bytes.
+    pub checksum: u64,
+}
+
+impl Seal {
+    /// Of the bytes of the block at `start`.
+    pub fn of(start: u64, bytes: &[u8]) -> Self {
+        // The place is the seed: what was written elsewhere has another checksum.
+        Self { start, bytes: bytes.len() as u64, checksum: XxHash3_64::oneshot_with_seed(start, bytes) }
+    }
+}
+
+/// So many bytes and what is written behind them for the sake of whole sectors.
+pub fn padded(bytes: u64) -> u64 {
+    bytes.next_multiple_of(SECTOR)
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Block {
+    /// How many of its bytes are handed out.
+    used: u64,
+    /// What was written to it: length and checksum.
+    seal: Option<(u64, u64)>,
+}
+
+/// A file for saved bytes, up to a share.
+pub struct Disk {
+    directory: Option<PathBuf>,
+    share: u64,
+    file: Option<File>,
+    blocks: Vec<Block>,
+    /// Blocks of which nothing is handed out.
+    free: BTreeSet<usize>,
+    shortage: Shortage,
+    news: Vec<SlabNews>,
+}
+
+impl Disk {
+    /// A tier of at most `share` bytes in a directory; without one, none that could grow.
+    pub fn new(directory: Option<PathBuf>, share: u64) -> Self {
+        let share = whole_blocks(share);
+        let (file, blocks, free, news) = (None, Vec::new(), BTreeSet::new(), Vec::new());
+        Self { directory, share, file, blocks, free, shortage: Shortage::default(), news }
+    }
+
+    /// Whether anything may lie there.
+    pub fn is_there(&self) -> bool {
+        self.share > 0
+    }
+
+    /// Takes over the arena of a mover that died, with the saved bytes in it and their seals.
+    pub fn adopt(&mut self, file: OwnedFd, saved: &[Extent], seals: &[Seal]) -> Result<(), TierError> {
+        let file = File::from(file);
+        let bytes = file.metadata().map_err(TierError::Disk)?.len();
+        self.blocks = vec![Block::default(); (bytes / BLOCK_BYTES) as usize];
+        self.share = self.share.max(bytes);
+        for extent in saved {
+            if extent.end() > self.held() {
+                return Err(TierError::Contradiction(*extent));
+            }
+            in_blocks(*extent).for_each(|part| self.blocks[block_of(part.start)].used += part.bytes);
+        }
+        for seal in seals {
+            if let Some(block) = self.blocks.get_mut(block_of(seal.start)) {
+                block.seal = Some((seal.bytes, seal.checksum));
+            }
+        }
+        self.free = (0..self.blocks.len()).filter(|block| self.blocks[*block].used == 0).collect();
+        self.file = Some(file);
+        Ok(())
+    }
+
+    /// A descriptor of the arena, if there is one.
+    pub fn share(&self) -> io::Result<Option<(SlabId, OwnedFd)>> {
+        self.file.as_ref().map(|file| Ok((ARENA, os::duplicate(file)?))).transpose()
+    }
+
+    /// The arena.
+    pub fn file(&self) -> Result<&File, TierError> {
+        self.file.as_ref().ok_or(TierError::NoArena)
+    }
+
+    /// The arena's length.
+    fn held(&self) -> u64 {
+        self.blocks.len() as u64 * BLOCK_BYTES
+    }
+
+    /// Bytes of blocks of which any byte is handed out.
+    pub fn used(&self) -> u64 {
+        self.held() - self.free.len() as u64 * BLOCK_BYTES
+    }
+
+    /// Bytes of blocks of which nothing is handed out, there or to come.
+    pub fn room(&self) -> u64 {
+        self.share - self.used()
+    }
+
+    /// Hands out `bytes` bytes, from the beginning of a block on: all or none.
+    pub fn allocate(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError> {
+        let taken = self.take(bytes);
+        match &taken {
+            Ok(_) if self.shortage.ends(bytes) => tracing::warn!("the disk tier has room again"),
+            Err(error) if self.shortage.begins(bytes) => {
+                tracing::warn!(%error, "the disk tier is full: jobs stay where they are until it has room");
+            }
+            _ => {}
+        }
+        taken
+    }
+
+    fn take(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError> {
+        let wanted = bytes.div_ceil(BLOCK_BYTES) as usize;
+        if wanted as u64 * BLOCK_BYTES > self.room() {
+            let (free, share) = (self.room(), self.share);
+            return Err(TierError::Full { tier: "disk", wanted: bytes, free, share });
+        }
+        if self.free.len() < wanted {
+            self.grow(wanted - self.free.len())?;
+        }
+        let mut extents: Vec<Extent> = Vec::new();
+        let mut rest = bytes;
+        for block in self.free.iter().copied().take(wanted).collect::<Vec<_>>() {
+            let start = block as u64 * BLOCK_BYTES;
+            let extent = Extent { slab: ARENA, start, bytes: rest.min(BLOCK_BYTES) };
+            self.free.remove(&block);
+            self.blocks[block] = Block { used: extent.bytes, seal: None };
+            rest -= extent.bytes;
+            match extents.last_mut().filter(|last| last.continues_with(extent)) {
+                Some(last) => *last = last.joined(extent),
+                None => extents.push(extent),
+            }
+        }
+        Ok(extents)
+    }
+
+    /// So many blocks more, at least.
+    fn grow(&mut self, blocks: usize) -> Result<(), TierError> {
+        if self.file.is_none() {
+            let file = self.open().map_err(TierError::Disk)?;
+            let shared = os::duplicate(&file).map_err(TierError::Share)?;
+            self.news.push(SlabNews::Made(ARENA, shared));
+            self.file = Some(file);
+        }
+        let held = self.held();
+        let bytes = (blocks as u64 * BLOCK_BYTES).max(GROWTH).min(self.share - held);
+        os::preallocate(self.file()?, held, bytes).map_err(TierError::Disk)?;
+        let first = self.blocks.len();
+        self.blocks.resize(first + (bytes / BLOCK_BYTES) as usize, Block::default());
+        self.free.extend(first..self.blocks.len());
+        Ok(())
+    }
+
+    /// A file without a name, past the page cache where the file system lets it.
+    fn open(&self) -> io::Result<File> {
+        let Some(directory) = &self.directory else { return Err(io::ErrorKind::NotFound.into()) };
+        let file = os::open(|| tempfile::tempfile_in(directory))?;
+        let direct = fcntl_getfl(&file).and_then(|flags| fcntl_setfl(&file, flags | OFlags::DIRECT));
+        if let Err(error) = direct {
+            let directory = directory.display();
+            tracing::info!(%error, %directory, "saved bytes go through the page cache: there is no O_DIRECT");
+        }
+        Ok(file)
+    }
+
+    /// Takes an extent back, or a part of one.
+    pub fn free(&mut self, extent: Extent) {
+        for part in in_blocks(extent) {
+            let index = block_of(part.start);
+            let Some(block) = self.blocks.get_mut(index) else { continue };
+            block.used = block.used.saturating_sub(part.bytes);
+            if block.used == 0 {
+                block.seal = None;
+                self.free.insert(index);
+            }
+        }
+    }
+
+    /// Gives the arena's free end back to the system.
+    pub fn trim(&mut self) {
+        let kept = self.blocks.iter().rposition(|block| block.used > 0).map_or(0, |last| last + 1);
+        let Some(file) = self.file.as_ref().filter(|_| kept < self.blocks.len()) else { return };
+        match os::set_size(file, kept as u64 * BLOCK_BYTES) {
+            Ok(()) => {
+                self.blocks.truncate(kept);
+                self.free.split_off(&kept);
+            }
+            Err(error) => tracing::warn!(%error, "the arena of the disk tier cannot be made shorter"),
+        }
+    }
+
+    /// These blocks are written.
+    pub fn seal(&mut self, seals: &[Seal]) {
+        for seal in seals {
+            self.blocks[block_of(seal.start)].seal = Some((seal.bytes, seal.checksum));
+        }
+    }
+
+    /// What was written to the block at `start`.
+    pub fn seal_of(&self, start: u64) -> Option<Seal> {
+        let (bytes, checksum) = self.blocks.get(block_of(start))?.seal?;
+        Some(Seal { start: start - start % BLOCK_BYTES, bytes, checksum })
+    }
+
+    /// The seals of all blocks in use.
+    pub fn seals(&self) -> impl Iterator<Item = Seal> + '_ {
+        (0..self.blocks.len()).filter_map(|block| self.seal_of(block as u64 * BLOCK_BYTES))
+    }
+
+    /// What has changed in the arena since this was asked last.
+    pub fn news(&mut self) -> Vec<SlabNews> {
+        std::mem::take(&mut self.news)
+    }
+}
+
+fn block_of(start: u64) -> usize {
+    (start / BLOCK_BYTES) as usize
+}
+
+/// An extent, cut where blocks end.
+pub fn in_blocks(extent: Extent) -> impl Iterator<Item = Extent> {
+    let mut rest = Some(extent);
+    std::iter::from_fn(move || {
+        let (first, behind) = rest?.split(BLOCK_BYTES - rest?.start % BLOCK_BYTES);
+        rest = behind;
+        Some(first)
+    })
+}
