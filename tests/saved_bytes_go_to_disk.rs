@@ -184,7 +184,10 @@ fn a_disk_that_cannot_be_had_is_told_in_words() {
         String::from_utf8(output.stderr).unwrap()
     };
     assert!(refused("/tmp").contains("DIR=SIZE is wanted"));
-    assert!(refused("/no/such/place=1GiB").contains("--disk /no/such/place: no file can be made there"));
+    assert!(
+        refused("/no/such/place=1GiB")
+            .contains("--disk /no/such/place: no file for saved bytes can be made there")
+    );
     let said = refused("/tmp=4096PiB");
     assert!(said.contains("are wanted") && said.contains("are free there"), "{said}");
 }

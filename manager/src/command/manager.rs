@@ -9,7 +9,7 @@ use crate::{hardware, mover, software_gpu};
 use anyhow::{Context, bail};
 use bytesize::ByteSize;
 use clap::ArgMatches;
-use rustix::fs::{FlockOperation, flock, fstatvfs};
+use rustix::fs::{FlockOperation, flock, statvfs};
 use rustix::io::Errno;
 use std::fs::{File, Permissions};
 use std::io::Write;
@@ -179,10 +179,10 @@ impl DiskSpace {
     /// Whether files can be made there, and how large.
     fn check(&self) -> anyhow::Result<()> {
         let directory = self.directory.display();
-        let probe = tempfile::tempfile_in(&self.directory)
-            .with_context(|| format!("--disk {directory}: no file can be made there"))?;
-        let room =
-            fstatvfs(&probe).with_context(|| format!("--disk {directory}: how much room is there?"))?;
+        mover::check_disk(&self.directory)
+            .with_context(|| format!("--disk {directory}: no file for saved bytes can be made there"))?;
+        let room = statvfs(&self.directory)
+            .with_context(|| format!("--disk {directory}: how much room is there?"))?;
         let available = room.f_bavail.saturating_mul(room.f_frsize);
         if available < self.bytes {
             let (wanted, available) = (ByteSize(self.bytes), ByteSize(available));
@@ -310,6 +310,9 @@ fn found(arguments: &Options) -> anyhow::Result<(Option<SoftwareNode>, Vec<GpuUu
     arguments.disk.as_ref().map_or(Ok(()), DiskSpace::check)?;
     let disk = arguments.disk.as_ref().map_or(0, |disk| disk.bytes);
     let disk_share = mover::whole_blocks(disk / gpus.len().max(1) as u64);
+    if arguments.disk.is_some() && disk_share == 0 {
+        bail!("--disk: {} for {} GPUs are less than a block of 256KiB for each", ByteSize(disk), gpus.len());
+    }
     Ok((node, gpus, TierSizes { dram, disk_share }))
 }
 
@@ -424,7 +427,7 @@ fn plan(
     let node = node.map(|node| node.path().to_owned());
     let program = std::env::current_exe()?;
     let log = log.map(File::try_clone).transpose().context("opening the log for a mover")?;
-    let share_bytes = shares.dram;
+    let (share_bytes, has_disk) = (shares.dram, shares.disk.is_some());
     let mover = move |share_bytes: u64| {
         let mut command = Command::new(&program);
         command.arg("mover").arg("--gpu").arg(gpu.to_string());
@@ -444,7 +447,7 @@ fn plan(
         }
         command
     };
-    Ok(GpuPlan { uuid: gpu, mover: Box::new(mover), share_bytes, lock: Some(lock) })
+    Ok(GpuPlan { uuid: gpu, mover: Box::new(mover), share_bytes, has_disk, lock: Some(lock) })
 }
 
 fn socket_path(given: Option<PathBuf>) -> anyhow::Result<PathBuf> {

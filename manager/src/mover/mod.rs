@@ -47,7 +47,8 @@ use link::{Link, LinkError};
 use orders::{Answer, Mover, Useless};
 use orphan::Orphanage;
 use std::ffi::CString;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use tidegate_ffi::units::GpuUuid;
 use tidegate_ffi::wire::Connection;
@@ -71,6 +72,14 @@ pub struct MoverConfig {
 /// As much of some bytes as a share of the disk tier can be.
 pub fn whole_blocks(bytes: u64) -> u64 {
     bytes - bytes % tier::BLOCK_BYTES
+}
+
+/// Whether a directory can hold saved bytes: a file without a name is made there, written and read.
+///
+/// # Errors
+/// Why not.
+pub fn check_disk(directory: &Path) -> io::Result<()> {
+    tier::Disk::check(directory)
 }
 
 /// Serves the manager, and those after it, until one ends in order, or dies with no other to come.

@@ -154,7 +154,9 @@ impl Mover {
         }
         self.again = again.into_iter().collect();
         let mut answers = vec![index(self.store.share_journal()?)];
-        answers.extend(self.stored_news());
+        // The mover before this one may have said what the manager must not believe any more.
+        self.stored = self.store.tiers().used();
+        answers.push(Answer { message: FromMover::Stored { bytes: self.stored }, fds: Vec::new() });
         answers.push(adopted_in(began));
         Ok(answers)
     }

@@ -69,7 +69,7 @@ impl Store {
     /// of the new one. On an error the old one stays the journal: what the manager holds and what is
     /// written to is one file.
     pub fn tidy(&mut self) -> io::Result<Option<OwnedFd>> {
-        if !self.journal.is_stale(&self.index, self.tiers.disk.seals().count()) {
+        if !self.journal.is_stale(&self.index, self.tiers.disk.seals()) {
             return Ok(None);
         }
         let journal = Journal::of(&self.index, self.tiers.disk.seals())?;

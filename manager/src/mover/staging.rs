@@ -16,6 +16,7 @@ use super::tier::{BLOCK_BYTES, Disk, Seal, TierError, in_blocks, padded};
 use crate::death;
 use crossbeam_channel::unbounded;
 use std::fs::File;
+use std::io;
 use std::rc::Rc;
 use std::thread::Builder;
 use tidegate_ffi::os;
@@ -23,6 +24,8 @@ use tidegate_ffi::os;
 /// Disks are fast with some requests of some MiB at once (FACTS §4).
 const LANES: usize = 4;
 const LANE_BYTES: u64 = 4 << 20;
+/// How often a batch is read until an error is believed.
+const READS: u32 = 3;
 
 /// The lanes, made when the first bytes go to the disk.
 pub struct Staging {
@@ -99,7 +102,10 @@ impl Batch {
         let seals = self.blocks().map(|start| (disk.seal)(start)).collect::<Option<Vec<Seal>>>();
         let seals = seals.ok_or_else(unsealed)?;
         let used = seals.last().map_or(0, |last| last.start + last.bytes - self.start);
-        os::load(disk.file, &mut lane[..padded(used) as usize], self.start).map_err(TierError::Disk)?;
+        // What cannot be read is lost: so it is tried again.
+        let mut load = || os::load(disk.file, &mut lane[..padded(used) as usize], self.start);
+        let first = load();
+        (1..READS).fold(first, |read, _| read.or_else(|_| load())).map_err(TierError::Disk)?;
         for seal in seals {
             let from = (seal.start - self.start) as usize;
             if Seal::of(seal.start, &lane[from..from + seal.bytes as usize]) != seal {
@@ -192,6 +198,7 @@ impl Staging {
                 Builder::new().name("disk".into()).spawn_scoped(scope, serve).is_ok()
             };
             let threads = (0..idle.len().min(batches.len())).filter(start).count();
+            drop((to_do, results));
             let mut busy = 0;
             loop {
                 while let Some(lane) = idle.pop_if(|_| batches.len() > 0) {
@@ -208,7 +215,8 @@ impl Staging {
                 if busy == 0 {
                     return Ok(());
                 }
-                let Ok((batch, lane, result)) = done.recv() else { return Ok(()) };
+                let gone = |_| TierError::Disk(io::Error::other("the threads of the lanes are gone"));
+                let (batch, lane, result) = done.recv().map_err(gone)?;
                 after(&batch, result?, lane)?;
                 idle.push(lane);
                 busy -= 1;
@@ -216,9 +224,14 @@ impl Staging {
         })
     }
 
+    /// All lanes, or as many as there is memory for.
     fn make_lanes(&mut self) -> Result<(), HostMemoryError> {
         while self.lanes.len() < LANES {
-            self.lanes.push(Lane::new(LANE_BYTES, &self.gpu)?);
+            match Lane::new(LANE_BYTES, &self.gpu) {
+                Ok(lane) => self.lanes.push(lane),
+                Err(error) if self.lanes.is_empty() => return Err(error),
+                Err(_) => break,
+            }
         }
         Ok(())
     }

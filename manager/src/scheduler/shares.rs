@@ -202,10 +202,11 @@ impl Scheduler {
         enough_grains(wanted)
     }
 
-    /// What of its share a GPU keeps in any case.
+    /// What of its share a GPU keeps in any case: what lies there, and what was promised and has no room on disk.
     fn used_share(&self, id: GpuUuid) -> u64 {
         let Share { bytes, kept, .. } = self.gpus[&id].share;
-        enough_grains(self.promised_to_many(id).max(kept)).min(bytes)
+        let promised = self.promised_to_many(id).saturating_sub(self.config.disk_share_bytes);
+        enough_grains(promised.max(kept)).min(bytes)
     }
 
     /// What the tier may have to take of a GPU that several jobs share: what they said that they need, or what they

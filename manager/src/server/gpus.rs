@@ -41,8 +41,9 @@ const USELESS_MOVERS: u32 = 5;
 const LONG_LIFE: Duration = Duration::from_secs(10);
 /// The pause before the third mover in a row; twice as long before each that follows.
 const PAUSE: Duration = Duration::from_millis(50);
-/// No mover moves fewer bytes in a second; else it hangs.
+/// No mover moves fewer bytes in a second; else it hangs. Nor to or from a disk.
 const SLOWEST: u64 = 64 << 20;
+const SLOWEST_DISK: u64 = 2 << 20;
 /// Names of orders in one message.
 const STEPS: usize = 65536;
 
@@ -55,6 +56,8 @@ pub struct GpuPlan {
     pub mover: Box<dyn Fn(u64) -> Command>,
     /// The share that its first mover gets.
     pub share_bytes: u64,
+    /// Whether what finds no room there goes to disk.
+    pub has_disk: bool,
     /// A lock that says whose GPU this is; held as long as the manager lives.
     pub lock: Option<OwnedFd>,
 }
@@ -298,7 +301,8 @@ impl MoverLink {
     /// When it will have taken `patience` longer than its oldest order can take, if it has one.
     pub(super) fn overdue(&self, patience: Duration) -> Option<Instant> {
         let order = self.oldest_order().filter(|_| self.process.is_some())?;
-        let work = Duration::from_millis(order.bytes() * 1000 / SLOWEST);
+        let slowest = if self.plan.has_disk { SLOWEST_DISK } else { SLOWEST };
+        let work = Duration::from_millis(order.bytes().saturating_mul(1000) / slowest);
         Some(self.silent_since + patience + work)
     }
 
@@ -435,7 +439,7 @@ impl MoverLink {
         self.state.orders.iter().for_each(|order| self.answer_for_nobody(order));
         // Nobody will read them again.
         self.slabs.clear();
-        self.index = None;
+        (self.index, self.state.stored) = (None, [0; 3]);
     }
 
     /// Pieces are destroyed by the death of who made them, once their descriptors are closed;

@@ -114,6 +114,7 @@ fn a_full_disk_keeps_nothing_and_has_room_again() {
         assert!(reason.contains("raise --disk") && out_of_memory, "{reason}");
         assert_eq!(bench.saved_bytes(), 0);
         assert_eq!(bench.save(&all(40)), Ok(40 * UNIT));
+        assert!(arena(bench).metadata().unwrap().len() <= DISK);
         bench.mover.send(&ToMover::Forget { tenant: TENANT }, &[]);
         assert_eq!(bench.saved_bytes(), 0);
         assert_eq!(arena(bench).metadata().unwrap().len(), 0, "the system has it back");
@@ -203,7 +204,7 @@ fn the_next_mover_knows_what_was_written() {
 
 #[test]
 fn a_disk_that_fails_costs_one_order() {
-    let rules = "mover:fallocate@1=ENOSPC,mover:store@1=EIO,mover:load@1=EIO";
+    let rules = "mover:fallocate@1=ENOSPC,mover:fallocate@2=ENOSPC,mover:store@1=EIO,mover:load@1=EIO";
     on_a_disk("a_disk_that_fails_costs_one_order", rules, |bench| {
         let (piece, bytes) = filled(bench, 1, 20);
         let mut refused = |out_of_memory: bool| {
@@ -214,9 +215,22 @@ fn a_disk_that_fails_costs_one_order() {
         refused(true);
         refused(false);
         assert_eq!(bench.save(&all(20)), Ok(20 * UNIT));
-        assert!(bench.restore(&all(20), &[]).unwrap_err().0.contains("the disk tier: "));
+        // What is read a second time is no loss.
         piece.write_all_at(&vec![0; bytes.len()], 0).unwrap();
         assert_eq!(bench.restore(&all(20), &[]), Ok(20 * UNIT));
+        assert!(contents(&piece) == bytes);
+    });
+}
+
+#[test]
+fn a_disk_that_cannot_be_read_keeps_what_it_has() {
+    on_a_disk("a_disk_that_cannot_be_read_keeps_what_it_has", "mover:load@1+=EIO", |bench| {
+        let (piece, bytes) = filled(bench, 1, 20);
+        assert_eq!(bench.save(&all(20)), Ok(20 * UNIT));
+        let saved = bench.saved_bytes();
+        let (reason, out_of_memory) = bench.restore(&all(20), &[]).unwrap_err();
+        assert!(reason.contains("the disk tier: ") && !out_of_memory, "{reason}");
+        assert_eq!(bench.saved_bytes(), saved);
         assert!(contents(&piece) == bytes);
     });
 }

@@ -20,7 +20,8 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use tidegate_ffi::os;
 use twox_hash::XxHash3_64;
 
@@ -184,8 +185,12 @@ impl Disk {
             self.file = Some(file);
         }
         let held = self.held();
-        let bytes = (blocks as u64 * BLOCK_BYTES).max(GROWTH).min(self.share - held);
-        os::preallocate(self.file()?, held, bytes).map_err(TierError::Disk)?;
+        let least = blocks as u64 * BLOCK_BYTES;
+        let bytes = least.max(GROWTH).min(self.share - held);
+        let file = self.file()?;
+        let grown = preallocate(file, held, bytes).map(|()| bytes);
+        let grown = grown.or_else(|_| preallocate(file, held, least).map(|()| least));
+        let bytes = grown.map_err(TierError::Disk)?;
         let first = self.blocks.len();
         self.blocks.resize(first + (bytes / BLOCK_BYTES) as usize, Block::default());
         self.free.extend(first..self.blocks.len());
@@ -196,12 +201,22 @@ impl Disk {
     fn open(&self) -> io::Result<File> {
         let Some(directory) = &self.directory else { return Err(io::ErrorKind::NotFound.into()) };
         let file = os::open(|| tempfile::tempfile_in(directory))?;
-        let direct = fcntl_getfl(&file).and_then(|flags| fcntl_setfl(&file, flags | OFlags::DIRECT));
-        if let Err(error) = direct {
+        let flags = fcntl_getfl(&file)?;
+        let direct = fcntl_setfl(&file, flags | OFlags::DIRECT).map_err(io::Error::from);
+        // Some file systems take the flag, and then nothing.
+        if let Err(error) = direct.and_then(|()| try_out(&file)) {
             let directory = directory.display();
             tracing::info!(%error, %directory, "saved bytes go through the page cache: there is no O_DIRECT");
+            fcntl_setfl(&file, flags)?;
         }
         Ok(file)
+    }
+
+    /// Whether an arena could be made in a directory, written and read.
+    pub fn check(directory: &Path) -> io::Result<()> {
+        let file = Self::new(Some(directory.to_owned()), 0).open()?;
+        preallocate(&file, 0, BLOCK_BYTES)?;
+        try_out(&file)
     }
 
     /// Takes an extent back, or a part of one.
@@ -252,6 +267,26 @@ impl Disk {
     pub fn news(&mut self) -> Vec<SlabNews> {
         std::mem::take(&mut self.news)
     }
+}
+
+/// Gets room on the disk behind `at` bytes of a file: all or none.
+fn preallocate(file: &File, at: u64, bytes: u64) -> io::Result<()> {
+    os::preallocate(file, at, bytes).inspect_err(|_| {
+        // The system may have kept what it had got.
+        if let Err(error) = os::set_size(file, at) {
+            tracing::warn!(%error, "disk space that was got in vain cannot be given back");
+        }
+    })
+}
+
+/// Writes and reads a file's first sector, in memory as aligned as lanes are.
+fn try_out(file: &File) -> io::Result<()> {
+    const BYTES: usize = SECTOR as usize;
+    let mut room = vec![0; 2 * BYTES];
+    let start = room.as_ptr().align_offset(BYTES);
+    let sector = &mut room[start..start + BYTES];
+    file.write_all_at(sector, 0)?;
+    file.read_exact_at(sector, 0)
 }
 
 fn block_of(start: u64) -> usize {

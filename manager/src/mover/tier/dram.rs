@@ -174,7 +174,7 @@ impl Dram {
         match &taken {
             Ok(_) => self.note_room(bytes),
             Err(error) if self.shortage.begins(bytes) => {
-                tracing::warn!(%error, "the DRAM tier is full: jobs stay where they are until it has room");
+                tracing::warn!(%error, "the DRAM tier is full: what finds room nowhere else stays on the GPU until it has room");
             }
             Err(_) => {}
         }
@@ -202,6 +202,11 @@ impl Dram {
     /// What has changed in the slabs since this was asked last.
     pub fn news(&mut self) -> Vec<SlabNews> {
         std::mem::take(&mut self.news)
+    }
+
+    /// Bytes that the tier has got from the system and that are not handed out.
+    pub fn held_free(&self) -> u64 {
+        self.free.bytes()
     }
 
     /// Bytes that are not handed out.

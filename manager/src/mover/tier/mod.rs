@@ -47,8 +47,11 @@ impl Tiers {
         let in_memory = bytes.min(self.dram.room());
         let mut extents = match in_memory {
             0 => Vec::new(),
-            // Where the system has no memory for a larger share, the disk has to do.
-            some => self.dram.allocate(some).unwrap_or_default(),
+            // Where the system has no memory for a larger share, what there is of it has to do, and the disk.
+            some => {
+                let in_full = self.dram.allocate(some);
+                in_full.or_else(|_| self.dram.allocate(self.dram.held_free())).unwrap_or_default()
+            }
         };
         let rest = bytes - extents.iter().map(|extent| extent.bytes).sum::<u64>();
         if rest > 0 {

@@ -50,6 +50,18 @@ fn what_one_gpus_jobs_were_promised_the_other_does_not_get() {
 }
 
 #[test]
+fn what_has_room_on_disk_keeps_no_memory_from_another_gpu() {
+    let mut desk = Desk::new(|config| (config.dram_bytes, config.disk_share_bytes) = (100 * UNIT, 50 * UNIT));
+    let jobs = [60, 60].map(|units| come(&mut desk, GPU, units));
+    assert_eq!(shares(&desk), [100, 0]);
+    // The first GPU's jobs need 70 in memory.
+    let others = [40, 40].map(|units| come(&mut desk, OTHER_GPU, units));
+    assert!(jobs.iter().chain(&others).all(|job| is_in(&desk, *job)));
+    let last = come(&mut desk, OTHER_GPU, 1);
+    assert!(!is_in(&desk, last), "{:?}", shares(&desk));
+}
+
+#[test]
 fn a_share_grows_only_when_the_other_has_become_smaller() {
     let mut desk = two_gpus(100);
     desk.hold =
