@@ -3,21 +3,27 @@
 mod support;
 
 use support::deaths::kill_movers;
-use support::{KIB, MIB, Manager, Status};
+use support::{Jobs, KIB, MIB, Manager, Status};
 
 /// What a job has, and says that it needs: on a GPU of 5 MiB one of them fits.
 const BYTES: u64 = 2900 * KIB;
 const TIER: u64 = 9 * MIB;
 
-fn shares(status: &Status) -> Vec<u64> {
-    status.gpus.iter().map(|gpu| gpu.tiers[0].share_bytes).collect()
+/// The shares: first that of the GPU where `job` is, then the other's. (A status is in the order of the UUIDs.)
+fn shares(status: &Status, job: &str) -> [u64; 2] {
+    let own = &status.job(job).gpus[0];
+    let share = |is_own: bool| {
+        let gpu = status.gpus.iter().find(|gpu| (gpu.uuid == *own) == is_own);
+        gpu.unwrap_or_else(|| panic!("two GPUs, {job} on one: {status:#?}")).tiers[0].share_bytes
+    };
+    [share(true), share(false)]
 }
 
 #[test]
 fn what_one_gpu_does_not_need_another_gets_and_keeps_when_its_mover_dies() {
     let options = ["--unit", "64KiB", "--offset", "64KiB", "--slice", "10ms", "--dram", "9MiB"];
     let manager = Manager::start("2x5MiB", &options);
-    assert_eq!(shares(&manager.status()), [TIER / 2; 2]);
+    assert!(manager.status().gpus.iter().all(|gpu| gpu.tiers[0].share_bytes == TIER / 2));
     let need = format!("0,{BYTES}");
     let mut jobs = ["a", "b", "c"].map(|name| manager.probe(&["--name", name, "--need", &need]));
     for (value, job) in jobs.iter_mut().enumerate() {
@@ -25,8 +31,8 @@ fn what_one_gpu_does_not_need_another_gets_and_keeps_when_its_mover_dies() {
         job.tell(&format!("alloc x {BYTES}"));
         job.tell(&format!("fill x {value}"));
     }
-    let status = manager.status_when(|status| status.gpus[0].tiers[0].used_bytes > TIER / 2);
-    let first = shares(&status);
+    let is_full = |status: &Status| status.gpus.iter().any(|gpu| gpu.tiers[0].used_bytes > TIER / 2);
+    let first = shares(&manager.status_when(is_full), "a");
     assert!(first[0] >= 3 * BYTES && first.iter().sum::<u64>() <= TIER, "{first:?}");
     for _ in 0..3 {
         kill_movers(&manager);
@@ -34,7 +40,7 @@ fn what_one_gpu_does_not_need_another_gets_and_keeps_when_its_mover_dies() {
             job.tell(&format!("check x {value}"));
         }
     }
-    assert_eq!(shares(&manager.status()), first);
+    assert_eq!(shares(&manager.status(), "a"), first);
 
     // The other GPU needs more than is left: its second job waits until others go.
     let mut others = ["d", "e"].map(|name| manager.probe(&["--name", name, "--need", &need]));
@@ -47,6 +53,6 @@ fn what_one_gpu_does_not_need_another_gets_and_keeps_when_its_mover_dies() {
     b.end();
     others[1].answer().unwrap();
     c.tell("check x 2");
-    let last = shares(&manager.status());
+    let last = shares(&manager.status(), "c");
     assert!(last[1] >= 2 * BYTES && last.iter().sum::<u64>() <= TIER, "{last:?}");
 }
