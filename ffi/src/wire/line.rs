@@ -127,6 +127,11 @@ impl<M: Clone> Line<M> {
         self.heard
     }
 
+    /// The number of the last message said.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
     /// How many messages are not known to be heard.
     pub fn unheard(&self) -> usize {
         self.unheard.len()

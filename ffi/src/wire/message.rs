@@ -624,6 +624,9 @@ pub enum FromMover {
         slabs: Vec<u32>,
         /// More follows.
         more: bool,
+        /// The number of the last message that the mover has said to any manager: what the manager has not heard
+        /// of them follows the last of these, before the manager takes the mover for found.
+        said: u64,
     },
     /// Nothing but that the manager's messages were heard ([`super::line::SILENCE`]).
     Heard,

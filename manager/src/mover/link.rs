@@ -94,6 +94,11 @@ impl Link {
         self.line.heard()
     }
 
+    /// The number of the last message said.
+    pub fn said(&self) -> u64 {
+        self.line.sent()
+    }
+
     /// Goes on over another connection, whose other side has heard so much.
     pub fn resume(&mut self, connection: Connection, heard: u64) -> Result<(), LinkError> {
         let again = self.line.resume(heard)?;

@@ -97,10 +97,14 @@ impl Mover {
         Ok(answers)
     }
 
-    /// All that it has, in messages for a manager that takes over.
-    pub fn holdings(&self) -> Result<Vec<Answer>, OrderError> {
+    /// All that it has, in messages for a manager that takes over, where the last of all messages had this number.
+    pub fn holdings(&self, said: u64) -> Result<Vec<Answer>, OrderError> {
         let mut parts = Vec::new();
         let (mut pieces, mut slabs) = (self.pieces.export()?, self.store.tiers().share()?);
+        let held = |pieces, slabs, more, fds| Answer {
+            message: FromMover::Holds { pieces, slabs, more, said },
+            fds,
+        };
         while !pieces.is_empty() {
             let part: Vec<_> = pieces.drain(..pieces.len().min(MAX_FDS)).collect();
             let names = part.iter().map(|(id, bytes, _)| (*id, *bytes)).collect();
@@ -262,10 +266,6 @@ impl Mover {
         }
         Ok(())
     }
-}
-
-fn held(pieces: Vec<(PieceId, u64)>, slabs: Vec<u32>, more: bool, fds: Vec<OwnedFd>) -> Answer {
-    Answer { message: FromMover::Holds { pieces, slabs, more }, fds }
 }
 
 fn index(journal: OwnedFd) -> Answer {

@@ -120,7 +120,7 @@ impl Orphanage {
                 other => return Err(other.into()),
             },
         };
-        let holdings = mover.holdings().context("what the mover has cannot be handed over")?;
+        let holdings = mover.holdings(link.said()).context("what the mover has cannot be handed over")?;
         if !holdings.iter().all(|part| hand_over(&connection, part)) {
             return Ok(false);
         }

@@ -99,6 +99,8 @@ pub(crate) struct Orphaned {
     pub(crate) process: OwnedFd,
     /// The number of the last message that it heard.
     pub(crate) heard: u64,
+    /// What the dead manager had not heard of it, in order.
+    pub(crate) unheard: Vec<(Numbered<FromMover>, Vec<OwnedFd>)>,
     pub(crate) pieces: BTreeMap<PieceId, HeldPiece>,
     pub(crate) slabs: BTreeMap<u32, Arc<OwnedFd>>,
     pub(crate) index: Arc<OwnedFd>,
@@ -190,7 +192,11 @@ impl MoverLink {
         (self.slabs, self.index) = (orphan.slabs, Some(orphan.index));
         let again = self.state.line.resume(orphan.heard)?;
         let inputs = self.inputs.clone();
-        let Orphaned { name, process, connection, .. } = orphan;
+        let Orphaned { name, process, connection, unheard, .. } = orphan;
+        for (letter, fds) in unheard {
+            // The core has ended already if nobody listens.
+            let _ = inputs.send(Input::MoverSaid(self.plan.uuid, letter, fds));
+        }
         let process = Process::read(self.plan.uuid, name, process, connection, None, inputs)?;
         for letter in again {
             let fds = self.descriptors(&letter.message);

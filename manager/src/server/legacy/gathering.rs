@@ -5,11 +5,13 @@
 //! mover (named in the will) ─ Orphan + state file ─► read, once
 //!                          ◄─ Resumed ─────────────
 //!                          ── Holds … Holds ───────► pieces, slabs, index
+//!                          ── Numbered … ──────────► what the dead manager had not heard
 //! ```
 //! Whoever else connects meanwhile waits until the manager serves. A mover counts only if it is the
 //! very process that the will and the state name, of this user, and has every piece that the state
 //! says it has; else it is as if it were dead, and its GPU is lost. Without a whole state nobody's
-//! memory can be known: the movers are refused, and the manager starts afresh.
+//! memory can be known: the movers are refused, and the manager starts afresh. A mover that dies before it has said
+//! everything is as if it had not come: which of its orders were carried out nobody could tell the next one.
 
 #![forbid(unsafe_code)]
 
@@ -31,6 +33,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_ffi::os;
 use tidegate_ffi::units::{GpuUuid, PieceId};
+use tidegate_ffi::wire::line::{MOST_UNHEARD, Numbered};
 use tidegate_ffi::wire::message::{FromMover, Orphan, Reunion, ToManager};
 use tidegate_ffi::wire::{Connection, Limits, MAX_FDS, ReceiveError, SendError};
 use tracing::{info, warn};
@@ -220,18 +223,24 @@ impl Gathering {
         let ToManager::Orphan(Orphan { gpu: own, heard }) = first else { bail!("it says something else") };
         ensure!(own == gpu, "it is another GPU's mover");
         let answer = self.heard_of(gpu, fds.pop()).map(|state| state.heard(heard));
-        match answer {
-            Ok(Ok(heard)) => connection.send(&Reunion::Resumed { heard }, &[])?,
+        let of_mover = match answer {
+            Ok(Ok(heard)) => heard,
             Ok(Err(reason)) => return refuse(connection, reason),
             Err(error) => return refuse(connection, format!("{error:#}")),
-        }
-        let mut holdings = Holdings { heard, pieces: BTreeMap::new(), slabs: BTreeMap::new(), index: None };
-        loop {
+        };
+        connection.send(&Reunion::Resumed { heard: of_mover }, &[])?;
+        let mut holdings = Holdings { heard, ..Holdings::default() };
+        let said = loop {
             let (message, fds) = connection.receive_within::<FromMover>(limits(MAX_FDS))?;
-            if !holdings.take(gpu, message, fds)? {
-                return Ok(holdings);
+            if let Some(said) = holdings.take(gpu, message, fds)? {
+                break said;
             }
+        };
+        ensure!(said.saturating_sub(of_mover) <= MOST_UNHEARD as u64, "it has said more than can be unheard");
+        for _ in of_mover..said {
+            holdings.unheard.push(connection.receive_within(limits(MAX_FDS))?);
         }
+        Ok(holdings)
     }
 
     /// What the state says of the mover; the first mover brings the state.
@@ -260,10 +269,10 @@ impl Gathering {
         if let Some(missing) = missing(&heritage.state, gpu, &holdings.pieces) {
             bail!("it does not have {missing}");
         }
-        let Holdings { heard, pieces, slabs, index } = holdings;
+        let Holdings { heard, unheard, pieces, slabs, index } = holdings;
         let index = index.context("it has no index")?;
         let (name, process) = self.awaited.remove(&gpu).context("nobody waits for it")?;
-        let orphan = Orphaned { connection, name, process, heard, pieces, slabs, index };
+        let orphan = Orphaned { connection, name, process, heard, unheard, pieces, slabs, index };
         heritage.movers.insert(gpu, orphan);
         Ok(())
     }
@@ -294,24 +303,26 @@ fn missing(state: &State<'_>, gpu: GpuUuid, found: &BTreeMap<PieceId, HeldPiece>
 }
 
 /// What a mover hands over.
+#[derive(Default)]
 struct Holdings {
     heard: u64,
+    unheard: Vec<(Numbered<FromMover>, Vec<OwnedFd>)>,
     pieces: BTreeMap<PieceId, HeldPiece>,
     slabs: BTreeMap<u32, Arc<OwnedFd>>,
     index: Option<Arc<OwnedFd>>,
 }
 
 impl Holdings {
-    /// Takes a part; `false`: it was the last.
-    fn take(&mut self, gpu: GpuUuid, message: FromMover, fds: Vec<OwnedFd>) -> anyhow::Result<bool> {
-        let FromMover::Holds { pieces, slabs, more } = message else { bail!("it says something else") };
+    /// Takes a part; after the last, the number of the last message that the mover has said.
+    fn take(&mut self, gpu: GpuUuid, message: FromMover, fds: Vec<OwnedFd>) -> anyhow::Result<Option<u64>> {
+        let FromMover::Holds { pieces, slabs, more, said } = message else { bail!("it says something else") };
         ensure!(fds.len() == pieces.len() + slabs.len() + usize::from(!more), "descriptors are missing");
         let mut fds = fds.into_iter().map(Arc::new);
         let pieces = pieces.into_iter().zip(&mut fds);
         self.pieces.extend(pieces.map(|((piece, bytes), fd)| (piece, HeldPiece { gpu, bytes, fd })));
         self.slabs.extend(slabs.into_iter().zip(&mut fds));
         self.index = fds.next().or(self.index.take());
-        Ok(more)
+        Ok((!more).then_some(said))
     }
 }
 
@@ -363,6 +374,17 @@ mod tests {
 
         /// A mover that comes and hands over these pieces; what it is answered.
         fn mover(&self, heard: u64, pieces: &[u64]) -> JoinHandle<Reunion> {
+            self.mover_with_news(heard, pieces, 0, 0)
+        }
+
+        /// One that has `unheard` things to say besides, and says the first `again` of them before it dies.
+        fn mover_with_news(
+            &self,
+            heard: u64,
+            pieces: &[u64],
+            unheard: u64,
+            again: u64,
+        ) -> JoinHandle<Reunion> {
             let connection = Connection::connect(&self.socket()).unwrap();
             let state = self.file.share().unwrap();
             let names: Vec<_> = pieces.iter().map(|piece| (PieceId(*piece), 4096)).collect();
@@ -372,10 +394,16 @@ mod tests {
                 let (answer, _) = connection.receive::<Reunion>().unwrap();
                 if let Reunion::Resumed { .. } = answer {
                     let fds = vec![state.as_fd(); names.len()];
-                    let holds = FromMover::Holds { pieces: names, slabs: Vec::new(), more: true };
+                    let holds =
+                        FromMover::Holds { pieces: names, slabs: Vec::new(), more: true, said: unheard };
                     connection.send(&holds, &fds).unwrap();
-                    let last = FromMover::Holds { pieces: Vec::new(), slabs: vec![3], more: false };
+                    let (pieces, slabs) = (Vec::new(), vec![3]);
+                    let last = FromMover::Holds { pieces, slabs, more: false, said: unheard };
                     connection.send(&last, &[state.as_fd(), state.as_fd()]).unwrap();
+                    for number in 1..=again {
+                        let message = FromMover::Heard;
+                        connection.send(&Numbered { number, heard, message }, &[]).unwrap();
+                    }
                 }
                 answer
             })
@@ -393,6 +421,28 @@ mod tests {
         let orphan = &heritage.movers[&GPU];
         assert_eq!((orphan.pieces.len(), orphan.slabs.len(), orphan.heard), (3, 1, 0));
         assert_eq!((heritage.gpus(), heritage.node()), (vec![GPU], Some(Path::new("/node"))));
+    }
+
+    #[test]
+    fn a_mover_counts_when_it_has_said_all_that_was_not_heard() {
+        let place = Place::new(&[5], Vec::new());
+        let mover = place.mover_with_news(0, &[5], 3, 3);
+        let heritage = place.gather(LONG).unwrap().heritage.unwrap();
+        mover.join().unwrap();
+        let told: Vec<u64> = heritage.movers[&GPU].unheard.iter().map(|(letter, _)| letter.number).collect();
+        assert_eq!(told, [1, 2, 3]);
+    }
+
+    #[test]
+    fn who_dies_before_it_has_said_everything_does_not_count() {
+        let place = Place::new(&[5], Vec::new());
+        let mover = place.mover_with_news(0, &[5], 3, 2);
+        let own = ProcessName::own().unwrap();
+        let awaited = BTreeMap::from([(GPU, (own, own.open().unwrap()))]);
+        let mut gathering = Gathering { awaited, heritage: None, early: Vec::new(), places: 8, node: None };
+        let connection = Connection::from(place.listener.accept().unwrap().0);
+        assert!(gathering.reunite(GPU, &connection).is_err());
+        assert_eq!(mover.join().unwrap(), Reunion::Resumed { heard: 0 });
     }
 
     #[test]
