@@ -17,6 +17,8 @@ use tidegate_ffi::wire::message::{Move, Placed, ToMover, ToShim};
 /// After a failed attempt to bring a job back, the next one waits so long; twice as long after
 /// each that follows. Meanwhile others run.
 pub(super) const RETRY: Time = Time::from_millis(50);
+/// For so many slices nothing is brought back ahead of its turn after that has failed.
+const SLICES_AFTER_FAILURE: u32 = 8;
 
 impl Scheduler {
     /// Starts bringing back a job that should run, if it waits and there is room.
@@ -101,20 +103,26 @@ impl Scheduler {
             entry.new.extend(acquired.new);
         }
         for (tenant, acquired) in merged {
-            self.start_arrival(tenant, acquired);
+            self.start_arrival(tenant, acquired, false);
         }
         self.finish_moving(id);
     }
 
-    fn start_arrival(&mut self, id: TenantId, acquired: Acquired) {
+    pub(super) fn start_arrival(&mut self, id: TenantId, acquired: Acquired, early: bool) {
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         let gpu = tenant.gpu;
         let moves = moves(&tenant.saved, &acquired.placed, self.config.unit_bytes);
         let making = acquired.new.len().div_ceil(PIECES_PER_MESSAGE);
         let (placed, since) = (acquired.placed, self.now);
+        let coming = Class::ALL.map(|region| match (early, region) {
+            (false, region) => tenant.units_of_runs(region),
+            (true, Class::Persistent) => placed.iter().map(|placed| placed.units.0).sum(),
+            (true, Class::Temporary) => 0,
+        });
         tenant.pieces.extend(placed.iter().copied());
+        let (restoring, mapping, failed) = (0, 0, false);
         tenant.arrival =
-            Some(Arrival { placed, moves, making, restoring: 0, mapping: 0, failed: false, since });
+            Some(Arrival { placed, moves, making, restoring, mapping, failed, early, coming, since });
         for new in acquired.new.chunks(PIECES_PER_MESSAGE) {
             let pieces = self.sizes(new, gpu);
             let step = self.step(Pending::MakeForArrival(id, new.to_vec()));
@@ -160,6 +168,7 @@ impl Scheduler {
     fn give_up_arrival(&mut self, id: TenantId) {
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         let (gpu, job, arrival) = (tenant.gpu, tenant.job, tenant.arrival.take());
+        let is_early = arrival.as_ref().is_some_and(|arrival| arrival.early);
         let uid = self.jobs.get(&job).map_or(0, |job| job.uid);
         let units: u32 =
             arrival.iter().flat_map(|arrival| &arrival.placed).map(|placed| placed.units.0).sum();
@@ -170,8 +179,11 @@ impl Scheduler {
             }
         }
         self.destroy_spares(gpu, u32::MAX);
-        // Before the next attempt, more is set free than the ledger believes is needed.
-        self.preempt(gpu, units, job);
+        match self.jobs.get_mut(&job).filter(|_| is_early) {
+            Some(job) => job.not_prefetched_before = self.now + self.config.slice * SLICES_AFTER_FAILURE,
+            // Before the next attempt, more is set free than the ledger believes is needed.
+            None => drop(self.preempt(gpu, units, job)),
+        }
         self.finish_moving(job);
     }
 
@@ -199,9 +211,10 @@ impl Scheduler {
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         let Some(arrival) = tenant.arrival.as_mut() else { return };
         arrival.restoring -= 1;
-        let all = arrival.restoring == 0;
+        let (all, early) = (arrival.restoring == 0, arrival.early);
         if let Some(job) = self.jobs.get_mut(&tenant.job) {
             job.stats.restored_bytes += bytes;
+            job.stats.prefetched_bytes += if early { bytes } else { 0 };
         }
         if all {
             self.map(id);
@@ -214,11 +227,12 @@ impl Scheduler {
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         let Some(arrival) = tenant.arrival.as_mut() else { return };
         let began = std::mem::replace(&mut arrival.since, now);
-        let placed = arrival.placed.clone();
+        let (placed, early) = (arrival.placed.clone(), arrival.early);
         arrival.mapping = placed.len().div_ceil(PIECES_PER_MESSAGE);
-        tenant.end_away();
+        arrival.coming = [0; 2];
+        tenant.has_come(&placed, self.config.unit_bytes);
         let (session, job) = (tenant.session, tenant.job);
-        if let Some(job) = self.jobs.get_mut(&job) {
+        if let Some(job) = self.jobs.get_mut(&job).filter(|_| !early) {
             job.stats.restore += since(now, began);
         }
         for pieces in placed.chunks(PIECES_PER_MESSAGE) {
@@ -249,9 +263,9 @@ impl Scheduler {
         if arrival.mapping > 0 {
             return;
         }
-        let began = arrival.since;
+        let (began, early) = (arrival.since, arrival.early);
         tenant.arrival = None;
-        if let Some(job) = self.jobs.get_mut(&job) {
+        if let Some(job) = self.jobs.get_mut(&job).filter(|_| !early) {
             job.stats.map += since(now, began);
         }
         self.finish_moving(job);
@@ -262,6 +276,15 @@ impl AwayRange {
     /// The slots it touches: first, and one past the last.
     fn slots(&self, unit: u64) -> (u32, u32) {
         ((self.at / unit) as u32, (self.at + self.bytes).div_ceil(unit) as u32)
+    }
+
+    /// What is left of it when its first bytes, or all, lie behind slots.
+    fn not_behind(&self, slots: &Slots) -> Option<Self> {
+        let (mut at, end) = (self.at, self.at + self.bytes);
+        while let Some((.., stop)) = slots.behind(self.class, at).filter(|_| at < end) {
+            at = stop.min(end);
+        }
+        (at < end).then_some(Self { at, bytes: end - at, ..*self })
     }
 }
 
@@ -287,9 +310,13 @@ impl Tenant {
         });
     }
 
-    /// All of it is back.
-    fn end_away(&mut self) {
-        (self.saved, self.blank, self.runs) = Default::default();
+    /// What lies behind these slots is back; all of it, or of each run the first slots.
+    fn has_come(&mut self, placed: &[Placed], unit: u64) {
+        let slots = Slots::of(placed, unit);
+        let rest = |range: &AwayRange| range.not_behind(&slots);
+        self.saved = self.saved.iter().filter_map(rest).collect();
+        self.blank = self.blank.iter().filter_map(rest).collect();
+        self.add_away(&[], std::iter::empty(), unit);
     }
 
     /// Cuts a run of slots where something in it is to be one piece. What does not lie in the run with
@@ -311,9 +338,27 @@ impl Tenant {
 
     /// Units of a region that it has in a tier, and that are not on their way back.
     pub(super) fn units_away(&self, region: Class) -> u32 {
-        let away = self.runs[region.index()].iter().filter(|_| self.arrival.is_none());
-        away.map(|run| run.units).sum()
+        let coming = self.arrival.as_ref().map_or(0, |arrival| arrival.coming[region.index()]);
+        self.units_of_runs(region) - coming
     }
+
+    fn units_of_runs(&self, region: Class) -> u32 {
+        self.runs[region.index()].iter().map(|run| run.units).sum()
+    }
+}
+
+/// The first of some runs, as many units as there is room for.
+pub(super) fn cut_to(runs: &[Run], mut room: u32) -> Vec<Run> {
+    let mut cut = Vec::new();
+    for run in runs {
+        let units = if run.whole && run.units > room { 0 } else { run.units.min(room) };
+        cut.extend((units > 0).then_some(Run { units, ..*run }));
+        room -= units;
+        if units < run.units {
+            break;
+        }
+    }
+    cut
 }
 
 /// The runs of slots that ranges, in order, touch.
@@ -331,20 +376,39 @@ fn runs<'a>(ranges: impl Iterator<Item = &'a AwayRange>, unit: u64) -> Vec<Run> 
     runs
 }
 
-/// The copies that bring `saved` into `placed`. Every saved byte lies behind a placed slot.
+/// The copies that bring `saved` into `placed`, as much of it as lies behind placed slots.
 fn moves(saved: &[AwayRange], placed: &[Placed], unit: u64) -> Vec<Move> {
-    let by_place: BTreeMap<(Class, u64), &Placed> =
-        placed.iter().map(|placed| ((placed.class, u64::from(placed.slot.0) * unit), placed)).collect();
+    let slots = Slots::of(placed, unit);
     let mut moves = Vec::new();
     for range in saved {
         let (mut at, end) = (range.at, range.at + range.bytes);
-        while at < end {
-            let Some((&(_, start), placed)) = by_place.range(..=(range.class, at)).next_back() else { break };
-            let stop = end.min(start + u64::from(placed.units.0) * unit);
-            let Some(bytes) = stop.checked_sub(at).filter(|bytes| *bytes > 0) else { break };
-            moves.push(Move { piece: placed.piece, offset: at - start, bytes, class: range.class, at });
-            at = stop;
+        while let Some((piece, start, stop)) = slots.behind(range.class, at).filter(|_| at < end) {
+            let bytes = stop.min(end) - at;
+            moves.push(Move { piece, offset: at - start, bytes, class: range.class, at });
+            at += bytes;
         }
     }
     moves
+}
+
+/// Where pieces lie in a tenant's address ranges, in bytes.
+struct Slots {
+    /// By class and first byte: the piece, and the byte behind its last.
+    pieces: BTreeMap<(Class, u64), (PieceId, u64)>,
+}
+
+impl Slots {
+    fn of(placed: &[Placed], unit: u64) -> Self {
+        let piece = |placed: &Placed| {
+            let start = u64::from(placed.slot.0) * unit;
+            ((placed.class, start), (placed.piece, start + u64::from(placed.units.0) * unit))
+        };
+        Self { pieces: placed.iter().map(piece).collect() }
+    }
+
+    /// The piece behind a byte, its first byte, and the one behind its last.
+    fn behind(&self, class: Class, at: u64) -> Option<(PieceId, u64, u64)> {
+        let (&(of, start), &(piece, stop)) = self.pieces.range(..=(class, at)).next_back()?;
+        (of == class && at < stop).then_some((piece, start, stop))
+    }
 }

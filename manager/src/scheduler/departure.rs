@@ -474,7 +474,11 @@ impl Scheduler {
             chosen.push(piece);
         }
         let departure = self.departure(victim, chosen, &contents, true);
+        let job = tenant.job;
         self.unmap(victim, departure);
+        if let Some(job) = self.jobs.get_mut(&job) {
+            job.not_prefetched_before = self.now + self.config.slice;
+        }
         true
     }
 
@@ -484,7 +488,7 @@ impl Scheduler {
         let last_needed = |job: JobId| queue.iter().position(|waiting| *waiting == job).unwrap_or(usize::MAX);
         self.tenants_on(gpu)
             .filter(|(_, tenant)| tenant.job != asker && !order.contains(&tenant.job))
-            .filter(|(_, tenant)| tenant.has_takeable() && tenant.departure.is_none())
+            .filter(|(_, tenant)| tenant.has_takeable() && !tenant.is_on_its_way())
             .filter(|(_, tenant)| self.phase_of(tenant) == Phase::Waiting)
             .filter(|(_, tenant)| self.jobs[&tenant.job].not_preempted_before <= self.now)
             .min_by_key(|(_, tenant)| {
@@ -523,7 +527,7 @@ impl Scheduler {
     /// Is anything of the job's memory under way. What a process failed to carry out stays under
     /// way until the process is dead.
     pub(super) fn is_moving(&self, id: JobId) -> bool {
-        let moves = |tenant: &Tenant| tenant.arrival.is_some() || tenant.departure.is_some();
+        let moves = Tenant::is_on_its_way;
         let ordered = |tenant: TenantId| self.tenants.get(&tenant).is_some_and(|tenant| tenant.job == id);
         self.tenants_of(id).iter().any(|tenant| moves(&self.tenants[tenant]))
             || self.pending.values().filter_map(Pending::moves).any(ordered)
@@ -592,6 +596,11 @@ pub(super) fn since(now: Time, then: Time) -> Duration {
 }
 
 impl Tenant {
+    /// Is any of its memory on its way in or out.
+    fn is_on_its_way(&self) -> bool {
+        self.arrival.is_some() || self.departure.is_some()
+    }
+
     /// Does it need memory that it has not.
     pub(super) fn is_away(&self) -> bool {
         self.runs.iter().any(|runs| !runs.is_empty())

@@ -56,6 +56,8 @@ pub struct Job {
     pub not_closed_before: Time,
     /// Not restored before this (an attempt failed).
     pub not_restored_before: Time,
+    /// None of its memory is brought back ahead of its turn before this: others need the room, or an attempt failed.
+    pub not_prefetched_before: Time,
     /// So many attempts in a row failed.
     pub failed_arrivals: u32,
     /// So many attempts in a row to save its memory failed.
@@ -107,6 +109,8 @@ pub struct Stats {
     pub saved_pieces: u64,
     /// Persistent bytes saved because others needed the room.
     pub preempted_bytes: u64,
+    /// Of the restored bytes, those that came back before its turn, while others ran.
+    pub prefetched_bytes: u64,
     /// The most bytes of units that stayed its own when its memory was taken.
     pub kept_bytes: u64,
     /// When its gate was opened and closed again (the latest of many).
@@ -168,6 +172,7 @@ impl Job {
             silent: false,
             not_closed_before: Time::ZERO,
             not_restored_before: Time::ZERO,
+            not_prefetched_before: Time::ZERO,
             failed_arrivals: 0,
             failed_saves: 0,
             not_preempted_before: Time::ZERO,
@@ -337,6 +342,10 @@ pub struct Arrival {
     pub mapping: usize,
     /// A piece could not be made.
     pub failed: bool,
+    /// It comes ahead of its job's turn: persistent memory, perhaps not all of it.
+    pub early: bool,
+    /// Units by region that are on their way, and away no more.
+    pub coming: [u32; 2],
     /// When the present part began.
     pub since: Time,
 }

@@ -509,6 +509,7 @@ impl Scheduler {
             || self.units_are_coming(gpu)
             || self.recall_unused(gpu, None)
             || self.somebody_leaves(gpu, asker)
+            || self.is_prefetching(gpu)
             || self.preempt(gpu, short, asker)
     }
 

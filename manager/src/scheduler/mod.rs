@@ -14,6 +14,7 @@
 //! - `order`: which jobs should run together now;
 //! - `lease`: how an allocation gets its pieces, and what gives way to it;
 //! - `departure`, `arrival`: the two halves of a switch;
+//! - `prefetch`: what comes back before its turn;
 //! - `outside`: memory in use that lies in no piece, and room for more of it;
 //! - `quota`: how much a process, and a user, may have;
 //! - `held`: pieces that no switch takes;
@@ -36,6 +37,7 @@ mod needs;
 mod order;
 mod outside;
 mod placements;
+mod prefetch;
 mod quota;
 mod shares;
 mod silence;

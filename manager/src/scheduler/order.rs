@@ -5,7 +5,9 @@
 //! if the group still fits on all its GPUs:
 //! Σ persistent of all resident jobs + Σ peak temporary of the members + headroom ≤ GPU.
 //! The first that can be closed always runs, beside those who cannot if it fits beside them alone:
-//! for it, closed jobs' persistent memory is saved if it must be.
+//! for it, closed jobs' persistent memory is saved if it must be. So it is for one more, the first of the others
+//! that would fit beside all before it: where one job has a claim to all of the time, the others would else take
+//! turns that grow with all the time before. And who runs stays, if the group fits once others' memory is away.
 //!
 //! So nobody starves: who waits has least time at last, and is then the first. One thing is
 //! missing for that: slices that end one after the other would keep out for ever who needs the
@@ -53,6 +55,7 @@ impl Scheduler {
                 self.bring_back(*id);
             }
         }
+        self.prefetch(&selected, pages);
         self.watch(&selected);
     }
 
@@ -79,21 +82,26 @@ impl Scheduler {
     fn turns(&self) -> Vec<Turn> {
         let mut turns: Vec<Turn> = Vec::new();
         let mut taken: BTreeSet<GpuUuid> = BTreeSet::new();
-        // Where those run already for whom others' persistent memory gives way.
-        let mut contended: BTreeSet<GpuUuid> = BTreeSet::new();
+        // Where those run already who can be closed, and one for whom others' persistent memory gives way.
+        let (mut contended, mut displaced) = (BTreeSet::new(), BTreeSet::new());
         let mut passed_over: Vec<(BTreeSet<GpuUuid>, Time)> = Vec::new();
         for id in self.ordered() {
             let gpus = self.gpus_of(id);
             let horizons = passed_over.iter().filter(|(theirs, _)| !theirs.is_disjoint(&gpus));
             let horizon = horizons.map(|(_, horizon)| *horizon).min();
             let group: Vec<JobId> = turns.iter().map(|turn| turn.job).collect();
-            let is_first = gpus.is_disjoint(&contended);
-            let joins = gpus.is_disjoint(&taken)
-                || self.fits(&group, id)
-                || is_first && self.fits_without_others(&group, id);
+            let (is_alone, fits) = (gpus.is_disjoint(&taken), self.fits(&group, id));
+            let joins = fits || is_alone || {
+                let is_first = gpus.is_disjoint(&contended);
+                let may_stay = self.jobs[&id].phase == Phase::Open || gpus.is_disjoint(&displaced);
+                let is_cramped = group.iter().chain([&id]).any(|job| self.jobs[job].cramped);
+                (is_first || may_stay && !is_cramped) && self.fits_without_others(&group, id)
+            };
             if joins && self.is_worth_it(id, horizon) {
                 taken.extend(&gpus);
-                contended.extend(gpus.iter().filter(|_| !self.is_kept(id)));
+                let is_kept = self.is_kept(id);
+                contended.extend(gpus.iter().filter(|_| !is_kept));
+                displaced.extend(gpus.iter().filter(|_| !is_kept && !fits));
                 turns.push(Turn { job: id, gpus, end: self.end_of_slice(id, horizon), horizon });
             } else if !self.is_idle(id)
                 && let Some(end) = self.last_end(&turns, &gpus).or(horizon)
@@ -195,7 +203,7 @@ impl Scheduler {
     }
 
     /// Units that a tenant needs to run, beyond its resident persistent ones.
-    fn units_to_come(&self, id: TenantId, tenant: &Tenant) -> u32 {
+    pub(super) fn units_to_come(&self, id: TenantId, tenant: &Tenant) -> u32 {
         let ledger = &self.gpus[&tenant.gpu].ledger;
         let need = self.jobs.get(&tenant.job).and_then(|job| job.spec.need).unwrap_or_default();
         let in_use = ledger.held(id, Class::Temporary).saturating_sub(tenant.ahead);

@@ -7,6 +7,7 @@ mod expulsion;
 mod held;
 mod hostile;
 mod outside;
+mod preemption;
 mod quota;
 mod shares;
 mod silence;
@@ -606,10 +607,10 @@ fn nobody_is_spilled_while_somebody_is_on_its_way_out() {
     });
     desk.until(|desk| [x, y, z].map(|s| desk.phase(s)) == [Phase::Open, Phase::Open, Phase::Waiting]);
     desk.deaf.insert(y);
-    desk.lease(x, T, 20, 15);
+    desk.lease(x, T, 20, 25);
     assert_eq!((desk.phase(y), desk.units(x, T), desk.units(z, P)), (Phase::Closing, 20, 10));
     desk.answer_closings(y);
-    assert_eq!((desk.units(x, T), desk.units(z, P)), (35, 10));
+    assert_eq!((desk.units(x, T), desk.units(z, P)), (45, 10));
 }
 
 #[test]

@@ -187,6 +187,8 @@ pub struct EndedJob {
     pub restored_bytes: u64,
     /// Persistent bytes saved because others needed the room, summed.
     pub preempted_bytes: u64,
+    /// Of the restored bytes, those that came back before its turn, while others ran, summed.
+    pub prefetched_bytes: u64,
     /// The most bytes of units that stayed its own at a switch.
     pub kept_bytes: u64,
     /// GPU time.
@@ -243,6 +245,7 @@ impl EndedJob {
             saved_pieces: stats.saved_pieces,
             restored_bytes: stats.restored_bytes,
             preempted_bytes: stats.preempted_bytes,
+            prefetched_bytes: stats.prefetched_bytes,
             kept_bytes: stats.kept_bytes,
             runtime_micros: micros(job.runtime),
             first_wait_micros: stats

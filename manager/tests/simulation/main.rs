@@ -184,6 +184,7 @@ struct Sum {
     switches: u64,
     saved_bytes: u64,
     preempted_bytes: u64,
+    prefetched_bytes: u64,
     refused: u64,
     homeless: u64,
     deaths: u64,
@@ -203,6 +204,7 @@ impl Sum {
         self.switches += outcome.switches;
         self.saved_bytes += outcome.saved_bytes;
         self.preempted_bytes += outcome.preempted_bytes;
+        self.prefetched_bytes += outcome.prefetched_bytes;
         self.refused += outcome.refused;
         self.homeless += outcome.homeless;
         self.deaths += outcome.deaths;

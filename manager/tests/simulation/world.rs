@@ -50,6 +50,7 @@ pub struct Outcome {
     pub deaths: u64,
     pub expelled: u64,
     pub preempted_bytes: u64,
+    pub prefetched_bytes: u64,
     pub failed_saves: u64,
     pub changed_shares: u64,
     pub mover_deaths: u64,
@@ -478,6 +479,7 @@ impl World {
                 self.outcome.switches += job.stats.switches;
                 self.outcome.saved_bytes += job.stats.saved_bytes;
                 self.outcome.preempted_bytes += job.stats.preempted_bytes;
+                self.outcome.prefetched_bytes += job.stats.prefetched_bytes;
             }
         }
         Ok(())
