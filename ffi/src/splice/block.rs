@@ -143,14 +143,12 @@ impl<L> Block<L> {
     }
 }
 
-impl<L: AsMut<[u8]>> Block<L> {
-    /// Counts the places from the head of a working buffer where the data go to `start`.
-    pub fn place_at(&mut self, start: usize) {
-        let index = &mut self.launching.as_mut()[0..self.extent.data * ELEMENT];
-        let places = <[Place]>::mut_from_bytes(index).expect("whole elements");
-        for place in places {
-            place.start = number(place.start.get() as usize + start);
-        }
+/// Counts a block's places, in its launching buffer, from the head of a working buffer where the data go to
+/// `start`.
+pub fn place_at(launching: &mut [u8], block: Extent, start: usize) {
+    let index = &mut launching[0..block.data * ELEMENT];
+    for place in <[Place]>::mut_from_bytes(index).expect("whole elements") {
+        place.start = number(place.start.get() as usize + start);
     }
 }
 
@@ -178,9 +176,9 @@ mod tests {
         };
         let extent = write(&DataSet::read(&direct).unwrap(), &mut launching, &mut swap).unwrap();
         assert_eq!(extent, Extent { data: 2, bytes: 20 });
-        let mut block = Block { launching, extent };
+        place_at(&mut launching, extent, 0x1230);
+        let block = Block { launching, extent };
         assert_eq!((block.index(), block.data()), (0..16, 16..36));
-        block.place_at(0x1230);
         let places = [0x30, 0x12, 0, 0, 4, 0, 0, 0, 0x40, 0x12, 0, 0, 4, 0, 0, 0];
         assert_eq!(block.launching[block.index()], places);
         let data = &block.launching[block.data()];

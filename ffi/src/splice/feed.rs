@@ -1,15 +1,15 @@
 //! The feeder: splits go in, what the GPU made of them comes out (R3.3 to R3.6).
 //!
 //! ```text
-//!  preprocessor's thread                       caller's thread: the splicer        GPU
-//!  fill ► parse ─── block ──────────────────► append at the cursor ─── copy ─────► working buffer
-//!    ▲                                         │ no room: trigger ──── process ──► results
-//!    └── the oldest copy is done ◄── copying ──┘ and go on in the next buffer,
-//!        its launching buffer is dropped         once its last results are back
+//!  preprocessor               splicer, the caller's thread           GPU              collector
+//!  fill ► parse ── block ──► append at the cursor ─── copy ────────► working buffer
+//!    ▲                        │ no room: trigger ──── process ─────► result buffer ─► waits, has the
+//!    │                        │ go on in another one ◄───── emptied, with its results ─┘ results
+//!    └─── copying: when it is done the launching buffer is dropped
 //! ```
 //!
-//! Parsing runs ahead by as many blocks as there are launching buffers. With two working buffers one is
-//! filled while the GPU works on the other.
+//! Each of the three is a thread. Parsing runs ahead by as many blocks as there are launching buffers. With two
+//! working buffers one is filled while the GPU works on the other.
 //!
 //! Buffers live as R3.5 says: a launching buffer for one data set, working and result buffers for one split,
 //! made when the first block comes. All are dropped when [`Feeder::feed`] returns, whatever it returns.
@@ -23,7 +23,6 @@ use super::Cause;
 use super::block::{self, Block, BlockError, Parse};
 use super::cursor::{Cursor, Extent, Spot, TooLarge};
 use super::data_set::{DataSet, DataSetError};
-use std::collections::VecDeque;
 use std::panic::resume_unwind;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -35,24 +34,27 @@ pub trait Source {
     fn fill(&mut self, direct: &mut [u8]) -> Result<bool, Cause>;
 }
 
-/// What the feeder needs of a GPU. Two threads call it.
+/// What the feeder needs of a GPU. Three threads call it.
 ///
 /// After a failure, handles ([`Copying`](Device::Copying), [`Running`](Device::Running)) and working buffers are
 /// dropped instead of being waited for: dropping must wait, or else keep the memory as long as the GPU uses it.
 pub trait Device: Sync {
     /// A launching buffer: page-locked host memory.
-    type Launching: AsMut<[u8]> + Send;
+    type Launching: Send;
     /// A working buffer and its result buffer.
-    type Working;
+    type Working: Send;
     /// A copy under way, with its block.
     type Copying: Send;
     /// Processing under way, with its working buffer.
-    type Running;
+    type Running: Send;
     /// Results in host memory.
-    type Results;
+    type Results: Send;
 
     /// A launching buffer of so many bytes.
     fn launching(&self, bytes: usize) -> Result<Self::Launching, Cause>;
+
+    /// The memory of a launching buffer that nothing is copied from yet.
+    fn memory<'a>(&self, launching: &'a mut Self::Launching) -> Result<&'a mut [u8], Cause>;
 
     /// A working buffer of so many bytes, aligned to [`ALIGNMENT`](super::cursor::ALIGNMENT) at least, and its
     /// result buffer.
@@ -225,19 +227,37 @@ impl<D: Device, P: Parse + Send> Feeder<D, P> {
 
     fn pass_on(&mut self, split: &mut (impl Source + Send)) -> Result<Fed<D::Results>, FeedError> {
         let (device, parse, sizes) = (&self.device, &mut self.parse, self.sizes);
-        // Each has at most as many elements as there are launching buffers.
+        // None ever holds more than there are buffers of its kind.
         let (to_splicer, blocks) = channel();
         let (to_preprocessor, copies) = channel();
+        let (to_collector, running) = channel();
+        let (from_collector, done) = channel();
         thread::scope(|scope| {
-            let thread = scope.spawn(move || {
-                Preprocessor { device, split, parse, sizes, copies, out: 0 }.run(&to_splicer);
-            });
-            let fed = Splicer::new(device, sizes, to_preprocessor).run(blocks);
-            thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+            let preprocessor = Preprocessor { device, split, parse, sizes, copies, out: 0 };
+            let preprocessor = scope.spawn(move || preprocessor.run(&to_splicer));
+            let collector = scope.spawn(move || collect(device, running, &from_collector));
+            let fed = Splicer::new(device, sizes, to_preprocessor, to_collector, done).run(blocks);
+            for thread in [preprocessor, collector] {
+                thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+            }
             fed
         })
     }
 }
+
+/// The collector: waits for what the GPU is at, in order, and passes it on. A failure is its last word.
+fn collect<D: Device>(device: &D, running: Receiver<D::Running>, to_splicer: &Sender<Done<D>>) {
+    for running in running {
+        let done = device.processed(running).map_err(device_error("process a working buffer"));
+        let is_last = done.is_err();
+        if to_splicer.send(done).is_err() || is_last {
+            return;
+        }
+    }
+}
+
+/// A working buffer that the GPU is done with, and the results; or why not.
+type Done<D> = Result<(<D as Device>::Working, <D as Device>::Results), FeedError>;
 
 /// A block on its way to the splicer, with the number of its data set; or why there is none.
 type Sent<L> = Result<(usize, Block<L>), FeedError>;
@@ -276,7 +296,8 @@ impl<D: Device, S: Source, P: Parse> Preprocessor<'_, D, S, P> {
         let Some(data) = data.filter(|_| is_wanted) else { return Ok(None) };
         let launching = self.device.launching(self.sizes.launching);
         let mut launching = launching.map_err(device_error("make a launching buffer"))?;
-        let extent = block::write(&data, launching.as_mut(), self.parse);
+        let memory = self.device.memory(&mut launching).map_err(device_error("use a launching buffer"))?;
+        let extent = block::write(&data, memory, self.parse);
         let extent = extent.map_err(|fault| FeedError::Block { set, fault })?;
         self.out += 1;
         Ok(Some(Block { launching, extent }))
@@ -308,20 +329,28 @@ impl<D: Device, S: Source, P: Parse> Preprocessor<'_, D, S, P> {
 struct Splicer<'a, D: Device> {
     device: &'a D,
     sizes: Sizes,
-    copies: Sender<D::Copying>,
+    to_preprocessor: Sender<D::Copying>,
+    to_collector: Sender<D::Running>,
+    done: Receiver<Done<D>>,
     cursor: Cursor,
     /// The working buffer that is being filled.
     filling: Option<D::Working>,
-    /// The ones that the GPU works on, oldest first.
-    running: VecDeque<D::Running>,
+    /// How many are with the collector.
+    running: usize,
     fed: Fed<D::Results>,
 }
 
 impl<'a, D: Device> Splicer<'a, D> {
-    fn new(device: &'a D, sizes: Sizes, copies: Sender<D::Copying>) -> Self {
+    fn new(
+        device: &'a D,
+        sizes: Sizes,
+        to_preprocessor: Sender<D::Copying>,
+        to_collector: Sender<D::Running>,
+        done: Receiver<Done<D>>,
+    ) -> Self {
         let fed = Fed { results: Vec::new(), data_sets: 0, extent: Extent::default() };
         let cursor = Cursor::new(sizes.working);
-        Self { device, sizes, copies, cursor, filling: None, running: VecDeque::new(), fed }
+        Self { device, sizes, to_preprocessor, to_collector, done, cursor, filling: None, running: 0, fed }
     }
 
     fn run(mut self, blocks: Receiver<Sent<D::Launching>>) -> Result<Fed<D::Results>, FeedError> {
@@ -330,7 +359,7 @@ impl<'a, D: Device> Splicer<'a, D> {
             self.splice(set, block)?;
         }
         self.trigger()?;
-        while !self.running.is_empty() {
+        while self.running > 0 {
             self.collect()?;
         }
         Ok(self.fed)
@@ -340,11 +369,13 @@ impl<'a, D: Device> Splicer<'a, D> {
         let Extent { data, bytes } = block.extent;
         let spot = self.place(set, block.extent)?;
         let mut working = self.take_working()?;
-        block.place_at(spot.data);
+        let memory =
+            self.device.memory(&mut block.launching).map_err(device_error("use a launching buffer"))?;
+        block::place_at(memory, block.extent, spot.data);
         let copying = self.device.copy(block, &mut working, spot).map_err(device_error("copy a block"))?;
         self.filling = Some(working);
         // If nobody waits for it any more, the preprocessor has failed, and its last word says why.
-        let _ = self.copies.send(copying);
+        let _ = self.to_preprocessor.send(copying);
         self.fed.data_sets += 1;
         self.fed.extent.data += data;
         self.fed.extent.bytes += bytes;
@@ -368,7 +399,7 @@ impl<'a, D: Device> Splicer<'a, D> {
         if let Some(working) = self.filling.take() {
             return Ok(working);
         }
-        match self.running.len() < self.sizes.working_buffers {
+        match self.running < self.sizes.working_buffers {
             true => self.device.working(self.sizes.working).map_err(device_error("make a working buffer")),
             false => self.collect(),
         }
@@ -378,16 +409,19 @@ impl<'a, D: Device> Splicer<'a, D> {
     fn trigger(&mut self) -> Result<(), FeedError> {
         let Some(working) = self.filling.take() else { return Ok(()) };
         let running = self.device.process(working, self.cursor.held());
-        self.running.push_back(running.map_err(device_error("process a working buffer"))?);
+        let running = running.map_err(device_error("process a working buffer"))?;
+        // If nobody waits for it any more, the collector has failed, and its last word says why.
+        let _ = self.to_collector.send(running);
+        self.running += 1;
         self.cursor.clear();
         Ok(())
     }
 
     /// Waits for the oldest results.
     fn collect(&mut self) -> Result<D::Working, FeedError> {
-        let running = self.running.pop_front().expect("it is called while some runs");
-        let (working, results) =
-            self.device.processed(running).map_err(device_error("process a working buffer"))?;
+        let stopped = |_| device_error("collect results")("their thread has stopped".into());
+        let (working, results) = self.done.recv().map_err(stopped)??;
+        self.running -= 1;
         self.fed.results.push(results);
         Ok(working)
     }

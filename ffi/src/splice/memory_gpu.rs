@@ -82,12 +82,6 @@ pub struct Buffer {
     count: Count,
 }
 
-impl AsMut<[u8]> for Buffer {
-    fn as_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
-    }
-}
-
 impl Drop for Buffer {
     fn drop(&mut self) {
         self.count.0.0.fetch_sub(1, SeqCst);
@@ -133,6 +127,11 @@ impl Device for MemoryGpu {
     fn launching(&self, bytes: usize) -> Result<Buffer, Cause> {
         self.call("launching")?;
         Ok(self.launching.buffer(bytes))
+    }
+
+    fn memory<'a>(&self, launching: &'a mut Buffer) -> Result<&'a mut [u8], Cause> {
+        self.call("memory")?;
+        Ok(&mut launching.bytes)
     }
 
     fn working(&self, bytes: usize) -> Result<Working, Cause> {

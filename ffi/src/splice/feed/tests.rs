@@ -4,6 +4,7 @@ use super::super::memory_gpu::{MemoryGpu, Step};
 use super::*;
 use crate::splice::block::Sink;
 use proptest::prelude::*;
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
@@ -188,7 +189,7 @@ fn a_source_that_fails_or_lies_is_asked_no_more() {
 
 #[test]
 fn a_fault_of_the_device_fails_the_split_wherever_it_comes() {
-    let calls = ["launching", "working", "copy", "copied", "process", "processed"];
+    let calls = ["launching", "memory", "working", "copy", "copied", "process", "processed"];
     for (call, at) in calls.into_iter().flat_map(|call| (0..4).map(move |at| (call, at))) {
         let mut feeder = feeder(Sizes { working: room_for(2), ..SIZES });
         feeder.device.fails = Some((call, at));
