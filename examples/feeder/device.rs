@@ -114,7 +114,7 @@ impl Cuda {
         if count == 0 {
             return Ok(Vec::new());
         }
-        let mut watch = self.begin(Lane::Copy, &self.back)?;
+        let mut watch = self.begin(Lane::Results, &self.back)?;
         let hashes = 1..count + 1;
         let mut part = Part { whole: &mut working.back, range: hashes.clone() };
         self.back.memcpy_dtoh(&working.results.slice(hashes.clone()), &mut part)?;

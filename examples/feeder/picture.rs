@@ -1,4 +1,4 @@
-//! The picture: when parsing, copying and computing went on.
+//! The picture: when parsing, copying and computing went on, and results came back.
 
 use std::path::Path;
 
@@ -8,11 +8,12 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::timeline::{Lane, Span};
 
-const SIZE: (u32, u32) = (1000, 260);
+const SIZE: (u32, u32) = (1000, 300);
 /// Where the time axis begins.
 const LEFT: i32 = 100;
 /// Distinguishable with all common kinds of colour blindness (Okabe and Ito).
-const COLOURS: [RGBColor; 3] = [RGBColor(230, 159, 0), RGBColor(0, 114, 178), RGBColor(0, 158, 115)];
+const COLOURS: [RGBColor; Lane::ALL.len()] =
+    [RGBColor(230, 159, 0), RGBColor(0, 114, 178), RGBColor(0, 158, 115), RGBColor(204, 121, 167)];
 
 /// Draws spans into an SVG file: at most `seconds` of them, from the middle one on.
 pub fn draw(spans: &[Span], seconds: f64, title: &str, path: &Path) -> Result<()> {

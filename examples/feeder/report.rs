@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::Outcome;
 use crate::book::Counts;
-use crate::timeline::{Lane, Span, share};
+use crate::timeline::{Lane, Span, at_work};
 
 /// How many of the most frequent words are told.
 const TOP: usize = 8;
@@ -30,10 +30,12 @@ pub struct Report {
     plain_copy_seconds: f64,
     /// The feeder's bytes per second to the plain copy's.
     of_plain_copy: f64,
-    /// The share of the time that each lane works, and two or three of them at once.
+    /// The share of `seconds` in which each lane works.
     parse: f64,
     copy: f64,
     compute: f64,
+    results: f64,
+    /// The share in which at least two of the first three do.
     overlap: f64,
 }
 
@@ -46,6 +48,7 @@ impl Report {
         spans: &[Span],
         counts: &Counts,
     ) -> Self {
+        let share = |lanes: &[Lane], at_least| at_work(spans, lanes, at_least) / outcome.seconds;
         let mut top: Vec<_> = counts.iter().map(|(word, count)| (word.clone(), *count)).collect();
         top.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         top.truncate(TOP);
@@ -61,19 +64,20 @@ impl Report {
             seconds: outcome.seconds,
             plain_copy_seconds,
             of_plain_copy: plain_copy_seconds / outcome.seconds,
-            parse: share(spans, &[Lane::Parse], 1),
-            copy: share(spans, &[Lane::Copy], 1),
-            compute: share(spans, &[Lane::Compute], 1),
-            overlap: share(spans, &Lane::ALL, 2),
+            parse: share(&[Lane::Parse], 1),
+            copy: share(&[Lane::Copy], 1),
+            compute: share(&[Lane::Compute], 1),
+            results: share(&[Lane::Results], 1),
+            overlap: share(&Lane::IN, 2),
         }
     }
 
     /// Above a picture.
     pub fn title(&self) -> String {
         format!(
-            "A book fed to a GPU: at least two of three at work {:.0} % of the time ({})",
-            self.overlap * 100.0,
-            self.device
+            "A book fed to a GPU ({}): two or more of parse, copy and compute at work {:.0} % of the time",
+            self.device,
+            self.overlap * 100.0
         )
     }
 
@@ -96,18 +100,20 @@ impl Report {
             self.splits, self.data_sets, self.triggers
         );
         println!(
-            "payload   {megabytes:.1} MB in {:.3} s: {:.0} MB/s, {:.2} of a plain copy's {:.0} MB/s",
+            "payload   {megabytes:.1} MB in {:.3} s: {:.0} MB/s, {:.3} of a plain copy's {:.0} MB/s",
             self.seconds,
             megabytes / self.seconds,
             self.of_plain_copy,
             megabytes / self.plain_copy_seconds
         );
         println!(
-            "at work   parse {:.0} %, copy {:.0} %, compute {:.0} % of the time; at least two of them {:.0} %",
+            "at work   parse {:.0} %, copy {:.0} %, compute {:.0} % of the time, at least two of them {:.0} %; \
+             results back {:.0} %",
             percent(self.parse),
             percent(self.copy),
             percent(self.compute),
-            percent(self.overlap)
+            percent(self.overlap),
+            percent(self.results)
         );
         Ok(())
     }

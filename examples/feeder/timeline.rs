@@ -8,15 +8,19 @@ use std::time::Instant;
 pub enum Lane {
     /// The preprocessor's thread.
     Parse,
-    /// Copies to the GPU, and results back.
+    /// Copies to the GPU.
     Copy,
     /// Kernels.
     Compute,
+    /// Copies of the results to the host.
+    Results,
 }
 
 impl Lane {
     /// All, in the order of a picture.
-    pub const ALL: [Self; 3] = [Self::Parse, Self::Copy, Self::Compute];
+    pub const ALL: [Self; 4] = [Self::Parse, Self::Copy, Self::Compute, Self::Results];
+    /// Those of the way in, which are to overlap.
+    pub const IN: [Self; 3] = [Self::Parse, Self::Copy, Self::Compute];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -24,6 +28,7 @@ impl Lane {
             Self::Parse => "parse",
             Self::Copy => "copy",
             Self::Compute => "compute",
+            Self::Results => "results",
         }
     }
 }
@@ -63,25 +68,22 @@ impl Timeline {
     }
 }
 
-/// The share of the time, from the first span's begin to the last one's end, in which at least so many of
-/// these lanes work.
-pub fn share(spans: &[Span], lanes: &[Lane], at_least: usize) -> f64 {
-    let from = spans.iter().map(|span| span.from).fold(f64::INFINITY, f64::min);
-    let to = spans.iter().map(|span| span.to).fold(f64::NEG_INFINITY, f64::max);
-    let mut events: Vec<_> =
-        spans.iter().flat_map(|span| [(span.from, 1, span.lane), (span.to, -1, span.lane)]).collect();
+/// The seconds in which at least so many of these lanes work.
+pub fn at_work(spans: &[Span], lanes: &[Lane], at_least: usize) -> f64 {
+    let ends = |span: &Span| [(span.from, 1, span.lane), (span.to, -1, span.lane)];
+    let mut events: Vec<_> = spans.iter().flat_map(ends).collect();
     events.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut depth = [0; Lane::ALL.len()];
-    let (mut last, mut time) = (from, 0.0);
+    let (mut last, mut seconds) = (0.0, 0.0);
     for (at, step, lane) in events {
         let working = lanes.iter().filter(|lane| depth[**lane as usize] > 0).count();
         if working >= at_least {
-            time += at - last;
+            seconds += at - last;
         }
         depth[lane as usize] += step;
         last = at;
     }
-    if to > from { time / (to - from) } else { 0.0 }
+    seconds
 }
 
 #[cfg(test)]
@@ -96,10 +98,11 @@ mod tests {
             span(Lane::Parse, 1.0, 3.0),
             span(Lane::Copy, 2.0, 6.0),
             span(Lane::Compute, 5.0, 10.0),
+            span(Lane::Results, 7.0, 12.0),
         ];
-        assert_eq!(share(&spans, &Lane::ALL, 2), 0.3);
-        assert_eq!(share(&spans, &[Lane::Parse], 1), 0.4);
-        assert_eq!(share(&spans, &[Lane::Parse, Lane::Compute], 1), 0.9);
-        assert_eq!(share(&[], &Lane::ALL, 2), 0.0);
+        assert_eq!(at_work(&spans, &Lane::IN, 2), 3.0);
+        assert_eq!(at_work(&spans, &[Lane::Parse], 1), 4.0);
+        assert_eq!(at_work(&spans, &[Lane::Parse, Lane::Compute], 1), 9.0);
+        assert_eq!(at_work(&[], &Lane::IN, 2), 0.0);
     }
 }

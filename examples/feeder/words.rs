@@ -36,14 +36,18 @@ impl Parse for Words {
     }
 
     fn parse(&mut self, line: &[u8], sink: &mut Sink<'_>) -> Result<(), Cause> {
+        if !line.is_ascii() {
+            return Err("a line that is not ASCII".into());
+        }
         self.lengths.clear();
         self.letters.clear();
         let mut count = 0u32;
-        for word in words(str::from_utf8(line)?) {
+        for word in words(line) {
             count += 1;
             self.lengths.extend((word.len() as u32).to_le_bytes());
-            self.letters.extend(word.bytes().map(|letter| letter.to_ascii_lowercase()));
+            self.letters.extend_from_slice(word);
         }
+        self.letters.make_ascii_lowercase();
         sink.put(&count.to_le_bytes());
         sink.put(&self.lengths);
         sink.put(&self.letters);
