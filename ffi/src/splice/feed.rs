@@ -170,7 +170,7 @@ pub enum FeedError {
 pub struct Fed<R> {
     /// The results, one element for each time that the GPU was triggered, in order.
     pub results: Vec<R>,
-    /// How many data sets it had.
+    /// How many data sets it had, without empty ones.
     pub data_sets: usize,
     /// How many data, and the bytes that they were parsed to.
     pub extent: Extent,
@@ -262,6 +262,15 @@ type Done<D> = Result<(<D as Device>::Working, <D as Device>::Results), FeedErro
 /// A block on its way to the splicer, with the number of its data set; or why there is none.
 type Sent<L> = Result<(usize, Block<L>), FeedError>;
 
+/// What comes of asking the source.
+enum Next<L> {
+    Block(Block<L>),
+    /// A data set without data.
+    Empty,
+    /// The split has no more; or nobody wants it.
+    End,
+}
+
 /// Makes blocks of a split's data sets.
 struct Preprocessor<'a, D: Device, S, P> {
     device: &'a D,
@@ -279,39 +288,38 @@ impl<D: Device, S: Source, P: Parse> Preprocessor<'_, D, S, P> {
     fn run(mut self, to_splicer: &Sender<Sent<D::Launching>>) {
         let mut direct = vec![0; self.sizes.direct];
         for set in 0.. {
-            let next = self.next(set, &mut direct).transpose();
-            let Some(next) = next else { return };
-            let is_last = next.is_err();
-            if to_splicer.send(next.map(|block| (set, block))).is_err() || is_last {
+            let sent = match self.next(set, &mut direct) {
+                Ok(Next::Block(block)) => Ok((set, block)),
+                Ok(Next::Empty) => continue,
+                Ok(Next::End) => return,
+                Err(error) => Err(error),
+            };
+            let is_last = sent.is_err();
+            if to_splicer.send(sent).is_err() || is_last {
                 return;
             }
         }
     }
 
-    /// The next block. None: there are no more, and all copies are done; or nobody wants it.
-    fn next(&mut self, set: usize, direct: &mut [u8]) -> Result<Option<Block<D::Launching>>, FeedError> {
-        let data = self.fill(set, direct)?;
-        let most_out = if data.is_some() { self.sizes.launching_buffers - 1 } else { 0 };
+    /// Makes a block of the next data set; or waits for all copies, if there is none.
+    fn next(&mut self, set: usize, direct: &mut [u8]) -> Result<Next<D::Launching>, FeedError> {
+        let has_more = self.split.fill(direct).map_err(|cause| FeedError::Source { set, cause })?;
+        let most_out = if has_more { self.sizes.launching_buffers - 1 } else { 0 };
         let is_wanted = self.wait_for_copies(most_out)?;
-        let Some(data) = data.filter(|_| is_wanted) else { return Ok(None) };
+        if !has_more || !is_wanted {
+            return Ok(Next::End);
+        }
+        let data = DataSet::read(direct).map_err(|fault| FeedError::DataSet { set, fault })?;
+        if data.is_empty() {
+            return Ok(Next::Empty);
+        }
         let launching = self.device.launching(self.sizes.launching);
         let mut launching = launching.map_err(device_error("make a launching buffer"))?;
         let memory = self.device.memory(&mut launching).map_err(device_error("use a launching buffer"))?;
         let extent = block::write(&data, memory, self.parse);
         let extent = extent.map_err(|fault| FeedError::Block { set, fault })?;
         self.out += 1;
-        Ok(Some(Block { launching, extent }))
-    }
-
-    /// The next data set that has data, if the split has one more.
-    fn fill<'b>(&mut self, set: usize, direct: &'b mut [u8]) -> Result<Option<DataSet<'b>>, FeedError> {
-        while self.split.fill(direct).map_err(|cause| FeedError::Source { set, cause })? {
-            let data = DataSet::read(direct).map_err(|fault| FeedError::DataSet { set, fault })?;
-            if !data.is_empty() {
-                return DataSet::read(direct).map(Some).map_err(|fault| FeedError::DataSet { set, fault });
-            }
-        }
-        Ok(None)
+        Ok(Next::Block(Block { launching, extent }))
     }
 
     /// Waits until so few launching buffers are out; `false`: the splicer has given up.
