@@ -45,8 +45,8 @@ struct Args {
     /// Launching buffers
     #[arg(long, value_name = "N", default_value_t = 3)]
     launching_buffers: usize,
-    /// Working buffers
-    #[arg(long, value_name = "N", default_value_t = 2)]
+    /// Working buffers: one is filled, one is worked on, of one the results come back
+    #[arg(long, value_name = "N", default_value_t = 3)]
     working_buffers: usize,
     /// Data sets of a split
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = value_parser!(u32).range(1..))]

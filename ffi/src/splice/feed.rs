@@ -89,7 +89,7 @@ pub struct Sizes {
     pub working: usize,
     /// Launching buffers: two or more let parsing go on during copies.
     pub launching_buffers: usize,
-    /// Working buffers: two or more let copies go on while the GPU computes.
+    /// Working buffers: two let copies go on while the GPU computes, a third while results come back.
     pub working_buffers: usize,
 }
 
