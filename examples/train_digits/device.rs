@@ -1,28 +1,23 @@
 //! What the training needs of a device, and the CUDA device that has it.
-//!
-//! On a GPU the kernels are `kernels.cu`, compiled when the program starts; on Tidegate's software
-//! GPU they are the same functions compiled for the host. Nothing else differs.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::env;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use cudarc::driver::{
-    CudaContext, CudaEvent, CudaFunction, CudaModule, CudaSlice, CudaStream, LaunchConfig, PinnedHostSlice,
-    PushKernelArg,
+    CudaEvent, CudaFunction, CudaModule, CudaSlice, CudaStream, LaunchConfig, PinnedHostSlice, PushKernelArg,
 };
-use cudarc::nvrtc::{self, Ptx};
 
-/// How the software GPU's name begins.
-const SOFTWARE_GPU: &str = "Software GPU";
-/// The file with the software GPU's kernels.
-const HOST_KERNELS: &str = "libtrain_digits_kernels.so";
+use crate::kernels::Kernels;
 
-static CUDA_SOURCE: &str = include_str!("kernels.cu");
+const KERNELS: Kernels = Kernels {
+    cuda: include_str!("kernels.cu"),
+    host: "libtrain_digits_kernels.so",
+    package: "train-digits-kernels",
+};
 
 /// An argument of a kernel.
 pub enum Arg<'a, B> {
@@ -69,16 +64,7 @@ impl Cuda {
     /// Opens the device and loads the kernels: for the software GPU `host_kernels`, or the
     /// library built with this program.
     pub fn open(host_kernels: Option<&Path>) -> Result<Self> {
-        // SAFETY: loads the driver's library as the next line does, and lets go of it.
-        let found = unsafe { cudarc::driver::sys::is_culib_present() };
-        ensure!(
-            found,
-            "no CUDA driver (libcuda.so.1) found: install NVIDIA's driver, \
-             or start this under `tidegate run` with a software GPU"
-        );
-        let context = CudaContext::new(0).context("cannot open the first CUDA device")?;
-        let module =
-            context.load_module(kernels_for(&context, host_kernels)?).context("cannot load the kernels")?;
+        let (context, module) = KERNELS.open(host_kernels)?;
         Ok(Cuda {
             stream: context.default_stream(),
             module,
@@ -103,49 +89,6 @@ impl Cuda {
         functions.insert(kernel, function.clone());
         Ok(function)
     }
-}
-
-/// The module for this device.
-fn kernels_for(context: &CudaContext, host_kernels: Option<&Path>) -> Result<Ptx> {
-    if !context.name()?.starts_with(SOFTWARE_GPU) {
-        return compile(context.compute_capability()?);
-    }
-    let path = match host_kernels {
-        Some(path) => path.to_owned(),
-        None => find_host_kernels()?,
-    };
-    Ok(Ptx::from_file(path))
-}
-
-/// Compiles `kernels.cu` for a GPU of this compute capability.
-fn compile((major, minor): (i32, i32)) -> Result<Ptx> {
-    // SAFETY: loads the compiler's library as the call below does, and lets go of it.
-    let found = unsafe { nvrtc::sys::is_culib_present() };
-    ensure!(
-        found,
-        "the CUDA run-time compiler (libnvrtc.so) was not found: \
-         install it (for example `pip install nvidia-cuda-nvrtc`) and add it to LD_LIBRARY_PATH"
-    );
-    let options = nvrtc::CompileOptions {
-        options: vec![format!("--gpu-architecture=compute_{major}{minor}")],
-        ..Default::default()
-    };
-    nvrtc::compile_ptx_with_opts(CUDA_SOURCE, options).context("cannot compile kernels.cu")
-}
-
-/// The host kernels where a build or an installation puts them.
-fn find_host_kernels() -> Result<PathBuf> {
-    let program = env::current_exe().context("cannot tell where this program lies")?;
-    let folder = program.parent().unwrap_or(Path::new("."));
-    let places = ["..", ".", "../lib/tidegate"].map(|place| folder.join(place).join(HOST_KERNELS));
-    let found = places.iter().find(|path| path.is_file()).cloned();
-    found.with_context(|| {
-        format!(
-            "{HOST_KERNELS} was not found near {}: build it with \
-             `cargo build -p train-digits-kernels` or name it with --kernels",
-            program.display()
-        )
-    })
 }
 
 /// Pinned memory that uploads go through.

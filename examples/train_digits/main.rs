@@ -5,6 +5,8 @@
 
 mod data;
 mod device;
+#[path = "../support/kernels.rs"]
+mod kernels;
 mod model;
 mod ops;
 mod random;

@@ -318,3 +318,7 @@ pub fn client(manager: &Manager) -> Command {
 pub fn train_digits() -> PathBuf {
     artifacts::example("train_digits").unwrap()
 }
+
+pub fn feeder() -> PathBuf {
+    artifacts::example("feeder").unwrap()
+}
