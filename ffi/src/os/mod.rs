@@ -8,6 +8,7 @@
 //! Invariant: a call that is made to fail has done nothing.
 
 pub mod faults;
+pub mod pages;
 
 use faults::due;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, inotify};
@@ -48,11 +49,16 @@ pub fn seal(file: impl AsFd, seals: SealFlags) -> Result<(), Errno> {
 
 /// Maps the first `bytes` bytes of a file, shared with whoever else maps them.
 pub fn map_shared(file: impl AsFd, bytes: usize) -> Result<NonNull<c_void>, Errno> {
+    map_shared_at(file, 0, bytes)
+}
+
+/// Maps `bytes` bytes of a file from byte `start` on, shared with whoever else maps them.
+pub fn map_shared_at(file: impl AsFd, start: u64, bytes: usize) -> Result<NonNull<c_void>, Errno> {
     due("mmap")?;
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
     let address =
-        unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, 0) }?;
+        unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, start) }?;
     NonNull::new(address).ok_or(Errno::NOMEM)
 }
 

@@ -322,7 +322,7 @@ impl Scheduler {
         // A job that has begun is let in whole: half a gang would wait with what others need.
         let begun = self.is_attached(job_id) || gpu.tenants.is_empty();
         let promised = self.promised_bytes(gpu_id).saturating_add(self.need_bytes(job_id));
-        let tiers = gpu.share.bytes().saturating_add(self.config.disk_share_bytes);
+        let tiers = gpu.share.bytes().saturating_add(self.config.lower_share_bytes());
         if !begun && (promised > tiers || !self.has_room_for_one_more(gpu_id)) {
             return false;
         }

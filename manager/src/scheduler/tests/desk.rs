@@ -101,6 +101,7 @@ impl Desk {
             poison: false,
             user_quotas: UserQuotas::default(),
             dram_bytes: 1 << 40,
+            cxl_share_bytes: 0,
             disk_share_bytes: 0,
         };
         change(&mut config);
