@@ -85,7 +85,7 @@ fn a_mover_that_dies_at_any_point_on_the_way_to_cxl_memory_loses_nothing() {
 #[test]
 fn the_gpus_have_parts_of_one_device_that_do_not_overlap() {
     let directory = tempfile::tempdir().unwrap();
-    let cxl = format!("{}=8MiB", device(directory.path(), 8 * MIB));
+    let cxl = format!("{}=12MiB", device(directory.path(), 12 * MIB));
     let manager = Manager::start("2x5MiB", &options(&cxl, &[]));
     let mut jobs: Vec<Probe> = (0..4).map(|value| filled(&manager, value % 2, value)).collect();
     for _ in 0..4 {
@@ -94,7 +94,7 @@ fn the_gpus_have_parts_of_one_device_that_do_not_overlap() {
         }
     }
     let status = manager.status();
-    assert!(status.gpus.iter().all(|gpu| gpu.tiers[1].share_bytes == 4 * MIB && gpu.tiers[1].used_bytes > 0));
+    assert!(status.gpus.iter().all(|gpu| gpu.tiers[1].share_bytes == 6 * MIB && gpu.tiers[1].used_bytes > 0));
 }
 
 #[test]

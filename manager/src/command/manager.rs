@@ -167,6 +167,12 @@ impl FromStr for UserMemory {
     }
 }
 
+/// A place and how much of it may be used, written `PLACE=SIZE`; `wanted` is what to say where it is not.
+fn sized<'a>(text: &'a str, wanted: &str) -> Result<(&'a str, u64), String> {
+    let (place, size) = text.rsplit_once('=').ok_or(wanted)?;
+    Ok((place, super::size(size)?.as_u64()))
+}
+
 /// CXL memory and how much of it may be used.
 #[derive(Debug, Clone)]
 struct CxlSpace {
@@ -178,9 +184,8 @@ impl FromStr for CxlSpace {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (place, size) =
-            text.rsplit_once('=').ok_or("node:N=SIZE or PATH=SIZE is wanted, as in node:1=64GiB")?;
-        Ok(Self { place: place.parse()?, bytes: super::size(size)?.as_u64() })
+        let (place, bytes) = sized(text, "node:N=SIZE or PATH=SIZE is wanted, as in node:1=64GiB")?;
+        Ok(Self { place: place.parse()?, bytes })
     }
 }
 
@@ -237,8 +242,8 @@ impl FromStr for DiskSpace {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (directory, size) = text.rsplit_once('=').ok_or("DIR=SIZE is wanted, as in /scratch=100GiB")?;
-        Ok(Self { directory: directory.into(), bytes: super::size(size)?.as_u64() })
+        let (directory, bytes) = sized(text, "DIR=SIZE is wanted, as in /scratch=100GiB")?;
+        Ok(Self { directory: directory.into(), bytes })
     }
 }
 
