@@ -4,8 +4,8 @@ use super::connect::personal_socket;
 use super::{config, log, stop};
 use crate::hardware::Machine;
 use crate::mover::CxlPart;
-use crate::numa::Node;
 use crate::numa::cxl::CxlPlace;
+use crate::numa::{Node, STAY_ADVICE, Zone};
 use crate::scheduler::{Config, UserQuotas, whole_grains};
 use crate::server::{self, Gathered, GpuPlan, Heritage, Setup};
 use crate::software_gpu::{NodeSpec, SoftwareNode};
@@ -200,11 +200,19 @@ impl CxlSpace {
             bail!("--cxl {place}: {wanted} are wanted, it has {there}");
         }
         let CxlPlace::Node(number) = *place else { return Ok(()) };
-        if let Some(node) = Node::of(&Machine::at("/"), number).filter(|node| node.has_processors) {
-            let free = ByteSize(node.free_bytes);
-            tracing::warn!(%free, "--cxl {place}: this node has processors: it is no CXL memory, and used as if it were");
+        let node = Node::of(&Machine::at("/"), number);
+        if node.as_ref().is_some_and(|node| node.has_processors) {
+            tracing::warn!(
+                "--cxl {place}: this node has processors: it is no CXL memory, and used as if it were"
+            );
         }
-        mover::check_node(number).with_context(|| format!("--cxl {place}: no memory for saved bytes"))
+        mover::check_node(number).with_context(|| format!("--cxl {place}: no memory for saved bytes"))?;
+        if node.is_some_and(|node| node.zone == Zone::Movable) {
+            tracing::warn!(
+                "--cxl {place}: its memory is in the movable zone, where none stays that a GPU needs: {STAY_ADVICE}"
+            );
+        }
+        Ok(())
     }
 
     /// What each of so many GPUs gets.
