@@ -6,7 +6,7 @@ mod support;
 use std::fs::File;
 use std::path::Path;
 use std::process::Stdio;
-use support::deaths::{Killer, check, oversubscribed, rounds};
+use support::deaths::{Killer, check, kill, kill_movers, oversubscribed, rounds, status_after};
 use support::{KIB, MIB, Manager, Probe, Status, command, nothing_is_used};
 
 /// What a job has, and says that it needs: on a GPU of 5 MiB one of them fits.
@@ -54,11 +54,7 @@ fn dram_then_cxl_memory_then_disk_and_every_byte_comes_back() {
         let status = manager.status_when(|status| used(status)[2] > 0);
         let [dram, cxl, _] = used(&status)[..] else { panic!("three tiers are wanted") };
         assert!(dram > 900 * KIB && cxl > 1900 * KIB, "{:?}", used(&status));
-        for _ in 0..4 {
-            for (value, job) in jobs.iter_mut().enumerate() {
-                job.tell(&format!("check x {value}"));
-            }
-        }
+        (0..4).for_each(|_| check(&mut jobs));
         jobs.into_iter().for_each(Probe::end);
         manager.status_when(|status| used(status) == [0, 0, 0] && nothing_is_used(status));
     }
@@ -83,16 +79,31 @@ fn a_mover_that_dies_at_any_point_on_the_way_to_cxl_memory_loses_nothing() {
 }
 
 #[test]
+fn the_managers_death_loses_nothing_of_what_lies_in_cxl_memory() {
+    let directory = tempfile::tempdir().unwrap();
+    for cxl in ["node:0=12MiB".to_owned(), format!("{}=12MiB", device(directory.path(), 12 * MIB))] {
+        let manager = Manager::start("2x5MiB", &options(&cxl, &[]));
+        let mut jobs: Vec<Probe> = (0..4).map(|value| filled(&manager, value % 2, value)).collect();
+        for _ in 0..3 {
+            manager.status_when(|status| used(status)[1] > 0);
+            let dead = manager.pid();
+            kill(dead);
+            status_after(&manager, dead);
+            check(&mut jobs);
+            // The next manager knows what belongs to the next mover.
+            kill_movers(&manager);
+            check(&mut jobs);
+        }
+    }
+}
+
+#[test]
 fn the_gpus_have_parts_of_one_device_that_do_not_overlap() {
     let directory = tempfile::tempdir().unwrap();
     let cxl = format!("{}=12MiB", device(directory.path(), 12 * MIB));
     let manager = Manager::start("2x5MiB", &options(&cxl, &[]));
     let mut jobs: Vec<Probe> = (0..4).map(|value| filled(&manager, value % 2, value)).collect();
-    for _ in 0..4 {
-        for (value, job) in jobs.iter_mut().enumerate() {
-            job.tell(&format!("check x {value}"));
-        }
-    }
+    (0..4).for_each(|_| check(&mut jobs));
     let status = manager.status();
     assert!(status.gpus.iter().all(|gpu| gpu.tiers[1].share_bytes == 6 * MIB && gpu.tiers[1].used_bytes > 0));
 }

@@ -20,6 +20,9 @@ use std::collections::BTreeSet;
 /// Where the kernel describes its nodes.
 const NODES: &str = "sys/devices/system/node";
 
+/// One part in so many of a node's memory is left to others.
+const RESERVE: u64 = 64;
+
 /// How memory of a movable zone becomes such that saved bytes stay there.
 pub const STAY_ADVICE: &str = "bring the node's memory online again for the kernel too (daxctl reconfigure-device \
      --mode=system-ram --no-movable --force daxX.Y, or `online_kernel` in /sys/devices/system/memory/auto_online_blocks \
@@ -64,6 +67,13 @@ impl Node {
         let has_processors = numbers_of(machine, "has_cpu").contains(&number);
         let zone = zone(&machine.read("proc/zoneinfo").unwrap_or_default(), number);
         Some(Self { number, has_processors, total_bytes, free_bytes, zone })
+    }
+}
+
+impl Node {
+    /// What saved bytes may still take of it: the rest is others', and the kernel kills for a node's last page.
+    pub fn room(&self) -> u64 {
+        self.free_bytes.saturating_sub(self.total_bytes / RESERVE)
     }
 }
 
@@ -144,6 +154,7 @@ mod tests {
         let node = Node::of(&machine, 1).unwrap();
         assert_eq!((node.total_bytes, node.free_bytes), (256 << 20, 201_000 << 10));
         assert_eq!((node.has_processors, node.zone), (false, Zone::Movable));
+        assert_eq!(node.room(), (201_000 << 10) - (4 << 20));
         assert_eq!(Node::of(&machine, 2), None);
     }
 

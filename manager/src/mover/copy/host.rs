@@ -153,11 +153,8 @@ impl HostMemory {
     /// Has its pages come from a node, while that has enough: the system kills for the last page of one.
     fn bind(&self, node: u32) -> Result<(), HostMemoryError> {
         let bytes = self.bytes();
-        let there = Node::of(&Machine::at("/"), node);
-        if let Some(free) =
-            there.map(|node| node.free_bytes - node.free_bytes.min(node.total_bytes / RESERVE))
-            && free < bytes
-        {
+        let room = Node::of(&Machine::at("/"), node).map(|node| node.room());
+        if let Some(free) = room.filter(|free| *free < bytes) {
             return Err(HostMemoryError::NodeFull { node, free, bytes });
         }
         let bound = pages::bind(self.mapping.address.cast(), self.mapping.bytes, node);
@@ -332,8 +329,6 @@ impl Place<'_> {
     }
 }
 
-/// One part in so many of a node's memory is left to others.
-const RESERVE: u64 = 64;
 /// How long the movers of other GPUs may take to page-lock their memory of the same node.
 const TURN: Duration = Duration::from_secs(5);
 
@@ -381,5 +376,27 @@ impl Drop for PageLock {
         // SAFETY: registered by `make`, undone once, here; no copy uses the memory any more.
         let undone = unsafe { self.gpu.driver().cuMemHostUnregister(self.address.as_ptr().cast()) };
         log_release("a page lock", undone);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn memory_of_a_node_is_page_locked_by_one_at_a_time() {
+        let Some(turn) = Turn::of(0) else { return };
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let next = scope.spawn(|| {
+                let _turn = Turn::of(0);
+                is_over.load(Ordering::SeqCst)
+            });
+            std::thread::sleep(Duration::from_millis(100));
+            is_over.store(true, Ordering::SeqCst);
+            drop(turn);
+            assert!(next.join().unwrap(), "it was the other's turn still");
+        });
     }
 }

@@ -1,6 +1,7 @@
 //! The CXL tier: what finds no room in the host's memory, on a node or on a device. Node 0 stands in for a node of
 //! CXL memory, a file for a device.
 
+use super::super::copy::{HostMemory, HostMemoryError, Place};
 use super::super::tier::ARENA;
 use super::super::{CxlPart, check_node};
 use super::*;
@@ -160,6 +161,15 @@ fn who_may_not_choose_a_node_is_told_what_is_missing() {
             assert!(contents(&piece) == bytes && bench.saved_bytes() == 0);
         });
     }
+}
+
+#[test]
+fn a_node_without_room_is_not_touched() {
+    // What would be touched all the same fails before it takes all memory.
+    on_cxl_memory("a_node_without_room_is_not_touched", Stage::Node, "mover:madvise@1+=ENOMEM", |_| {
+        let error = HostMemory::new(1 << 42, Place::Node(0)).err();
+        assert!(matches!(error, Some(HostMemoryError::NodeFull { node: 0, .. })), "{error:?}");
+    });
 }
 
 #[test]
