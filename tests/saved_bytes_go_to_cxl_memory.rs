@@ -35,6 +35,13 @@ fn filled(manager: &Manager, device: usize, value: usize) -> Probe {
     job
 }
 
+/// Each of these jobs finds its bytes as they were.
+fn look(jobs: &mut [Probe]) {
+    for (value, job) in jobs.iter_mut().enumerate() {
+        job.tell(&format!("check x {value}"));
+    }
+}
+
 fn used(status: &Status) -> Vec<u64> {
     status.gpus[0].tiers.iter().map(|tier| tier.used_bytes).collect()
 }
@@ -54,7 +61,7 @@ fn dram_then_cxl_memory_then_disk_and_every_byte_comes_back() {
         let status = manager.status_when(|status| used(status)[2] > 0);
         let [dram, cxl, _] = used(&status)[..] else { panic!("three tiers are wanted") };
         assert!(dram > 900 * KIB && cxl > 1900 * KIB, "{:?}", used(&status));
-        (0..4).for_each(|_| check(&mut jobs));
+        (0..4).for_each(|_| look(&mut jobs));
         jobs.into_iter().for_each(Probe::end);
         manager.status_when(|status| used(status) == [0, 0, 0] && nothing_is_used(status));
     }
@@ -89,10 +96,10 @@ fn the_managers_death_loses_nothing_of_what_lies_in_cxl_memory() {
             let dead = manager.pid();
             kill(dead);
             status_after(&manager, dead);
-            check(&mut jobs);
+            look(&mut jobs);
             // The next manager knows what belongs to the next mover.
             kill_movers(&manager);
-            check(&mut jobs);
+            look(&mut jobs);
         }
     }
 }
@@ -103,7 +110,7 @@ fn the_gpus_have_parts_of_one_device_that_do_not_overlap() {
     let cxl = format!("{}=12MiB", device(directory.path(), 12 * MIB));
     let manager = Manager::start("2x5MiB", &options(&cxl, &[]));
     let mut jobs: Vec<Probe> = (0..4).map(|value| filled(&manager, value % 2, value)).collect();
-    (0..4).for_each(|_| check(&mut jobs));
+    (0..4).for_each(|_| look(&mut jobs));
     let status = manager.status();
     assert!(status.gpus.iter().all(|gpu| gpu.tiers[1].share_bytes == 6 * MIB && gpu.tiers[1].used_bytes > 0));
 }
