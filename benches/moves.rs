@@ -65,8 +65,14 @@ fn main() {
 fn measure(gpu: &str) {
     let driver = Path::new(&std::env::var_os(NODE_VARIABLE).unwrap()).join("lib/libcuda.so.1");
     let driver = CString::new(driver.as_os_str().as_bytes()).unwrap();
-    let config =
-        MoverConfig { gpu: gpu.parse().unwrap(), dram_bytes: 2 * BYTES, disk: None, disk_bytes: 0, driver };
+    let config = MoverConfig {
+        gpu: gpu.parse().unwrap(),
+        dram_bytes: 2 * BYTES,
+        cxl: None,
+        disk: None,
+        disk_bytes: 0,
+        driver,
+    };
     for (name, mix) in MIXES {
         let copies = Copies::new();
         let mut mover = Mover::start(config.clone());

@@ -157,14 +157,22 @@ fn trainings_of_several_times_the_gpus_memory_end_as_alone() {
     const SEEDS: [&str; 4] = ["1", "2", "3", "4"];
     let arguments = |seed| ["--hidden", "256", "--batch", "240", "--steps", "120", "--seed", seed];
     let solo = SEEDS.map(|seed| alone(&arguments(seed)));
-    for (dram, disk) in [("64MiB", "1MiB"), ("2MiB", "64MiB")] {
-        let (manager, _directory) = manager("1x3840KiB", dram, disk);
+    let directory = tempfile::tempdir().unwrap();
+    let disk = format!("{}=64MiB", directory.path().display());
+    // Node 0 stands in for one of CXL memory.
+    let tiers: [&[&str]; 3] = [
+        &["--dram", "64MiB"],
+        &["--dram", "2MiB", "--cxl", "node:0=64MiB"],
+        &["--dram", "2MiB", "--cxl", "node:0=2MiB", "--disk", &disk],
+    ];
+    for tiers in tiers {
+        let manager = Manager::start("1x3840KiB", &[&OPTIONS, tiers].concat());
         let start = |seed| {
             let command = manager.run(&["--name", seed], Path::new(&train_digits()));
             Training::start(command, &arguments(seed))
         };
         let trainings = SEEDS.map(start);
-        manager.status_when(|status| used(status)[usize::from(dram == "2MiB")] > 0);
+        manager.status_when(|status| used(status).iter().all(|used| *used > 0));
         let results = trainings.map(Training::result);
         assert_eq!(results, solo);
         let status = manager.status_when(|status| SEEDS.iter().all(|seed| status.has_ended(seed)));

@@ -100,6 +100,7 @@ impl Bench {
             poison: false,
             user_quotas: UserQuotas::default(),
             dram_bytes: 4 * size,
+            cxl_share_bytes: 0,
             disk_share_bytes: 0,
         };
         let half = u64::from(units / 2) * UNIT;

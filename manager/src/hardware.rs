@@ -4,7 +4,7 @@ use anyhow::{Context, bail};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tidegate_ffi::units::GpuUuid;
 
 /// Where the NVIDIA kernel driver describes its GPUs.
@@ -60,9 +60,58 @@ pub fn available_memory() -> anyhow::Result<u64> {
     Ok(kib.trim().parse::<u64>()? * 1024)
 }
 
+/// The files in which the kernel describes the machine.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    root: PathBuf,
+}
+
+impl Machine {
+    /// With the directories of the root at `root`: `/`, but in tests.
+    pub fn at(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    /// Where a path of the machine, as `proc/meminfo`, lies.
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+
+    /// What a file says, without the last line's end; `None` where it cannot be read.
+    pub fn read(&self, path: &str) -> Option<String> {
+        let text = std::fs::read_to_string(self.path(path)).ok()?;
+        Some(text.trim_end().to_owned())
+    }
+
+    /// The names in a directory, sorted; none where it cannot be read.
+    pub fn list(&self, path: &str) -> Vec<String> {
+        names_in(&self.path(path))
+    }
+}
+
+fn names_in(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort_unstable();
+    names
+}
+
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// A machine of these files alone.
+    pub(crate) fn made_up(files: &[(&str, &str)]) -> (tempfile::TempDir, Machine) {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let machine = Machine::at(root.path());
+        (root, machine)
+    }
 
     #[test]
     fn a_gpu_is_known_by_what_the_kernel_says_of_it() {

@@ -8,6 +8,7 @@
 //! - [`command`]: the command line;
 //! - [`doctor`]: what of the machine it needs, and how well that is;
 //! - [`torch`]: PyTorch for software GPUs;
+//! - [`numa`]: the machine's memory by nodes, and which of it is CXL memory;
 //! - [`process`]: processes by name;
 //! - [`death`]: deaths at chosen moments, for tests.
 
@@ -20,6 +21,7 @@ pub mod hardware;
 mod heap;
 pub mod ledger;
 pub mod mover;
+pub mod numa;
 pub mod planner;
 pub mod process;
 pub mod scheduler;

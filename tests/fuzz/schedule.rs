@@ -64,6 +64,7 @@ impl World {
             poison: true,
             user_quotas: UserQuotas { others: None, named: [(1, 24 * UNIT)].into() },
             dram_bytes: 256 * UNIT,
+            cxl_share_bytes: 0,
             disk_share_bytes: 0,
         };
         Self {

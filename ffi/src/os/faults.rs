@@ -7,7 +7,8 @@
 //!
 //! A process counts only from when it has said what it is ([`begin`]); nothing ever fails in others.
 //! `SCM_RIGHTS` is the receipt of descriptors: whatever the error, they are lost, as they are in a
-//! process that has no numbers left, and the bytes arrive.
+//! process that has no numbers left, and the bytes arrive. `page` is the first page of those whose
+//! nodes are asked for: it lies on none. `short` is a `store` that writes half of the bytes and says that all is well.
 
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -120,6 +121,8 @@ fn error_by_name(name: &str) -> Option<Errno> {
         "ENOBUFS" => Errno::NOBUFS,
         "ENOMEM" => Errno::NOMEM,
         "ENOSPC" => Errno::NOSPC,
+        "ENOENT" => Errno::NOENT,
+        "EPERM" => Errno::PERM,
         "ETOOMANYREFS" => Errno::TOOMANYREFS,
         _ => return None,
     })

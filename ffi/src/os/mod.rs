@@ -5,9 +5,10 @@
 //! product does then is tried by the very calls that it makes. They are functions and no trait: there
 //! is one system, and a call that is to fail is chosen from outside the process.
 //!
-//! Invariant: a call that is made to fail has done nothing.
+//! Invariant: a call that is made to fail has done nothing (a `short` store has done half).
 
 pub mod faults;
+pub mod pages;
 
 use faults::due;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, inotify};
@@ -27,6 +28,9 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::ptr::NonNull;
 use std::thread::{Builder, JoinHandle};
+
+/// A multiple of what any disk writes at once, in bytes.
+const BLOCK: usize = 4096;
 
 /// A new, empty memory file, which can be sealed.
 pub fn memory_file(name: &str) -> Result<OwnedFd, Errno> {
@@ -48,11 +52,16 @@ pub fn seal(file: impl AsFd, seals: SealFlags) -> Result<(), Errno> {
 
 /// Maps the first `bytes` bytes of a file, shared with whoever else maps them.
 pub fn map_shared(file: impl AsFd, bytes: usize) -> Result<NonNull<c_void>, Errno> {
+    map_shared_at(file, 0, bytes)
+}
+
+/// Maps `bytes` bytes of a file from byte `start` on, shared with whoever else maps them.
+pub fn map_shared_at(file: impl AsFd, start: u64, bytes: usize) -> Result<NonNull<c_void>, Errno> {
     due("mmap")?;
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
     let address =
-        unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, 0) }?;
+        unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, start) }?;
     NonNull::new(address).ok_or(Errno::NOMEM)
 }
 
@@ -75,7 +84,8 @@ pub fn write_at(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
 /// Writes all of `bytes` to a file of saved bytes.
 pub fn store(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
     due("store")?;
-    file.write_all_at(bytes, at)
+    let written = if due("short").is_ok() { bytes.len() } else { bytes.len() / 2 / BLOCK * BLOCK };
+    file.write_all_at(&bytes[..written], at)
 }
 
 /// Reads as many bytes as there is room for from a file of saved bytes.

@@ -179,7 +179,15 @@ impl Connection {
         &self,
         limits: Limits,
     ) -> Result<(M, Vec<OwnedFd>), ReceiveError> {
-        self.receive_frame(limits.fds, Clock::new(Some(limits.patience)))?.whole()
+        self.receive_parcel_within(limits)?.whole()
+    }
+
+    /// The same, where descriptors may be missing.
+    pub fn receive_parcel_within<M: DeserializeOwned>(
+        &self,
+        limits: Limits,
+    ) -> Result<Parcel<M>, ReceiveError> {
+        self.receive_frame(limits.fds, Clock::new(Some(limits.patience)))
     }
 
     fn receive_frame<M: DeserializeOwned>(

@@ -581,7 +581,7 @@ pub enum FromMover {
         out_of_memory: bool,
     },
     /// A slab of memory for saved bytes was made (or the file of those on disk). With its descriptor (a
-    /// sealed memfd, or a file without a name): the manager keeps it for the next mover.
+    /// sealed memfd, a device of memory, or a file without a name): the manager keeps it for the next mover.
     Slab {
         /// Its name.
         slab: u32,

@@ -2,6 +2,10 @@
 
 use super::connect::personal_socket;
 use super::{config, log, stop};
+use crate::hardware::Machine;
+use crate::mover::CxlPart;
+use crate::numa::cxl::CxlPlace;
+use crate::numa::{Node, STAY_ADVICE, Zone};
 use crate::scheduler::{Config, UserQuotas, whole_grains};
 use crate::server::{self, Gathered, GpuPlan, Heritage, Setup};
 use crate::software_gpu::{NodeSpec, SoftwareNode};
@@ -130,7 +134,11 @@ pub(super) struct Options {
     /// Default: half of what is available.
     #[arg(long, value_name = "SIZE", value_parser = super::size)]
     dram: Option<ByteSize>,
-    /// Disk space for saved bytes that find no room in --dram: a directory, in which files without names are
+    /// CXL memory for saved bytes that find no room in --dram: a NUMA node as in node:1=64GiB, or a dax device as in
+    /// /dev/dax0.0=64GiB. The GPUs share it evenly. `tidegate doctor` says which there is. Default: none.
+    #[arg(long, value_name = "node:N=SIZE | PATH=SIZE")]
+    cxl: Option<CxlSpace>,
+    /// Disk space for saved bytes that find no room in memory: a directory, in which files without names are
     /// made, and how much. The GPUs share it evenly. Default: none.
     #[arg(long, value_name = "DIR=SIZE")]
     disk: Option<DiskSpace>,
@@ -159,6 +167,78 @@ impl FromStr for UserMemory {
     }
 }
 
+/// A place and how much of it may be used, written `PLACE=SIZE`; `wanted` is what to say where it is not.
+fn sized<'a>(text: &'a str, wanted: &str) -> Result<(&'a str, u64), String> {
+    let (place, size) = text.rsplit_once('=').ok_or(wanted)?;
+    Ok((place, super::size(size)?.as_u64()))
+}
+
+/// CXL memory and how much of it may be used.
+#[derive(Debug, Clone)]
+struct CxlSpace {
+    place: CxlPlace,
+    bytes: u64,
+}
+
+impl FromStr for CxlSpace {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (place, bytes) = sized(text, "node:N=SIZE or PATH=SIZE is wanted, as in node:1=64GiB")?;
+        Ok(Self { place: place.parse()?, bytes })
+    }
+}
+
+impl CxlSpace {
+    /// Whether there is so much, and whether saved bytes stay there.
+    fn check(&self) -> anyhow::Result<()> {
+        let place = &self.place;
+        let there =
+            place.bytes().with_context(|| format!("--cxl {place}: no memory for saved bytes there"))?;
+        if there < self.bytes {
+            let (wanted, there) = (ByteSize(self.bytes), ByteSize(there));
+            bail!("--cxl {place}: {wanted} are wanted, it has {there}");
+        }
+        let CxlPlace::Node(number) = *place else { return Ok(()) };
+        let node = Node::of(&Machine::at("/"), number);
+        if node.as_ref().is_some_and(|node| node.has_processors) {
+            tracing::warn!(
+                "--cxl {place}: this node has processors: it is no CXL memory, and used as if it were"
+            );
+        }
+        mover::check_node(number).with_context(|| format!("--cxl {place}: no memory for saved bytes"))?;
+        if node.is_some_and(|node| node.zone == Zone::Movable) {
+            tracing::warn!(
+                "--cxl {place}: its memory is in the movable zone, where none stays that a GPU needs: {STAY_ADVICE}"
+            );
+        }
+        Ok(())
+    }
+
+    /// What each of so many GPUs gets.
+    fn part(&self, gpus: usize) -> anyhow::Result<u64> {
+        let align = self.place.align().with_context(|| format!("--cxl {}", self.place))?;
+        let even = self.bytes / gpus.max(1) as u64;
+        let part = even - even % align;
+        if part == 0 {
+            let (bytes, align) = (ByteSize(self.bytes), ByteSize(align));
+            bail!("--cxl {}: {bytes} for {gpus} GPUs are less than {align} for each", self.place);
+        }
+        Ok(part)
+    }
+
+    /// A device or a file is one manager's; released by death.
+    fn lock(&self) -> anyhow::Result<Option<File>> {
+        let CxlPlace::Device(path) = &self.place else { return Ok(None) };
+        let path = path.display();
+        let file = File::options().read(true).write(true).open(path.to_string());
+        let file = file.with_context(|| format!("--cxl {path}: no memory for saved bytes there"))?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)
+            .with_context(|| format!("--cxl {path}: another manager uses it"))?;
+        Ok(Some(file))
+    }
+}
+
 /// A directory and how much may be written there.
 #[derive(Debug, Clone)]
 struct DiskSpace {
@@ -170,8 +250,8 @@ impl FromStr for DiskSpace {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (directory, size) = text.rsplit_once('=').ok_or("DIR=SIZE is wanted, as in /scratch=100GiB")?;
-        Ok(Self { directory: directory.into(), bytes: super::size(size)?.as_u64() })
+        let (directory, bytes) = sized(text, "DIR=SIZE is wanted, as in /scratch=100GiB")?;
+        Ok(Self { directory: directory.into(), bytes })
     }
 }
 
@@ -245,14 +325,20 @@ fn serve(arguments: Options, log: Option<File>) -> anyhow::Result<ExitCode> {
         Some(heritage) => inherited(heritage),
         None => found(&arguments)?,
     };
+    let _device = arguments.cxl.as_ref().map(CxlSpace::lock).transpose()?;
     let directory = arguments.disk.as_ref().map(|disk| disk.directory.clone());
     let shares = TierShares {
         dram: whole_grains(sizes.dram / gpus.len().max(1) as u64),
+        cxl: arguments.cxl.as_ref().map(|cxl| CxlPart {
+            place: cxl.place.clone(),
+            start: 0,
+            bytes: sizes.cxl_share,
+        }),
         disk: directory.map(|directory| (directory, sizes.disk_share)),
     };
     let plans = gpus
         .iter()
-        .map(|gpu| plan(*gpu, node.as_ref(), shares.clone(), log.as_ref()))
+        .map(|gpu| plan(*gpu, node.as_ref(), shares.of(*gpu, &gpus), log.as_ref()))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let headroom =
         arguments.headroom.map_or(if node.is_some() { 0 } else { 1024 * MIB }, |size| size.as_u64());
@@ -285,6 +371,7 @@ struct TierSizes {
     /// Of all GPUs.
     dram: u64,
     /// Of each GPU.
+    cxl_share: u64,
     disk_share: u64,
 }
 
@@ -292,7 +379,17 @@ struct TierSizes {
 #[derive(Clone)]
 struct TierShares {
     dram: u64,
+    cxl: Option<CxlPart>,
     disk: Option<(PathBuf, u64)>,
+}
+
+impl TierShares {
+    /// Those of one of the GPUs: the parts of one device do not overlap, whatever the GPUs' order is.
+    fn of(&self, gpu: GpuUuid, gpus: &[GpuUuid]) -> Self {
+        let before = gpus.iter().filter(|other| **other < gpu).count() as u64;
+        let part = |cxl: &CxlPart| CxlPart { start: cxl.bytes.saturating_mul(before), ..cxl.clone() };
+        Self { cxl: self.cxl.as_ref().map(part), ..self.clone() }
+    }
 }
 
 /// The GPUs of a new manager, and the tiers that they share.
@@ -307,21 +404,24 @@ fn found(arguments: &Options) -> anyhow::Result<(Option<SoftwareNode>, Vec<GpuUu
         Some(size) => size.as_u64(),
         None => hardware::available_memory()? / 2,
     };
+    arguments.cxl.as_ref().map_or(Ok(()), CxlSpace::check)?;
+    let cxl_share = arguments.cxl.as_ref().map_or(Ok(0), |cxl| cxl.part(gpus.len()))?;
     arguments.disk.as_ref().map_or(Ok(()), DiskSpace::check)?;
     let disk = arguments.disk.as_ref().map_or(0, |disk| disk.bytes);
     let disk_share = mover::whole_blocks(disk / gpus.len().max(1) as u64);
     if arguments.disk.is_some() && disk_share == 0 {
         bail!("--disk: {} for {} GPUs are less than a block of 256KiB for each", ByteSize(disk), gpus.len());
     }
-    Ok((node, gpus, TierSizes { dram, disk_share }))
+    Ok((node, gpus, TierSizes { dram, cxl_share, disk_share }))
 }
 
 /// Those of the manager before, as they were.
 fn inherited(heritage: &Heritage) -> (Option<SoftwareNode>, Vec<GpuUuid>, TierSizes) {
     let gpus = heritage.gpus();
     let node = heritage.node().map(|node| SoftwareNode::of_another(node.to_owned(), gpus.clone()));
-    let Config { dram_bytes: dram, disk_share_bytes: disk_share, .. } = *heritage.config();
-    (node, gpus, TierSizes { dram, disk_share })
+    let Config { dram_bytes: dram, cxl_share_bytes: cxl_share, disk_share_bytes: disk_share, .. } =
+        *heritage.config();
+    (node, gpus, TierSizes { dram, cxl_share, disk_share })
 }
 
 /// With what a mover starts the next manager: as this one was. Where systemd has started this one, it
@@ -396,6 +496,7 @@ fn sharing(arguments: &Options, gpu_bytes: u64, headroom: u64, sizes: TierSizes)
         poison: arguments.poison.unwrap_or(false),
         user_quotas: UserQuotas::default(),
         dram_bytes: sizes.dram,
+        cxl_share_bytes: sizes.cxl_share,
         disk_share_bytes: sizes.disk_share,
     }
 }
@@ -432,6 +533,10 @@ fn plan(
         let mut command = Command::new(&program);
         command.arg("mover").arg("--gpu").arg(gpu.to_string());
         command.arg("--dram-bytes").arg(share_bytes.to_string()).arg("--driver").arg(&driver);
+        if let Some(CxlPart { place, start, bytes }) = &shares.cxl {
+            command.arg("--cxl").arg(place.to_string()).arg("--cxl-start").arg(start.to_string());
+            command.arg("--cxl-bytes").arg(bytes.to_string());
+        }
         if let Some((directory, bytes)) = &shares.disk {
             command.arg("--disk").arg(directory).arg("--disk-bytes").arg(bytes.to_string());
         }

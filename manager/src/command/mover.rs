@@ -1,6 +1,7 @@
 //! `tidegate mover`: a GPU's mover, started by the manager.
 
-use crate::mover::{self, MoverConfig};
+use crate::mover::{self, CxlPart, MoverConfig};
+use crate::numa::cxl::CxlPlace;
 use anyhow::Context;
 use std::ffi::CString;
 use std::os::fd::AsFd;
@@ -20,7 +21,16 @@ pub(super) struct Arguments {
     /// Host memory for saved bytes, until told otherwise.
     #[arg(long)]
     dram_bytes: u64,
-    /// Where saved bytes go that do not fit there.
+    /// CXL memory, where saved bytes go that do not fit there.
+    #[arg(long, requires = "cxl_bytes")]
+    cxl: Option<CxlPlace>,
+    /// Where this GPU's part of it begins.
+    #[arg(long, default_value_t = 0)]
+    cxl_start: u64,
+    /// How large that is.
+    #[arg(long, default_value_t = 0)]
+    cxl_bytes: u64,
+    /// Where saved bytes go that do not fit there either.
     #[arg(long)]
     disk: Option<PathBuf>,
     /// How many.
@@ -35,8 +45,9 @@ pub(super) fn execute(arguments: Arguments) -> anyhow::Result<ExitCode> {
     faults::begin("mover");
     let socket = std::io::stdin().as_fd().try_clone_to_owned().context("standard input is no socket")?;
     let driver = CString::new(arguments.driver.into_os_string().into_vec())?;
-    let Arguments { gpu, dram_bytes, disk, disk_bytes, .. } = arguments;
-    let config = MoverConfig { gpu, dram_bytes, disk, disk_bytes, driver };
+    let Arguments { gpu, dram_bytes, cxl, cxl_start, cxl_bytes, disk, disk_bytes, .. } = arguments;
+    let cxl = cxl.map(|place| CxlPart { place, start: cxl_start, bytes: cxl_bytes });
+    let config = MoverConfig { gpu, dram_bytes, cxl, disk, disk_bytes, driver };
     mover::run(Connection::from(socket), config)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -300,8 +300,8 @@ fn say_unknown(unknown: Vec<String>) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::super::Mark;
-    use super::super::tests::made_up;
     use super::*;
+    use crate::hardware::tests::made_up;
 
     fn gpu() -> Gpu {
         Gpu {

@@ -59,9 +59,9 @@ fn count(number: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::made_up;
     use super::super::{Mark, Report};
     use super::*;
+    use crate::hardware::tests::made_up;
 
     fn look_at(files: &str, locked: &str) -> Vec<Finding> {
         let limits = format!(

@@ -3,8 +3,9 @@
 #![forbid(unsafe_code)]
 
 use super::{Finding, Machine, size};
+use crate::numa::cxl::{CxlMemory, CxlNode};
+use crate::numa::{self, Node, Zone, numbers_of};
 use rustix::fs::statvfs;
-use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Room, huge pages, NUMA nodes, CXL. `gpu_bytes` is the memory of all GPUs.
@@ -75,96 +76,51 @@ fn huge_pages(machine: &Machine) -> Finding {
 }
 
 fn nodes(machine: &Machine) -> Finding {
-    let of = |kind| numbers(&machine.read(&format!("sys/devices/system/node/{kind}")).unwrap_or_default());
-    let (processors, memory) = (of("has_cpu").len(), of("has_memory").len());
+    let [processors, memory] = ["has_cpu", "has_memory"].map(|what| numbers_of(machine, what).len());
     Finding::good("NUMA", format!("nodes with processors: {processors}, with memory: {memory}"))
 }
 
-/// CXL memory, in the order of certainty: nodes that a CXL device gave, such devices that are no nodes,
-/// windows in the address map, slower nodes without processors.
+/// CXL memory, and whether saved bytes would stay there.
 fn cxl(machine: &Machine) -> Finding {
     const TOPIC: &str = "CXL";
-    let devices = dax_devices(machine);
-    let nodes = memory_only_nodes(machine);
-    let certain: BTreeSet<u32> = devices.iter().filter_map(|device| device.node).collect();
-    let windows = machine.read("proc/iomem").unwrap_or_default().matches("CXL Window").count();
-    let found: Vec<u32> = nodes.intersection(&certain).copied().collect();
-    if !found.is_empty() {
-        return Finding::good(TOPIC, format!("memory of CXL devices is NUMA node {}", joined(&found)));
+    let found = CxlMemory::of(machine);
+    if let Some(trap) = found.nodes.iter().find(|cxl| cxl.node.zone == Zone::Movable) {
+        let says = format!("{}, which loses what is page-locked there", in_words(trap));
+        return Finding::warning(TOPIC, says, numa::STAY_ADVICE);
     }
-    if !devices.is_empty() {
-        let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
-        return Finding::good(TOPIC, format!("devices that are no NUMA nodes: {}", names.join(", ")));
+    if let Some(offline) = found.offline().next() {
+        let (name, advice) = (&offline.name, "daxctl online-memory --no-movable");
+        return Finding::warning(TOPIC, format!("{name}'s memory is offline"), format!("{advice} {name}"));
     }
-    if nodes.is_empty() {
-        let words = if windows == 0 { "none" } else { "windows for it, and no memory in them" };
-        return Finding::good(TOPIC, words);
+    let nodes = found
+        .nodes
+        .iter()
+        .map(|cxl| format!("{}; --cxl node:{}=SIZE uses it", in_words(cxl), cxl.node.number));
+    let devices = found.mappable().map(|device| format!("a device: --cxl /dev/{}=SIZE uses it", device.name));
+    let all: Vec<String> = nodes.chain(devices).collect();
+    match (all.is_empty(), found.windows) {
+        (false, _) => Finding::good(TOPIC, all.join("; ")),
+        (true, 0) => Finding::good(TOPIC, "none"),
+        (true, _) => Finding::good(TOPIC, "windows for it, and no memory in them"),
     }
-    let tiers = machine.list("sys/devices/virtual/memory_tiering").len();
-    let nodes: Vec<u32> = nodes.into_iter().collect();
-    let why = match (windows, tiers) {
-        (0, 0 | 1) => "it has no processors",
-        (0, _) => "it has no processors, and the kernel places it in a slower tier",
-        (_, _) => "it has no processors, and the address map has CXL windows",
+}
+
+fn in_words(cxl: &CxlNode) -> String {
+    let Node { number, total_bytes, free_bytes, zone, .. } = cxl.node;
+    let zone = match zone {
+        Zone::Kernel => "in a zone of the kernel's",
+        Zone::Movable => "in the movable zone",
+        Zone::Both => "partly in the movable zone",
+        Zone::Unknown => "in a zone that is not known",
     };
-    Finding::good(TOPIC, format!("perhaps NUMA node {}: {why}", joined(&nodes)))
-}
-
-/// A device of memory that a CXL device gave.
-struct DaxDevice {
-    name: String,
-    node: Option<u32>,
-}
-
-/// The kernel's name for what firmware calls CXL.
-fn dax_devices(machine: &Machine) -> Vec<DaxDevice> {
-    const DEVICES: &str = "sys/bus/dax/devices";
-    let is_cxl = |name: &String| {
-        let place = std::fs::canonicalize(machine.path(&format!("{DEVICES}/{name}")));
-        place.is_ok_and(|place| place.to_string_lossy().contains("ACPI0017"))
-    };
-    let node = |name: &str| machine.read(&format!("{DEVICES}/{name}/target_node"))?.parse().ok();
-    let names = machine.list(DEVICES).into_iter().filter(is_cxl);
-    names.map(|name| DaxDevice { node: node(&name), name }).collect()
-}
-
-/// Nodes with memory and without processors, but for those whose memory is a GPU's.
-fn memory_only_nodes(machine: &Machine) -> BTreeSet<u32> {
-    let of = |kind| numbers(&machine.read(&format!("sys/devices/system/node/{kind}")).unwrap_or_default());
-    let without: BTreeSet<u32> = &of("has_memory") - &of("has_cpu");
-    &without - &gpu_nodes(machine)
-}
-
-/// Where a GPU's memory is a part of the machine's, NVIDIA's kernel driver names its node.
-fn gpu_nodes(machine: &Machine) -> BTreeSet<u32> {
-    const GPUS: &str = "proc/driver/nvidia/gpus";
-    let node = |gpu: &String| {
-        let text = machine.read(&format!("{GPUS}/{gpu}/numa_status"))?;
-        let line = text.lines().find_map(|line| line.strip_prefix("Node:"))?;
-        line.trim().parse().ok()
-    };
-    machine.list(GPUS).iter().filter_map(node).collect()
-}
-
-/// A list as the kernel writes it: `0-2,5`.
-fn numbers(list: &str) -> BTreeSet<u32> {
-    let range = |part: &str| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(first.trim().parse::<u32>().ok()?..=last.trim().parse().ok()?)
-    };
-    list.split(',').filter_map(range).flatten().collect()
-}
-
-fn joined(numbers: &[u32]) -> String {
-    numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+    format!("NUMA node {number} ({}): {}, {} free, {zone}", cxl.evidence, size(total_bytes), size(free_bytes))
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::Mark;
-    use super::super::tests::made_up;
     use super::*;
-    use std::os::unix::fs::symlink;
+    use crate::hardware::tests::made_up;
 
     const NODES: [(&str, &str); 2] =
         [("sys/devices/system/node/has_memory", "0-2\n"), ("sys/devices/system/node/has_cpu", "0-1\n")];
@@ -193,39 +149,33 @@ mod tests {
     }
 
     #[test]
-    fn a_node_of_a_cxl_device_is_known_by_its_device() {
-        let device = "sys/devices/platform/ACPI0017:00/root0/dax_region0/dax0.0";
-        let target = (format!("{device}/target_node"), "2\n");
-        let (root, machine) = made_up(&[NODES[0], NODES[1], (&target.0, target.1)]);
-        let devices = root.path().join("sys/bus/dax/devices");
-        std::fs::create_dir_all(&devices).unwrap();
-        symlink(root.path().join(device), devices.join("dax0.0")).unwrap();
-        assert_eq!(cxl(&machine).says, "memory of CXL devices is NUMA node 2");
-        std::fs::write(machine.path(NODES[0].0), "0-1\n").unwrap();
-        assert_eq!(cxl(&machine).says, "devices that are no NUMA nodes: dax0.0");
+    fn cxl_memory_that_loses_what_is_page_locked_is_a_warning() {
+        let zone = |name: &str| format!("Node 2, zone  {name}\n        managed  256\n");
+        let of = |zone: &str| {
+            let meminfo = "Node 2 MemTotal: 1048576 kB\nNode 2 MemFree: 524288 kB\n";
+            let meminfo = ("sys/devices/system/node/node2/meminfo", meminfo);
+            let (_root, machine) = made_up(&[NODES[0], NODES[1], meminfo, ("proc/zoneinfo", zone)]);
+            cxl(&machine)
+        };
+        let found = of(&zone("Movable"));
+        assert!(found.mark == Mark::Warning && found.says.contains("node 2"), "{found:?}");
+        assert!(found.advice.unwrap().contains("--no-movable"));
+        let found = of(&zone("Normal"));
+        let words = ["node 2", "perhaps", "1.0 GiB, 512.0 MiB free", "--cxl node:2=SIZE"];
+        assert!(found.mark == Mark::Good && words.iter().all(|word| found.says.contains(word)), "{found:?}");
     }
 
     #[test]
-    fn a_node_without_processors_is_perhaps_cxl_unless_it_is_a_gpus() {
-        let (_root, machine) = made_up(&NODES);
-        assert_eq!(cxl(&machine).says, "perhaps NUMA node 2: it has no processors");
+    fn a_machine_without_cxl_memory_says_so() {
         let windows = ("proc/iomem", "00000000-00000000 : CXL Window 0\n");
-        let (_root, machine) = made_up(&[NODES[0], NODES[1], windows]);
-        assert!(cxl(&machine).says.ends_with("the address map has CXL windows"));
-        let gpu = ("proc/driver/nvidia/gpus/0009:01:00.0/numa_status", "Node: 2\nStatus: online\n");
-        let (_root, machine) = made_up(&[NODES[0], NODES[1], gpu]);
-        assert_eq!(cxl(&machine).says, "none");
+        assert_eq!(cxl(&made_up(&[]).1).says, "none");
+        let (_root, machine) = made_up(&[windows]);
+        assert_eq!(cxl(&machine).says, "windows for it, and no memory in them");
     }
 
     #[test]
     fn a_machine_that_says_nothing_is_no_error() {
         let (_root, machine) = made_up(&[]);
         assert!(look(&machine, 1 << 30).iter().all(|finding| finding.mark == Mark::Good));
-    }
-
-    #[test]
-    fn lists_of_the_kernel_are_read() {
-        assert_eq!(numbers("0-2,5\n"), BTreeSet::from([0, 1, 2, 5]));
-        assert!(numbers("").is_empty());
     }
 }

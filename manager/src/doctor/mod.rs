@@ -19,10 +19,11 @@ pub mod limits;
 pub mod memory;
 pub mod socket;
 
+pub use crate::hardware::Machine;
+
 use bytesize::ByteSize;
 use serde::Serialize;
 use std::fmt;
-use std::path::{Path, PathBuf};
 
 /// How well something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -114,43 +115,6 @@ impl fmt::Display for Report {
     }
 }
 
-/// The files in which the kernel describes the machine.
-#[derive(Clone, Debug)]
-pub struct Machine {
-    root: PathBuf,
-}
-
-impl Machine {
-    /// With the directories of the root at `root`: `/`, but in tests.
-    pub fn at(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into() }
-    }
-
-    /// Where a path of the machine, as `proc/meminfo`, lies.
-    pub fn path(&self, path: &str) -> PathBuf {
-        self.root.join(path)
-    }
-
-    /// What a file says, without the last line's end; `None` where it cannot be read.
-    pub fn read(&self, path: &str) -> Option<String> {
-        let text = std::fs::read_to_string(self.path(path)).ok()?;
-        Some(text.trim_end().to_owned())
-    }
-
-    /// The names in a directory, sorted; none where it cannot be read.
-    pub fn list(&self, path: &str) -> Vec<String> {
-        names_in(&self.path(path))
-    }
-}
-
-fn names_in(directory: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut names: Vec<String> =
-        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    names.sort_unstable();
-    names
-}
-
 /// A size as people read it.
 fn size(bytes: u64) -> String {
     ByteSize(bytes).display().iec().to_string()
@@ -159,18 +123,6 @@ fn size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A machine of these files alone.
-    pub(super) fn made_up(files: &[(&str, &str)]) -> (tempfile::TempDir, Machine) {
-        let root = tempfile::tempdir().unwrap();
-        for (path, text) in files {
-            let path = root.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        }
-        let machine = Machine::at(root.path());
-        (root, machine)
-    }
 
     #[test]
     fn a_report_is_aligned_and_ends_with_a_verdict() {

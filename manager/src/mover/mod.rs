@@ -41,6 +41,7 @@ mod staging;
 mod tests;
 mod tier;
 
+use crate::numa::cxl::CxlPlace;
 use anyhow::Context as _;
 use copy::Gpu;
 use link::{Link, LinkError};
@@ -54,6 +55,9 @@ use tidegate_ffi::units::GpuUuid;
 use tidegate_ffi::wire::Connection;
 use tidegate_ffi::wire::message::{FromMover, ToMover};
 
+/// So many pages are looked at to see whether a node keeps what it has.
+const TRIAL_PAGES: u64 = 16;
+
 /// What a mover is started with.
 #[derive(Clone, Debug)]
 pub struct MoverConfig {
@@ -61,12 +65,25 @@ pub struct MoverConfig {
     pub gpu: GpuUuid,
     /// This GPU's share of the DRAM tier to begin with, in bytes (I6); rounded down to whole pages.
     pub dram_bytes: u64,
+    /// Its part of the CXL tier.
+    pub cxl: Option<CxlPart>,
     /// Where its arena of the disk tier is made.
     pub disk: Option<PathBuf>,
     /// Its share of the disk tier, in bytes (I6); rounded down to whole blocks.
     pub disk_bytes: u64,
     /// The driver library's name or path: `libcuda.so.1`, or a software GPU's.
     pub driver: CString,
+}
+
+/// A GPU's part of CXL memory.
+#[derive(Clone, Debug)]
+pub struct CxlPart {
+    /// The node or device.
+    pub place: CxlPlace,
+    /// Where its part of a device begins.
+    pub start: u64,
+    /// Its share of the CXL tier, in bytes (I6).
+    pub bytes: u64,
 }
 
 /// As much of some bytes as a share of the disk tier can be.
@@ -80,6 +97,15 @@ pub fn whole_blocks(bytes: u64) -> u64 {
 /// Why not.
 pub fn check_disk(directory: &Path) -> io::Result<()> {
     tier::Disk::check(directory)
+}
+
+/// Whether saved bytes can lie on a NUMA node, and stay there when they are page-locked.
+///
+/// # Errors
+/// Why not, and what to do.
+pub fn check_node(node: u32) -> Result<(), impl std::error::Error + Send + Sync + 'static> {
+    copy::HostMemory::new(TRIAL_PAGES * copy::page_bytes(), copy::Place::Node(node))
+        .and_then(|memory| memory.verify_pinned())
 }
 
 /// Serves the manager, and those after it, until one ends in order, or dies with no other to come.

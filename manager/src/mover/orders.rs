@@ -1,6 +1,6 @@
 //! One method for each order of the manager.
 //!
-//! The GPU's context, and the tier's first slab, are made by the first order that moves bytes or
+//! The GPU's context, and the tiers' first slabs, are made by the first order that moves bytes or
 //! measures (DESIGN §2): a GPU with a single tenant pays for neither.
 
 use super::MoverConfig;
@@ -9,7 +9,7 @@ use super::error::OrderError;
 use super::pieces::Pieces;
 use super::save::Store;
 use super::staging::Staging;
-use super::tier::{Disk, Dram, SlabId, SlabNews, Tiers};
+use super::tier::{Disk, Memory, SlabId, SlabNews, Tiers};
 use crate::death;
 use std::collections::BTreeSet;
 use std::io;
@@ -68,9 +68,10 @@ impl Mover {
     /// A mover that has made nothing yet.
     pub fn new(gpu: Rc<Gpu>, config: &MoverConfig) -> io::Result<Self> {
         let slab_bytes = SLAB_BYTES.min(gpu.properties().total_bytes);
-        let dram = Dram::new(config.dram_bytes, slab_bytes, Some(gpu.clone()));
+        let dram = Memory::dram(config.dram_bytes, slab_bytes, Some(gpu.clone()));
+        let cxl = Memory::cxl(config.cxl.as_ref(), slab_bytes, Some(gpu.clone()));
         let disk = Disk::new(config.disk.clone(), config.disk_bytes);
-        let store = Store::new(Tiers { dram, disk }, Staging::new(gpu.clone()))?;
+        let store = Store::new(Tiers { dram, cxl, disk }, Staging::new(gpu.clone()))?;
         let (pieces, stored) = (Pieces::default(), [0; 3]);
         Ok(Self { pieces, store, stored, engaged: false, slabs: Vec::new(), again: BTreeSet::new(), gpu })
     }
@@ -254,16 +255,14 @@ impl Mover {
         Ok(Outcome::Measured { free_bytes, total_bytes, saved_bytes: self.store.tiers().used().iter().sum() })
     }
 
-    /// Makes the context and the first slab, once.
+    /// Makes the context and the first slabs, once.
     fn engage(&mut self) -> Result<(), DriverError> {
         if self.engaged {
             return Ok(());
         }
         self.gpu.engage()?;
         self.engaged = true;
-        if let Err(error) = self.store.tiers_mut().dram.prepare() {
-            tracing::warn!(%error, "no memory for saved bytes could be prepared ahead");
-        }
+        self.store.tiers_mut().prepare();
         Ok(())
     }
 }

@@ -195,7 +195,7 @@ impl Store {
 
     fn transfer<'a>(&'a self, pieces: &'a Pieces, part: &Part) -> Result<Transfer<'a>, OrderError> {
         let device = pieces.range(part.piece, part.offset, part.extent.bytes)?;
-        Ok(Transfer::new(device, self.tiers.dram.memory(part.extent)?))
+        Ok(Transfer::new(device, self.tiers.memory(part.extent)?))
     }
 
     fn enter(&mut self, tenant: TenantId, parts: &[Part], seals: &[Seal]) {

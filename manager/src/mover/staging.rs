@@ -180,7 +180,7 @@ impl Staging {
         work: impl Fn(&Batch, &mut [u8]) -> Result<R, OrderError> + Sync,
         mut after: impl FnMut(&Batch, R, &mut [u8]) -> Result<(), OrderError>,
     ) -> Result<(), OrderError> {
-        self.make_lanes().map_err(TierError::Host)?;
+        self.make_lanes().map_err(TierError::Lanes)?;
         let mut idle: Vec<&mut [u8]> = self.lanes.iter_mut().map(Lane::bytes).collect();
         let mut batches = batches.into_iter();
         std::thread::scope(|scope| {

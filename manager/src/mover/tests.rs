@@ -4,6 +4,7 @@
 //! descriptors. Its driver reads its environment once in a process, so each test runs itself
 //! again in a process of its own.
 
+mod cxl;
 mod disk;
 
 use super::{MoverConfig, run};
@@ -60,6 +61,8 @@ struct Bench {
     next: u64,
     config: MoverConfig,
     slabs: BTreeMap<u32, OwnedFd>,
+    /// What lies in each tier.
+    stored: [u64; 3],
     index: Option<OwnedFd>,
 }
 
@@ -70,7 +73,7 @@ fn on_a_software_gpu(test: &str, dram: u64, faults: &str, body: impl FnOnce(&mut
 }
 
 fn config(gpu: GpuUuid, dram_bytes: u64) -> MoverConfig {
-    MoverConfig { gpu, dram_bytes, disk: None, disk_bytes: 0, driver: software_driver() }
+    MoverConfig { gpu, dram_bytes, cxl: None, disk: None, disk_bytes: 0, driver: software_driver() }
 }
 
 fn in_its_own_process(
@@ -123,7 +126,8 @@ fn software_driver() -> CString {
 impl Bench {
     fn start(config: MoverConfig) -> Self {
         let (mover, thread, ready) = start(config.clone());
-        let mut bench = Self { mover, thread, ready, next: 0, config, slabs: BTreeMap::new(), index: None };
+        let (slabs, stored) = (BTreeMap::new(), [0; 3]);
+        let mut bench = Self { mover, thread, ready, next: 0, config, slabs, stored, index: None };
         bench.adopt(&[], &[]);
         bench
     }
@@ -150,7 +154,7 @@ impl Bench {
             match answer {
                 FromMover::Slab { slab } => drop(self.slabs.insert(slab, fds.remove(0))),
                 FromMover::SlabGone { slab } => drop(self.slabs.remove(&slab)),
-                FromMover::Stored { .. } => {}
+                FromMover::Stored { bytes } => self.stored = bytes,
                 FromMover::Index => self.index = Some(fds.remove(0)),
                 answer => return (answer, fds),
             }
@@ -608,6 +612,7 @@ fn a_missing_driver_is_told_in_words() {
     let config = MoverConfig {
         gpu: GpuUuid([1; 16]),
         dram_bytes: 0,
+        cxl: None,
         disk: None,
         disk_bytes: 0,
         driver: c"/nowhere/libcuda.so.1".into(),
@@ -622,8 +627,14 @@ fn a_manager_that_breaks_the_protocol_ends_the_mover() {
     on_a_software_gpu("a_manager_that_breaks_the_protocol_ends_the_mover", 4, "", |bench| {
         let FromMover::Ready { .. } = bench.ready else { panic!("{:?}", bench.ready) };
         let gpu = std::env::var(GPU_VARIABLE).unwrap().parse().unwrap();
-        let (mover, thread, _) =
-            start(MoverConfig { gpu, dram_bytes: 0, disk: None, disk_bytes: 0, driver: software_driver() });
+        let (mover, thread, _) = start(MoverConfig {
+            gpu,
+            dram_bytes: 0,
+            cxl: None,
+            disk: None,
+            disk_bytes: 0,
+            driver: software_driver(),
+        });
         mover.connection.send(&"no order", &[]).unwrap();
         assert!(thread.join().unwrap().is_err());
     });

@@ -184,6 +184,7 @@ impl Scheduler {
             // Before the next attempt, more is set free than the ledger believes is needed.
             None => drop(self.preempt(gpu, units, job)),
         }
+        self.measure(gpu);
         self.finish_moving(job);
     }
 
@@ -242,16 +243,24 @@ impl Scheduler {
         }
     }
 
-    /// Its bytes are still in the tier, but cannot be had: the job cannot go on, others can, with the memory that
-    /// it was about to get.
-    pub(super) fn restore_failed(&mut self, id: TenantId, reason: &str) {
+    /// Its bytes are still in the tier, but cannot be had: others can go on, with the memory that it was about to get.
+    /// It cannot, unless nothing but memory was missing, and nothing of it has come yet: then that is tried again.
+    pub(super) fn restore_failed(&mut self, id: TenantId, reason: &str, out_of_memory: bool) {
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         let (session, gpu, job, arrival) = (tenant.session, tenant.gpu, tenant.job, tenant.arrival.take());
+        let untouched = arrival.as_ref().is_some_and(|arrival| arrival.moves.len() <= MOVES_PER_MESSAGE);
+        let is_early = arrival.as_ref().is_some_and(|arrival| arrival.early);
         let placed = arrival.into_iter().flat_map(|arrival| arrival.placed);
         let unseen = placed.filter_map(|placed| tenant.pieces.remove(&placed.piece));
         let unseen = unseen.map(|placed| placed.piece).collect();
         self.dispose(gpu, job, unseen);
-        self.expel(session, &format!("its memory could not be restored: {reason}"));
+        if !(out_of_memory && untouched) {
+            return self.expel(session, &format!("its memory could not be restored: {reason}"));
+        }
+        if let Some(job) = self.jobs.get_mut(&job).filter(|_| is_early) {
+            job.not_prefetched_before = self.now + self.config.slice * SLICES_AFTER_FAILURE;
+        }
+        self.finish_moving(job);
     }
 
     pub(super) fn mapped(&mut self, id: TenantId) {
@@ -347,13 +356,17 @@ impl Tenant {
     }
 }
 
-/// The first of some runs, as many units as there is room for.
-pub(super) fn cut_to(runs: &[Run], mut room: u32) -> Vec<Run> {
-    let mut cut = Vec::new();
+/// The first of some runs, as many units as there is room for: at most so many, if that is not within a run that is to be
+/// one piece.
+pub(super) fn cut_to(runs: &[Run], room: u32, most: u32) -> Vec<Run> {
+    let (mut cut, mut taken) = (Vec::new(), 0);
     for run in runs {
-        let units = if run.whole && run.units > room { 0 } else { run.units.min(room) };
+        let (room, left) = (room - taken, most.saturating_sub(taken));
+        let fits_whole = run.units <= room && (run.units <= left || taken == 0);
+        let units =
+            if run.whole { if fits_whole { run.units } else { 0 } } else { run.units.min(room).min(left) };
         cut.extend((units > 0).then_some(Run { units, ..*run }));
-        room -= units;
+        taken += units;
         if units < run.units {
             break;
         }

@@ -38,8 +38,17 @@ pub struct Config {
     pub user_quotas: UserQuotas,
     /// Bytes of host memory that saved bytes may occupy; the GPUs share them (R0.5).
     pub dram_bytes: u64,
-    /// Bytes of disk that the saved bytes of each GPU may occupy which have no room there.
+    /// Bytes of CXL memory that the saved bytes of each GPU may occupy which have no room there.
+    pub cxl_share_bytes: u64,
+    /// Bytes of disk, for those which have no room there either.
     pub disk_share_bytes: u64,
+}
+
+impl Config {
+    /// What each GPU has of the tiers below host memory.
+    pub fn lower_share_bytes(&self) -> u64 {
+        self.cxl_share_bytes.saturating_add(self.disk_share_bytes)
+    }
 }
 
 /// What happened.

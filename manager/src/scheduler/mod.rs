@@ -324,7 +324,7 @@ impl Scheduler {
         // A job that has begun is let in whole: half a gang would wait with what others need.
         let begun = self.is_attached(job_id) || gpu.tenants.is_empty();
         let promised = self.promised_bytes(gpu_id).saturating_add(self.need_bytes(job_id));
-        let tiers = gpu.share.bytes().saturating_add(self.config.disk_share_bytes);
+        let tiers = gpu.share.bytes().saturating_add(self.config.lower_share_bytes());
         if !begun && (promised > tiers || !self.has_room_for_one_more(gpu_id)) {
             return false;
         }
@@ -562,7 +562,7 @@ impl Scheduler {
                 self.all_back_to_spares(gpu, &adopted, uid);
             }
             Some(Pending::MakeForArrival(tenant, pieces)) => self.make_failed_for_arrival(tenant, pieces),
-            Some(Pending::Restore(tenant)) => self.restore_failed(tenant, reason),
+            Some(Pending::Restore(tenant)) => self.restore_failed(tenant, reason, out_of_memory),
             Some(Pending::Scrub(gpu, pieces, _)) => self.destroy_one_by_one(gpu, pieces),
             // The mover knows no such piece any more: nothing of it is left to free.
             Some(Pending::Destroy(_, pieces)) if pieces.len() == 1 => self.destroyed(pieces),

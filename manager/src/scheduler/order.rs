@@ -36,6 +36,14 @@ struct Turn {
     horizon: Option<Time>,
 }
 
+/// A job that should run and cannot.
+struct PassedOver {
+    gpus: BTreeSet<GpuUuid>,
+    /// When all that are in its way will have had their slices.
+    end: Option<Time>,
+    priority: i32,
+}
+
 impl Scheduler {
     /// Closes who should not run, brings back who should.
     pub(super) fn settle(&mut self, pages: &dyn Pages) {
@@ -84,32 +92,41 @@ impl Scheduler {
         let mut taken: BTreeSet<GpuUuid> = BTreeSet::new();
         // Where those run already who can be closed, and one for whom others' persistent memory gives way.
         let (mut contended, mut displaced) = (BTreeSet::new(), BTreeSet::new());
-        let mut passed_over: Vec<(BTreeSet<GpuUuid>, Time)> = Vec::new();
+        let mut passed_over: Vec<PassedOver> = Vec::new();
         for id in self.ordered() {
-            let gpus = self.gpus_of(id);
-            let horizons = passed_over.iter().filter(|(theirs, _)| !theirs.is_disjoint(&gpus));
-            let horizon = horizons.map(|(_, horizon)| *horizon).min();
-            let group: Vec<JobId> = turns.iter().map(|turn| turn.job).collect();
+            let (job, gpus) = (&self.jobs[&id], self.gpus_of(id));
+            let near: Vec<&PassedOver> =
+                passed_over.iter().filter(|other| !other.gpus.is_disjoint(&gpus)).collect();
+            let horizon = near.iter().filter_map(|other| other.end).min();
+            let beside = turns.iter().filter(|turn| !turn.gpus.is_disjoint(&gpus));
+            let group: Vec<JobId> = beside.map(|turn| turn.job).collect();
             let (is_alone, fits) = (gpus.is_disjoint(&taken), self.fits(&group, id));
+            let is_open = job.phase == Phase::Open;
             let joins = fits || is_alone || {
                 let is_first = gpus.is_disjoint(&contended);
-                let may_stay = self.jobs[&id].phase == Phase::Open || gpus.is_disjoint(&displaced);
-                let is_cramped = group.iter().chain([&id]).any(|job| self.jobs[job].cramped);
-                (is_first || may_stay && !is_cramped) && self.fits_without_others(&group, id)
+                let is_outranked = near.iter().any(|other| other.priority > job.spec.priority);
+                let has_a_turn = is_open || gpus.is_disjoint(&displaced);
+                let may_displace = has_a_turn && !is_outranked && self.can_share(&group, id);
+                (is_first || may_displace) && self.fits_without_others(&group, id)
             };
             if joins && self.is_worth_it(id, horizon) {
                 taken.extend(&gpus);
                 let is_kept = self.is_kept(id);
                 contended.extend(gpus.iter().filter(|_| !is_kept));
-                displaced.extend(gpus.iter().filter(|_| !is_kept && !fits));
+                displaced.extend(gpus.iter().filter(|_| !is_kept && !fits && !is_open));
                 turns.push(Turn { job: id, gpus, end: self.end_of_slice(id, horizon), horizon });
-            } else if !self.is_idle(id)
-                && let Some(end) = self.last_end(&turns, &gpus).or(horizon)
-            {
-                passed_over.push((gpus, end));
+            } else if !self.is_idle(id) {
+                let end = self.last_end(&turns, &gpus).or(horizon);
+                passed_over.push(PassedOver { gpus, end, priority: job.spec.priority });
             }
         }
         turns
+    }
+
+    /// May others' persistent memory give way so that the job runs beside the group: it has something to do, and
+    /// nobody needs the room alone.
+    fn can_share(&self, group: &[JobId], id: JobId) -> bool {
+        !self.is_idle(id) && !group.iter().chain([&id]).any(|job| self.jobs[job].cramped)
     }
 
     /// Who does not run yet is not brought back for a small part of a slice.
@@ -168,7 +185,9 @@ impl Scheduler {
             let needed = members.map(|(id, tenant)| {
                 u64::from(self.units_to_come(id, tenant)) + u64::from(ledger.held(id, Class::Persistent))
             });
-            needed.sum::<u64>() + u64::from(ledger.reserved()) <= u64::from(ledger.total())
+            let others = self.tenants_on(gpu_id).filter(|(_, tenant)| !stays(tenant.job));
+            let held: u64 = others.map(|(_, tenant)| u64::from(tenant.held_units())).sum();
+            needed.sum::<u64>() + held + u64::from(ledger.reserved()) <= u64::from(ledger.total())
         })
     }
 

@@ -166,7 +166,7 @@ impl Scheduler {
 
     /// Units that newcomers' contexts will take which may not be there yet; `all`: of those too
     /// who are not let in yet.
-    fn expected_outside(&self, gpu: GpuUuid, all: bool) -> u32 {
+    pub(super) fn expected_outside(&self, gpu: GpuUuid, all: bool) -> u32 {
         let newcomers = self.tenants_on(gpu).filter(|(_, t)| !t.measured && (all || t.entering.is_none()));
         self.gpus[&gpu].ledger.headroom().saturating_mul(newcomers.count() as u32)
     }
@@ -383,8 +383,8 @@ impl Scheduler {
             room.at_others_cost = true;
         }
         // Who does not fit beside its wish leaves by itself; then, what they left behind goes.
-        if is_open {
-            self.make_room(gpu, short, job);
+        if is_open && !self.make_room(gpu, short, job) {
+            self.cramp(job);
         }
         None
     }

@@ -5,14 +5,17 @@
 //! B's room   gives way         comes back      only its temporary memory is missing
 //! ```
 //! Who is next in the queue gets what has room beside all that those who run may need; the rest comes with the turn.
-//! Nobody gives way to that: it is a guess, and what is guessed wrong costs a copy, not a turn.
+//! Nobody gives way to that, and it comes in small parts: it is a guess, and what is guessed wrong costs a copy, not a
+//! turn.
 
 use super::arrival::cut_to;
-use super::lease::Run;
-use super::{Arrival, Pages, Phase, Scheduler};
+use super::{Arrival, Pages, Phase, Scheduler, Tenant};
 use crate::ledger::Slack;
 use std::collections::BTreeSet;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, TenantId};
+
+/// So many pieces come at a time: whoever wants the mover, or the room, waits for no more.
+const PIECES_AT_ONCE: u32 = 8;
 
 impl Scheduler {
     /// Brings back persistent memory of who is next on each GPU, where there is room.
@@ -49,31 +52,46 @@ impl Scheduler {
         if !tenant.saved.iter().any(|range| range.region == region) {
             return;
         }
-        let runs: Vec<Run> = cut_to(&tenant.runs[region.index()], self.room_beside(tenant.gpu, selected));
+        let most = PIECES_AT_ONCE * self.config.piece_units;
+        let runs = cut_to(&tenant.runs[region.index()], self.room_beside(tenant.gpu, selected), most);
         if runs.is_empty() {
             return;
         }
-        if let Ok(acquired) = self.acquire(id, region, &runs, Slack::Kept) {
-            self.start_arrival(id, acquired, true);
+        let gpu = tenant.gpu;
+        match self.acquire(id, region, &runs, Slack::Kept) {
+            Ok(acquired) => self.start_arrival(id, acquired, true),
+            // What nobody has is in the way: when it is gone, this is tried again.
+            Err(no_room) => drop(self.destroy_spares(gpu, no_room.short)),
         }
     }
 
-    /// Units of a GPU that nobody needs: beside all resident persistent memory, the most that these jobs are known
-    /// to use, and what anybody waits for.
+    /// Units of a GPU that nobody needs: beside all resident persistent memory, the most that these jobs, and those
+    /// that run still, are known to use; none where somebody waits for memory.
     fn room_beside(&self, gpu: GpuUuid, jobs: &[JobId]) -> u32 {
         let ledger = &self.gpus[&gpu].ledger;
-        let somebody_asks =
-            self.tenants_on(gpu).any(|(_, tenant)| tenant.asks() || tenant.entering.is_some());
-        if somebody_asks || self.is_measuring(gpu) || self.units_are_coming(gpu) {
+        let is_needed = self.tenants_on(gpu).any(|(_, tenant)| self.waits_for_room(tenant));
+        if is_needed || self.is_measuring(gpu) || self.units_are_coming(gpu) {
             return 0;
         }
-        let members = self.tenants_on(gpu).filter(|(_, tenant)| jobs.contains(&tenant.job));
+        let runs = |tenant: &Tenant| matches!(self.phase_of(tenant), Phase::Open | Phase::Closing);
+        let members = self.tenants_on(gpu).filter(|(_, tenant)| jobs.contains(&tenant.job) || runs(tenant));
         let needed: u64 = members.map(|(id, tenant)| u64::from(self.units_to_come(id, tenant))).sum();
         let taken = needed
             + u64::from(ledger.packed_top())
             + u64::from(ledger.reserved())
+            + u64::from(self.expected_outside(gpu, true))
             + u64::from(self.config.offset_units);
         u64::from(ledger.total()).saturating_sub(taken) as u32
+    }
+
+    /// Does a tenant wait for memory that it would get now if there were any, or will get back when there is.
+    fn waits_for_room(&self, tenant: &Tenant) -> bool {
+        let is_away = self.phase_of(tenant) == Phase::Waiting;
+        let job = self.jobs.get(&tenant.job);
+        tenant.entering.is_some()
+            || !tenant.rooms.is_empty()
+            || !is_away && tenant.asks()
+            || is_away && job.is_some_and(|job| job.failed_arrivals > 0)
     }
 
     /// Does memory come back to a GPU that nobody waits for yet: it may be asked for again when it is there.

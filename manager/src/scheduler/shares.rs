@@ -186,7 +186,7 @@ impl Scheduler {
     fn wanted_share(&self, id: GpuUuid) -> u64 {
         let others = self.gpus.keys().filter(|gpu| **gpu != id).map(|gpu| self.used_share(*gpu));
         let room = self.tier_bytes().saturating_sub(others.fold(0, u64::saturating_add));
-        let room = room.saturating_add(self.config.disk_share_bytes);
+        let room = room.saturating_add(self.config.lower_share_bytes());
         let waiting = self.admissions.iter().filter(|(_, _, gpu)| *gpu == id);
         let waiting = waiting.filter_map(|(session, ..)| Some(self.sessions.get(session)?.job));
         let waiting: BTreeSet<JobId> = waiting.collect();
@@ -202,10 +202,10 @@ impl Scheduler {
         enough_grains(wanted)
     }
 
-    /// What of its share a GPU keeps in any case: what lies there, and what was promised and has no room on disk.
+    /// What of its share a GPU keeps in any case: what lies there, and what was promised and has no room in a lower tier.
     fn used_share(&self, id: GpuUuid) -> u64 {
         let Share { bytes, kept, .. } = self.gpus[&id].share;
-        let promised = self.promised_to_many(id).saturating_sub(self.config.disk_share_bytes);
+        let promised = self.promised_to_many(id).saturating_sub(self.config.lower_share_bytes());
         enough_grains(promised.max(kept)).min(bytes)
     }
 

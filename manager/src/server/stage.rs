@@ -43,6 +43,7 @@ pub(super) fn server_with(change: impl FnOnce(&mut Config)) -> Server {
         poison: false,
         user_quotas: UserQuotas::default(),
         dram_bytes: 1 << 30,
+        cxl_share_bytes: 0,
         disk_share_bytes: 0,
     };
     change(&mut config);

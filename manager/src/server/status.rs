@@ -304,15 +304,15 @@ impl OthersStatus {
 }
 
 /// The tiers that there are, in their order.
-fn tiers(dram: u64, disk: u64, mover: Option<&super::MoverLink>) -> Vec<TierStatus> {
-    let [in_dram, _, on_disk] = mover.map_or([0; 3], |mover| mover.state().stored);
-    let tier = |(tier, share_bytes, used_bytes): (&str, u64, u64)| TierStatus {
+fn tiers(shares: [u64; 3], mover: Option<&super::MoverLink>) -> Vec<TierStatus> {
+    let stored = mover.map_or([0; 3], |mover| mover.state().stored);
+    let all = ["dram", "cxl", "disk"].into_iter().zip(shares.into_iter().zip(stored));
+    let tier = |(tier, (share_bytes, used_bytes)): (&str, _)| TierStatus {
         tier: tier.into(),
         share_bytes,
         used_bytes,
     };
-    let all = [("dram", dram, in_dram), ("disk", disk, on_disk)];
-    all.into_iter().filter(|(name, share, _)| *name == "dram" || *share > 0).map(tier).collect()
+    all.filter(|(name, (share, _))| *name == "dram" || *share > 0).map(tier).collect()
 }
 
 fn gpu_status(server: &Server, asker: Asker, id: GpuUuid, gpu: &Gpu) -> GpuStatus {
@@ -346,7 +346,7 @@ fn gpu_status(server: &Server, asker: Asker, id: GpuUuid, gpu: &Gpu) -> GpuStatu
             used_bytes: sum(Class::Temporary, false),
         },
         spans: spans(server, asker, gpu),
-        tiers: tiers(gpu.share.bytes(), config.disk_share_bytes, mover),
+        tiers: tiers([gpu.share.bytes(), config.cxl_share_bytes, config.disk_share_bytes], mover),
         mover: mover_status(mover),
     }
 }

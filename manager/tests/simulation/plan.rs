@@ -196,6 +196,7 @@ impl Plan {
             poison: random.chance(50),
             user_quotas: UserQuotas::default(),
             dram_bytes: 1 << 40,
+            cxl_share_bytes: 0,
             disk_share_bytes: 0,
         }
     }

@@ -1,44 +1,189 @@
 //! Host memory for saved bytes: a memory file, touched ahead, page-locked for the GPU's copies.
+//!
+//! ```text
+//! anywhere   memory file ─► map ─────────► touch ─► page-lock
+//! a node     memory file ─► map ─► bind ─► touch ─► page-lock, one mover at a time ─► verify: did it stay there?
+//! a device                  map its part ► touch ─► page-lock
+//! ```
 
 use super::gpu::log_release;
 use super::{Gpu, OutOfBounds, check_bounds};
-use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+use crate::hardware::Machine;
+use crate::numa::{self, Node, STAY_ADVICE};
+use rustix::fs::{FlockOperation, SealFlags, fcntl_get_seals, flock, fstat};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise, munmap};
+use std::fs::File;
 use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 use tidegate_ffi::cuda::DriverError;
-use tidegate_ffi::os;
+use tidegate_ffi::os::{self, pages};
 
 /// Host memory that copies may read and write. The fields are dropped in this order: memory is
 /// unlocked before it is unmapped.
 pub struct HostMemory {
     lock: Option<PageLock>,
     mapping: Mapping,
+    /// Where all its pages should lie, if not just anywhere.
+    node: Option<u32>,
 }
 
-/// The system gave no memory.
+/// Where memory comes from.
+#[derive(Clone, Copy, Debug)]
+pub enum Place<'a> {
+    /// The system.
+    Anywhere,
+    /// One NUMA node, and no other.
+    Node(u32),
+    /// A file from this byte on: a device of memory.
+    File(&'a OwnedFd, u64),
+}
+
+/// Memory cannot be had, or not where it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the system gives no {bytes} bytes of memory ({errno})")]
-pub struct HostMemoryError {
-    bytes: u64,
-    errno: Errno,
+pub enum HostMemoryError {
+    /// The system gave none.
+    #[error("the system gives no {bytes} bytes of memory ({errno})")]
+    None {
+        /// Asked for.
+        bytes: u64,
+        /// Its word.
+        errno: Errno,
+    },
+    /// It was not touched: the system would have killed somebody for it.
+    #[error("NUMA node {node} has {free} bytes free, and {bytes} are wanted")]
+    NodeFull {
+        /// Which.
+        node: u32,
+        /// There.
+        free: u64,
+        /// Asked for.
+        bytes: u64,
+    },
+    /// The system does not let this process choose.
+    #[error("memory cannot be bound to NUMA node {node} ({errno}); {}", may_choose(*errno))]
+    Unbound {
+        /// Which.
+        node: u32,
+        /// Its word.
+        errno: Errno,
+    },
+    /// Nor ask.
+    #[error("it cannot be told whether memory lies on NUMA node {node} ({errno}); {}", may_choose(*errno))]
+    Unverified {
+        /// Which.
+        node: u32,
+        /// Its word.
+        errno: Errno,
+    },
+    /// It went elsewhere when it was page-locked.
+    #[error(
+        "{strays} of {pages} pages do not lie on NUMA node {node} where they were bound to; the first {}: {STAY_ADVICE}",
+        whereabouts(*first)
+    )]
+    Strayed {
+        /// Where they should lie.
+        node: u32,
+        /// How many do not.
+        strays: usize,
+        /// How many there are.
+        pages: usize,
+        /// The node of the first of them; less than 0: on none.
+        first: i32,
+    },
+}
+
+fn may_choose(errno: Errno) -> &'static str {
+    match errno {
+        Errno::PERM | Errno::NOSYS => {
+            "in a container give the manager CAP_SYS_NICE, which lets it choose where memory lies"
+        }
+        _ => "/sys/devices/system/node/has_memory names the nodes that have memory",
+    }
+}
+
+fn whereabouts(node: i32) -> String {
+    match node {
+        0.. => format!("is on node {node}"),
+        _ => format!("is nowhere ({})", Errno::from_raw_os_error(-node)),
+    }
+}
+
+impl HostMemoryError {
+    /// Whether the memory may well be had at another time.
+    pub fn is_shortage(self) -> bool {
+        matches!(self, HostMemoryError::None { .. } | HostMemoryError::NodeFull { .. })
+    }
 }
 
 impl HostMemory {
-    /// `bytes` bytes in whole pages, all of them present.
-    pub fn new(bytes: u64) -> Result<Self, HostMemoryError> {
-        let mapping = Mapping::make(bytes as usize).and_then(|mapping| mapping.touch().map(|()| mapping));
-        let mapping = mapping.map_err(|errno| HostMemoryError { bytes, errno })?;
-        Ok(Self { lock: None, mapping })
+    /// `bytes` bytes in whole pages, all of them present: of a node, on that node.
+    pub fn new(bytes: u64, place: Place<'_>) -> Result<Self, HostMemoryError> {
+        let none = |errno| HostMemoryError::None { bytes, errno };
+        let mapping = match place {
+            Place::File(file, start) => Mapping::part_of(file, start, bytes as usize),
+            _ => Mapping::make(bytes as usize),
+        };
+        let memory = Self { lock: None, mapping: mapping.map_err(none)?, node: place.node() };
+        if let Some(node) = memory.node {
+            memory.bind(node)?;
+        }
+        memory.mapping.touch().map_err(none)?;
+        Ok(memory)
     }
 
-    /// The memory that another process made, by its file.
-    pub fn adopt(file: OwnedFd) -> Result<Self, HostMemoryError> {
-        let mapping = Mapping::adopt(file).map_err(|errno| HostMemoryError { bytes: 0, errno })?;
-        Ok(Self { lock: None, mapping })
+    /// The memory that another process made, by its file; `bytes` bytes of it, where the file has more.
+    pub fn adopt(file: OwnedFd, bytes: u64, place: Place<'_>) -> Result<Self, HostMemoryError> {
+        let mapping = match place {
+            Place::File(_, start) if !is_sealed(&file) => Mapping::map(file, start, bytes as usize),
+            _ => Mapping::adopt(file),
+        };
+        let none = |errno| HostMemoryError::None { bytes, errno };
+        let memory = Self { lock: None, mapping: mapping.map_err(none)?, node: place.node() };
+        if memory.node.is_some() {
+            // What another process has touched is not yet in this one's page tables, where it is looked for.
+            memory.mapping.touch().map_err(none)?;
+        }
+        Ok(memory)
+    }
+
+    /// Has its pages come from a node, while that has enough: the system kills for the last page of one.
+    fn bind(&self, node: u32) -> Result<(), HostMemoryError> {
+        let bytes = self.bytes();
+        let room = Node::of(&Machine::at("/"), node).map(|node| node.room());
+        if let Some(free) = room.filter(|free| *free < bytes) {
+            return Err(HostMemoryError::NodeFull { node, free, bytes });
+        }
+        let bound = pages::bind(self.mapping.address.cast(), self.mapping.bytes, node);
+        bound.map_err(|errno| HostMemoryError::Unbound { node, errno })
+    }
+
+    /// Whether all its pages lie where they should, which page-locking may have changed.
+    pub fn verify(&self) -> Result<(), HostMemoryError> {
+        let Some(node) = self.node else { return Ok(()) };
+        let (address, bytes) = (self.mapping.address.cast(), self.mapping.bytes);
+        let nodes = pages::nodes_of(address, bytes, page_bytes() as usize);
+        let nodes = nodes.map_err(|errno| HostMemoryError::Unverified { node, errno })?;
+        let mut strays = nodes.iter().filter(|there| i64::from(**there) != i64::from(node)).peekable();
+        match strays.peek().copied() {
+            None => Ok(()),
+            Some(&first) => {
+                Err(HostMemoryError::Strayed { node, strays: strays.count(), pages: nodes.len(), first })
+            }
+        }
+    }
+
+    /// Whether they would be there still if they were page-locked, as far as the system lets that be tried
+    /// without a GPU.
+    pub fn verify_pinned(&self) -> Result<(), HostMemoryError> {
+        let pinned = pages::pin(self.mapping.address.cast(), self.mapping.bytes);
+        if let Err(errno) = &pinned {
+            tracing::debug!(%errno, "memory cannot be pinned by way of trial");
+        }
+        self.verify()
     }
 
     /// A descriptor by which another process has the memory too.
@@ -49,9 +194,15 @@ impl HostMemory {
     /// Page-locks it, so that copies run at the link's speed and asynchronously.
     pub fn lock(&mut self, gpu: &Rc<Gpu>) -> Result<(), DriverError> {
         if self.lock.is_none() {
+            let _turn = self.node.and_then(Turn::of);
             self.lock = Some(PageLock::make(gpu, &self.mapping)?);
         }
         Ok(())
+    }
+
+    /// Whether it is page-locked.
+    pub fn is_locked(&self) -> bool {
+        self.lock.is_some()
     }
 
     /// Length in bytes.
@@ -115,24 +266,34 @@ struct Mapping {
 /// The size of the file stays what it is.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
+/// Whether a file is a memory file of a mover's.
+fn is_sealed(file: &OwnedFd) -> bool {
+    fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SEALS))
+}
+
 impl Mapping {
     fn make(bytes: usize) -> Result<Self, Errno> {
         let file = os::memory_file("tidegate-saved")?;
         os::set_size(&file, bytes as u64)?;
         os::seal(&file, SEALS)?;
-        Self::map(file, bytes)
+        Self::map(file, 0, bytes)
+    }
+
+    fn part_of(file: &OwnedFd, start: u64, bytes: usize) -> Result<Self, Errno> {
+        let file = os::duplicate(file).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        Self::map(file, start, bytes)
     }
 
     fn adopt(file: OwnedFd) -> Result<Self, Errno> {
-        if !fcntl_get_seals(&file)?.contains(SEALS) {
+        if !is_sealed(&file) {
             return Err(Errno::PERM);
         }
         let bytes = fstat(&file)?.st_size as usize;
-        Self::map(file, bytes)
+        Self::map(file, 0, bytes)
     }
 
-    fn map(file: OwnedFd, bytes: usize) -> Result<Self, Errno> {
-        Ok(Self { address: os::map_shared(&file, bytes)?.cast(), bytes, file })
+    fn map(file: OwnedFd, start: u64, bytes: usize) -> Result<Self, Errno> {
+        Ok(Self { address: os::map_shared_at(&file, start, bytes)?.cast(), bytes, file })
     }
 
     /// Makes all pages present, huge ones where the system has them: a page that is missing later
@@ -159,6 +320,42 @@ impl Drop for Mapping {
     }
 }
 
+impl Place<'_> {
+    fn node(self) -> Option<u32> {
+        match self {
+            Place::Node(node) => Some(node),
+            Place::Anywhere | Place::File(..) => None,
+        }
+    }
+}
+
+/// How long the movers of other GPUs may take to page-lock their memory of the same node.
+const TURN: Duration = Duration::from_secs(5);
+
+/// Whose turn it is to page-lock memory of a node: one mover's at a time. Released by death.
+struct Turn {
+    _lock: File,
+}
+
+impl Turn {
+    /// Waits for it, not for ever: any user can keep it.
+    fn of(node: u32) -> Option<Self> {
+        let directory = File::open(numa::directory(node)).ok()?;
+        let began = Instant::now();
+        while flock(&directory, FlockOperation::NonBlockingLockExclusive).is_err() {
+            if began.elapsed() > TURN {
+                tracing::warn!(
+                    node,
+                    "somebody else keeps the lock on this NUMA node: memory is page-locked without it"
+                );
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Some(Self { _lock: directory })
+    }
+}
+
 /// The driver's lock on memory. Keeps the GPU, and so its context, until it is undone.
 struct PageLock {
     gpu: Rc<Gpu>,
@@ -179,5 +376,27 @@ impl Drop for PageLock {
         // SAFETY: registered by `make`, undone once, here; no copy uses the memory any more.
         let undone = unsafe { self.gpu.driver().cuMemHostUnregister(self.address.as_ptr().cast()) };
         log_release("a page lock", undone);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn memory_of_a_node_is_page_locked_by_one_at_a_time() {
+        let Some(turn) = Turn::of(0) else { return };
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let next = scope.spawn(|| {
+                let _turn = Turn::of(0);
+                is_over.load(Ordering::SeqCst)
+            });
+            std::thread::sleep(Duration::from_millis(100));
+            is_over.store(true, Ordering::SeqCst);
+            drop(turn);
+            assert!(next.join().unwrap(), "it was the other's turn still");
+        });
     }
 }

@@ -1,7 +1,7 @@
 //! Page-locked memory on the way between a GPU and a file.
 
 use super::Gpu;
-use super::host::{HostMemory, HostMemoryError, HostRange};
+use super::host::{HostMemory, HostMemoryError, HostRange, Place};
 use std::ptr::NonNull;
 use std::rc::Rc;
 
@@ -14,7 +14,7 @@ pub struct Lane {
 impl Lane {
     /// `bytes` bytes in whole pages. What cannot be page-locked works too, only more slowly.
     pub fn new(bytes: u64, gpu: &Rc<Gpu>) -> Result<Self, HostMemoryError> {
-        let mut memory = HostMemory::new(bytes)?;
+        let mut memory = HostMemory::new(bytes, Place::Anywhere)?;
         if let Err(error) = memory.lock(gpu) {
             tracing::warn!(%error, "a lane to the disk cannot be page-locked (ulimit -l?): saving there is slower");
         }

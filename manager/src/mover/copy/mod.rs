@@ -17,7 +17,7 @@ mod lane;
 mod piece;
 
 pub use gpu::{Gpu, has_leaked};
-pub use host::{HostMemory, HostMemoryError, HostRange, page_bytes};
+pub use host::{HostMemory, HostMemoryError, HostRange, Place, page_bytes};
 pub use lane::Lane;
 pub use piece::{DeviceRange, Piece, Window};
 

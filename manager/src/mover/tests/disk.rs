@@ -223,6 +223,20 @@ fn a_disk_that_fails_costs_one_order() {
 }
 
 #[test]
+fn what_a_disk_has_written_by_half_is_read_by_nobody() {
+    on_a_disk("what_a_disk_has_written_by_half_is_read_by_nobody", "mover:short@1=EIO", |bench| {
+        let (piece, bytes) = filled(bench, 1, 20);
+        assert_eq!(bench.save(&all(20)), Ok(20 * UNIT), "the disk says that all is well");
+        piece.write_all_at(&vec![0; bytes.len()], 0).unwrap();
+        let (reason, out_of_memory) = bench.restore(&all(20), &[]).unwrap_err();
+        assert!(reason.contains("damaged") && !out_of_memory, "{reason}");
+        let in_memory = DRAM * UNIT;
+        assert_eq!(bench.restore(&[moved(1, 0, in_memory, 0)], &[]), Ok(in_memory));
+        assert!(contents(&piece)[..in_memory as usize] == bytes[..in_memory as usize]);
+    });
+}
+
+#[test]
 fn a_disk_that_cannot_be_read_keeps_what_it_has() {
     on_a_disk("a_disk_that_cannot_be_read_keeps_what_it_has", "mover:load@1+=EIO", |bench| {
         let (piece, bytes) = filled(bench, 1, 20);

@@ -1,16 +1,16 @@
-//! Where saved bytes lie: in host memory first, then on disk, handed out in extents.
+//! Where saved bytes lie: in the host's memory first, then in CXL memory, then on disk; handed out in extents.
 //!
 //! Invariant (I6): a tier never takes more than its share; all of it is in extents that were handed out, or free.
 
 mod disk;
-mod dram;
 mod free_list;
+mod memory;
 mod shortage;
 
 pub use disk::{ARENA, BLOCK_BYTES, Disk, Seal, in_blocks, padded};
-pub use dram::Dram;
+pub use memory::Memory;
 
-use super::copy::HostMemoryError;
+use super::copy::{HostMemoryError, HostRange};
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 
@@ -32,7 +32,9 @@ pub struct Extent {
 /// The tiers of one GPU, in the order in which they are filled (R0.4).
 pub struct Tiers {
     /// Host memory.
-    pub dram: Dram,
+    pub dram: Memory,
+    /// CXL memory.
+    pub cxl: Memory,
     /// A file.
     pub disk: Disk,
 }
@@ -41,35 +43,58 @@ impl Tiers {
     /// Hands out `bytes` bytes in as few extents as there are large enough holes, of the first tiers that have
     /// room: all or none. What they hold is undefined.
     pub fn allocate(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError> {
-        if !self.disk.is_there() {
-            return self.dram.allocate(bytes);
-        }
-        let in_memory = bytes.min(self.dram.room());
-        let mut extents = match in_memory {
-            0 => Vec::new(),
-            // Where the system has no memory for a larger share, what there is of it has to do, and the disk.
-            some => {
-                let in_full = self.dram.allocate(some);
-                in_full.or_else(|_| self.dram.allocate(self.dram.held_free())).unwrap_or_default()
+        let mut extents = Vec::new();
+        match self.fill(bytes, &mut extents) {
+            Ok(()) => Ok(extents),
+            Err(error) => {
+                extents.into_iter().for_each(|extent| self.free(extent));
+                Err(error)
             }
+        }
+    }
+
+    /// Tier by tier; the last that there is takes the rest, or says why not.
+    fn fill(&mut self, bytes: u64, extents: &mut Vec<Extent>) -> Result<(), TierError> {
+        let rest = |extents: &[Extent]| bytes - extents.iter().map(|extent| extent.bytes).sum::<u64>();
+        let (has_cxl, has_disk) = (self.cxl.is_there(), self.disk.is_there());
+        if has_cxl || has_disk {
+            extents.extend(self.dram.allocate_most(bytes));
+        }
+        if has_cxl && has_disk {
+            extents.extend(self.cxl.allocate_most(rest(extents)));
+        }
+        let last = match rest(extents) {
+            0 => return Ok(()),
+            bytes if has_disk => self.disk.allocate(bytes),
+            bytes if has_cxl => self.cxl.allocate(bytes),
+            bytes => self.dram.allocate(bytes),
         };
-        let rest = bytes - extents.iter().map(|extent| extent.bytes).sum::<u64>();
-        if rest > 0 {
-            match self.disk.allocate(rest) {
-                Ok(more) => extents.extend(more),
-                Err(error) => {
-                    extents.into_iter().for_each(|extent| self.free(extent));
-                    return Err(error);
-                }
+        extents.extend(last?);
+        Ok(())
+    }
+
+    /// The memory of an extent that is not on disk.
+    pub fn memory(&self, extent: Extent) -> Result<HostRange<'_>, TierError> {
+        match self.cxl.has(extent.slab) {
+            true => self.cxl.memory(extent),
+            false => self.dram.memory(extent),
+        }
+    }
+
+    /// Gets some memory ahead of need, as far as there is any.
+    pub fn prepare(&mut self) {
+        for memory in [&mut self.dram, &mut self.cxl] {
+            if let Err(error) = memory.prepare() {
+                tracing::warn!(%error, "no memory for saved bytes could be prepared ahead");
             }
         }
-        Ok(extents)
     }
 
     /// Takes an extent back, or a part of one.
     pub fn free(&mut self, extent: Extent) {
         match extent.slab {
             ARENA => self.disk.free(extent),
+            slab if self.cxl.has(slab) => self.cxl.free(extent),
             _ => self.dram.free(extent),
         }
     }
@@ -77,17 +102,19 @@ impl Tiers {
     /// Gives back to the system what nobody is likely to need soon.
     pub fn trim(&mut self) {
         self.dram.trim();
+        self.cxl.trim();
         self.disk.trim();
     }
 
     /// Bytes that are taken of each tier: DRAM, CXL memory, disk.
     pub fn used(&self) -> [u64; 3] {
-        [self.dram.used(), 0, self.disk.used()]
+        [self.dram.used(), self.cxl.used(), self.disk.used()]
     }
 
     /// A descriptor of each slab, and of the arena.
     pub fn share(&self) -> io::Result<Vec<(SlabId, OwnedFd)>> {
         let mut slabs = self.dram.share()?;
+        slabs.extend(self.cxl.share()?);
         slabs.extend(self.disk.share()?);
         Ok(slabs)
     }
@@ -95,6 +122,7 @@ impl Tiers {
     /// What has changed in the slabs since this was asked last.
     pub fn news(&mut self) -> Vec<SlabNews> {
         let mut news = self.dram.news();
+        news.extend(self.cxl.news());
         news.extend(self.disk.news());
         news
     }
@@ -114,7 +142,12 @@ impl Tiers {
             (None, Some(lost)) => return Err(TierError::Contradiction(*lost)),
             (None, None) => {}
         }
-        self.dram.adopt(slabs, in_memory)
+        let (cxl_slabs, dram_slabs): (Vec<_>, Vec<_>) =
+            slabs.into_iter().partition(|(slab, _)| self.cxl.has(*slab));
+        let (in_cxl, in_dram): (Vec<Extent>, Vec<Extent>) =
+            in_memory.into_iter().partition(|extent| self.cxl.has(extent.slab));
+        self.cxl.adopt(cxl_slabs, in_cxl)?;
+        self.dram.adopt(dram_slabs, in_dram)
     }
 }
 
@@ -145,10 +178,26 @@ pub enum TierError {
         share: u64,
     },
     /// The system has no more memory, though the share would allow it.
-    #[error("this GPU's share of the DRAM tier cannot grow: {0}; lower --dram")]
-    Host(#[from] HostMemoryError),
+    #[error("this GPU's share of the {tier} tier cannot grow: {error}; lower --{tier}")]
+    Host {
+        /// Which: the name of its option.
+        tier: &'static str,
+        /// Why.
+        error: HostMemoryError,
+    },
+    /// Its memory is not where it should be.
+    #[error("the {tier} tier takes no more bytes: {why}")]
+    Refused {
+        /// Which: the name of its option.
+        tier: &'static str,
+        /// Why, and what to do.
+        why: String,
+    },
+    /// The lanes to the disk have no memory.
+    #[error("there is no memory for the lanes to the disk: {0}")]
+    Lanes(#[source] HostMemoryError),
     /// The slab's descriptor cannot be passed on.
-    #[error("a slab of the DRAM tier cannot be shared with the manager: {0}")]
+    #[error("a slab of memory for saved bytes cannot be shared with the manager: {0}")]
     Share(#[from] io::Error),
     /// The disk does not do what it should.
     #[error("the disk tier: {0}")]
@@ -176,7 +225,10 @@ impl TierError {
     /// Whether it may help to free some.
     pub fn is_out_of_memory(&self) -> bool {
         match self {
-            TierError::Full { .. } | TierError::Host(_) => true,
+            TierError::Full { .. }
+            | TierError::Host { .. }
+            | TierError::Refused { .. }
+            | TierError::Lanes(_) => true,
             TierError::Disk(error) => {
                 matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
             }

@@ -80,6 +80,8 @@ pub struct Desk {
     pub least_share: u64,
     /// Saves of more find no room.
     pub tier_bytes: u64,
+    /// Restores find none.
+    pub starve_restores: bool,
     held: Vec<Event>,
     live: BTreeMap<TenantId, Vec<LiveRange>>,
     closings: BTreeMap<SessionId, Step>,
@@ -101,6 +103,7 @@ impl Desk {
             poison: false,
             user_quotas: UserQuotas::default(),
             dram_bytes: 1 << 40,
+            cxl_share_bytes: 0,
             disk_share_bytes: 0,
         };
         change(&mut config);
@@ -129,6 +132,7 @@ impl Desk {
             longest_order: 0,
             least_share: 0,
             tier_bytes: u64::MAX,
+            starve_restores: false,
             held: Vec::new(),
             live: BTreeMap::new(),
             closings: BTreeMap::new(),
@@ -335,6 +339,10 @@ impl Desk {
         let too_far = self.fail_moves_from.is_some_and(|from| is_save && moves.iter().any(|m| m.at >= from));
         if is_save && order.bytes() > self.tier_bytes {
             let reason = "the tier is full".into();
+            return Some(Event::MoverFailed { gpu, step, reason, out_of_memory: true });
+        }
+        if self.starve_restores && matches!(order, ToMover::Restore { .. }) {
+            let reason = "there is no memory".into();
             return Some(Event::MoverFailed { gpu, step, reason, out_of_memory: true });
         }
         if (self.fail)(order) || too_far {

@@ -141,20 +141,77 @@ fn of_jobs_that_run_beside_each_other_hardly_more_is_spilled_than_the_future_dem
 
 #[test]
 fn beside_a_job_with_a_claim_to_all_of_the_time_others_take_turns_of_a_slice() {
-    let mut desk = Desk::new(|_| {});
-    let [heavy, one, two] = [(7, 4), (9, 1), (5, 1)].map(|(pieces, weight)| {
-        let session = desk.job(JobSpec { weight, ..spec("job") });
-        desk.lease(session, P, 0, pieces * 5);
-        desk.live(session, P, 0, u64::from(pieces) * 5 * UNIT, Life::Long);
-        session
-    });
-    desk.pass(ms(20_000));
-    assert!(desk.job_of(heavy).runtime >= ms(19_000), "{:?}", desk.job_of(heavy).runtime);
-    for other in [one, two] {
-        let grants = &desk.job_of(other).stats.grants;
-        let longest = grants.iter().filter_map(|(from, to)| Some((*to)? - *from)).max();
-        assert!(longest <= Some(ms(100)) && grants.len() >= 90, "{longest:?} of {}", grants.len());
+    // The second time, the job says that it needs more than it uses: then its group never seems to fit.
+    for need in [None, Some(Need { persistent: 0, temporary: 20 * UNIT })] {
+        let mut desk = Desk::new(|_| {});
+        let [heavy, one, two] = [(7, 4, need), (9, 1, None), (5, 1, None)].map(|(pieces, weight, need)| {
+            let session = desk.job(JobSpec { weight, need, ..spec("job") });
+            desk.lease(session, P, 0, pieces * 5);
+            desk.live(session, P, 0, u64::from(pieces) * 5 * UNIT, Life::Long);
+            session
+        });
+        desk.pass(ms(20_000));
+        let longest = |session| {
+            let grants = &desk.job_of(session).stats.grants;
+            let longest =
+                grants.iter().filter_map(|(from, to)| Some((*to)? - *from)).max().unwrap_or_default();
+            (longest, grants.len())
+        };
+        if need.is_none() {
+            assert!(desk.job_of(heavy).runtime >= ms(19_000), "{:?}", desk.job_of(heavy).runtime);
+        }
+        for (longest, grants) in [one, two].map(longest) {
+            assert!(longest <= ms(100) && grants >= 30, "{longest:?} of {grants}");
+        }
     }
+}
+
+/// A job whose memory is as the test wants it, that waits or runs.
+fn job_of(desk: &mut Desk, priority: i32, pieces: u32) -> SessionId {
+    let session = desk.job(JobSpec { priority, ..spec("job") });
+    desk.lease(session, P, 0, pieces * 5);
+    desk.live(session, P, 0, u64::from(pieces) * 5 * UNIT, Life::Long);
+    session
+}
+
+#[test]
+fn nobodys_memory_gives_way_for_a_lower_class_or_for_who_has_nothing_to_do() {
+    for (low, is_idle) in [(-1, false), (0, true)] {
+        let mut desk = Desk::new(|_| {});
+        let low = job_of(&mut desk, low, 5);
+        let [one, two] = [0, 0].map(|priority| job_of(&mut desk, priority, 11));
+        if is_idle {
+            desk.tell(Event::Idle { session: low });
+        }
+        desk.until(|desk| [one, two].iter().all(|job| desk.job_of(*job).stats.switches > 2));
+        let before = [one, two].map(|job| desk.job_of(job).stats.preempted_bytes);
+        let switches = [one, two].map(|job| desk.job_of(job).stats.switches).iter().sum::<u64>();
+        desk.until(|desk| {
+            let sum = [one, two].map(|job| desk.job_of(job).stats.switches).iter().sum::<u64>();
+            sum >= switches + 8
+        });
+        let preempted: u64 = [one, two]
+            .iter()
+            .zip(before)
+            .map(|(job, was)| desk.job_of(*job).stats.preempted_bytes - was)
+            .sum();
+        // Of 22 pieces in 20, two are in the way at each switch.
+        assert!(preempted <= 9 * 2 * 5 * UNIT, "{} pieces in 8 switches", preempted / UNIT / 5);
+        assert_eq!(desk.phase(low), Phase::Waiting);
+    }
+}
+
+#[test]
+fn what_cannot_come_back_for_want_of_memory_is_tried_again() {
+    let mut desk = Desk::new(|_| {});
+    let (a, b) = rivals(&mut desk);
+    desk.until(|desk| desk.phase(b) == Phase::Open);
+    desk.starve_restores = true;
+    desk.until(|desk| desk.job_of(a).failed_arrivals > 1);
+    assert_eq!(desk.units(a, T), 0, "others can have the room");
+    desk.starve_restores = false;
+    desk.until(|desk| desk.phase(a) == Phase::Open);
+    assert!(desk.expelled.is_empty() && desk.units(a, T) == 60);
 }
 
 /// Three jobs, each alone on the GPU: the first pushes the second out almost wholly, the third needs little.
@@ -222,4 +279,33 @@ fn what_comes_back_early_and_cannot_is_left_where_it_is() {
     assert_eq!((desk.phase(middle), desk.units(middle, P)), (Phase::Waiting, 0));
     desk.until(|desk| desk.phase(middle) == Phase::Open);
     assert_eq!(desk.pieces(middle, P).len(), 12);
+}
+
+#[test]
+fn what_comes_back_early_comes_in_small_parts() {
+    let mut desk = Desk::new(|_| {});
+    let [large, _, next] = [(5, 80), (10, 10), (60, 40)].map(|(persistent, temporary)| {
+        let session = desk.job(spec("job"));
+        fill(&mut desk, session, persistent, temporary);
+        session
+    });
+    desk.pass(ms(1000));
+    desk.until(|desk| desk.phase(large) == Phase::Open);
+    assert_eq!(desk.units(next, P), 15);
+    let stats = |desk: &Desk| desk.job_of(next).stats.clone();
+    let before = stats(&desk);
+    desk.log.clear();
+    desk.until(|desk| desk.phase(next) == Phase::Open);
+    let early = stats(&desk).prefetched_bytes - before.prefetched_bytes;
+    let maps = desk.log.iter().filter_map(|effect| match effect {
+        Effect::Shim(to, ToShim::Map { pieces, .. }) if *to == next => Some(pieces.len()),
+        _ => None,
+    });
+    println!(
+        "{} of {} restored bytes came early",
+        early,
+        stats(&desk).restored_bytes - before.restored_bytes
+    );
+    assert!(early > 8 * 5 * UNIT, "{early}");
+    assert_eq!(maps.take(1).collect::<Vec<_>>(), [8]);
 }

@@ -62,6 +62,18 @@ fn what_has_room_on_disk_keeps_no_memory_from_another_gpu() {
 }
 
 #[test]
+fn cxl_memory_counts_as_disk_does() {
+    let lower =
+        |config: &mut Config| (config.cxl_share_bytes, config.disk_share_bytes) = (20 * UNIT, 30 * UNIT);
+    let mut desk = Desk::new(|config| {
+        config.dram_bytes = 100 * UNIT;
+        lower(config);
+    });
+    let jobs = [70, 80, 1].map(|units| come(&mut desk, GPU, units));
+    assert_eq!(jobs.map(|job| is_in(&desk, job)), [true, true, false], "150 are all that there is");
+}
+
+#[test]
 fn a_share_grows_only_when_the_other_has_become_smaller() {
     let mut desk = two_gpus(100);
     desk.hold =

@@ -238,7 +238,14 @@ impl Gathering {
         };
         ensure!(said.saturating_sub(of_mover) <= MOST_UNHEARD as u64, "it has said more than can be unheard");
         for _ in of_mover..said {
-            holdings.unheard.push(connection.receive_within(limits(MAX_FDS))?);
+            let parcel = connection.receive_parcel_within::<Numbered<FromMover>>(limits(MAX_FDS))?;
+            // What was made is among what it holds.
+            let is_held = matches!(parcel.message.message, FromMover::Made { .. });
+            ensure!(
+                parcel.lost == 0 || is_held,
+                "the manager has no file descriptors left for what it holds"
+            );
+            holdings.unheard.push((parcel.message, parcel.fds));
         }
         Ok(holdings)
     }

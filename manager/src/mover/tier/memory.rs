@@ -1,8 +1,17 @@
-//! The DRAM tier: page-locked host memory in slabs.
+//! The DRAM and the CXL tier: page-locked host memory in slabs.
 //!
+//! ```text
+//! tier   slabs' numbers   where the memory comes from
+//! dram   0 ..             the system, from anywhere
+//! cxl    2³¹ ..           one NUMA node: bound, touched, page-locked, and then looked at whether it is still there
+//!                         or a device of memory: the n-th slab is the n-th part of this GPU's part
+//! ```
 //! Slabs are got as they are needed, up to the share, and kept while tenants come and go through
 //! them: getting and page-locking costs 0.1 to 0.5 s per GiB (FACTS §4), too much for each switch.
 //! They are given back when a tenant has died, all wholly free ones but one.
+//!
+//! Memory that does not stay on its node is refused, and no more is got, until a tenant has died: what is saved
+//! goes to the next tier.
 //!
 //! Invariant (I6): the slabs' sizes add up to `held`, at most `share`; each byte of them is in the
 //! free list, or handed out.
@@ -11,41 +20,99 @@
 
 use super::free_list::FreeList;
 use super::shortage::Shortage;
-use super::{Extent, SlabId, SlabNews, TierError};
-use crate::mover::copy::{Gpu, HostMemory, HostRange, page_bytes};
+use super::{ARENA, Extent, SlabId, SlabNews, TierError};
+use crate::mover::CxlPart;
+use crate::mover::copy::{Gpu, HostMemory, HostMemoryError, HostRange, Place, page_bytes};
+use crate::numa::cxl::CxlPlace;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::rc::Rc;
+use tidegate_ffi::os;
+
+/// The first slab of the CXL tier; those of the DRAM tier have lower numbers.
+const FIRST_CXL: u32 = 1 << 31;
 
 /// Host memory for saved bytes, up to a share.
-pub struct Dram {
+pub struct Memory {
+    name: &'static str,
+    source: Source,
     share: u64,
     slab_bytes: u64,
     held: u64,
     slabs: BTreeMap<SlabId, HostMemory>,
+    first: u32,
     next: u32,
     free: FreeList,
     shortage: Shortage,
+    /// Why no more of its memory can be used.
+    refused: Option<String>,
     news: Vec<SlabNews>,
     /// For whom slabs are page-locked; `None` once that has failed.
     locks_for: Option<Rc<Gpu>>,
 }
 
-impl Dram {
-    /// A tier of at most `share` bytes in slabs of at most `slab_bytes` bytes (both in whole
+/// Where slabs come from.
+enum Source {
+    System,
+    Node(u32),
+    Device { path: PathBuf, start: u64, file: Option<OwnedFd> },
+}
+
+impl Memory {
+    /// The DRAM tier: at most `share` bytes in slabs of at most `slab_bytes` bytes (both in whole
     /// pages), page-locked for `gpu`.
-    pub fn new(share: u64, slab_bytes: u64, gpu: Option<Rc<Gpu>>) -> Self {
+    pub fn dram(share: u64, slab_bytes: u64, gpu: Option<Rc<Gpu>>) -> Self {
+        Self::new("dram", Source::System, 0, share, slab_bytes, gpu)
+    }
+
+    /// The CXL tier: a part of a node's or a device's memory; without one, none.
+    pub fn cxl(part: Option<&CxlPart>, slab_bytes: u64, gpu: Option<Rc<Gpu>>) -> Self {
+        let (source, share) = match part {
+            None => (Source::System, 0),
+            Some(CxlPart { place: CxlPlace::Node(node), bytes, .. }) => (Source::Node(*node), *bytes),
+            Some(CxlPart { place: CxlPlace::Device(path), start, bytes }) => {
+                (Source::Device { path: path.clone(), start: *start, file: None }, *bytes)
+            }
+        };
+        let align = part.map_or(1, |part| part.place.align().unwrap_or(1));
+        Self::new("cxl", source, FIRST_CXL, share, slab_bytes.next_multiple_of(align), gpu)
+    }
+
+    fn new(
+        name: &'static str,
+        source: Source,
+        first: u32,
+        share: u64,
+        slab_bytes: u64,
+        gpu: Option<Rc<Gpu>>,
+    ) -> Self {
         Self {
+            name,
+            source,
             share: pages(share),
             slab_bytes: pages(slab_bytes).max(page_bytes()),
             held: 0,
             slabs: BTreeMap::new(),
-            next: 0,
+            first,
+            next: first,
             free: FreeList::default(),
             shortage: Shortage::default(),
+            refused: None,
             news: Vec::new(),
             locks_for: gpu,
         }
+    }
+
+    /// Whether anything may lie there.
+    pub fn is_there(&self) -> bool {
+        self.share > 0
+    }
+
+    /// Whether a slab of this number would be its own.
+    pub fn has(&self, slab: SlabId) -> bool {
+        (slab.0 >= FIRST_CXL) == (self.first == FIRST_CXL) && slab != ARENA
     }
 
     /// Takes over the slabs of a mover that died, with the saved bytes in them. They are
@@ -54,7 +121,7 @@ impl Dram {
         saved.sort_unstable();
         let mut saved = saved.into_iter().peekable();
         for (slab, file) in slabs {
-            let memory = HostMemory::adopt(file)?;
+            let memory = self.adopt_one(slab, file)?;
             let mut next = 0;
             while let Some(extent) = saved.next_if(|extent| extent.slab <= slab) {
                 let inside = extent.end() <= memory.bytes();
@@ -71,6 +138,37 @@ impl Dram {
         }
         self.share = self.share.max(self.held);
         saved.next().map_or(Ok(()), |extent| Err(TierError::Contradiction(extent)))
+    }
+
+    fn adopt_one(&mut self, slab: SlabId, file: OwnedFd) -> Result<HostMemory, TierError> {
+        if let Source::Device { file: device @ None, .. } = &mut self.source {
+            *device = Some(os::duplicate(&file)?);
+        }
+        let memory = HostMemory::adopt(file, self.size_of(slab), self.place_of(slab));
+        memory.map_err(|error| self.none(error))
+    }
+
+    /// Where a slab comes from.
+    fn place_of(&self, slab: SlabId) -> Place<'_> {
+        match &self.source {
+            Source::Node(node) => Place::Node(*node),
+            Source::Device { start, file: Some(file), .. } => Place::File(file, start + self.offset_of(slab)),
+            Source::System | Source::Device { .. } => Place::Anywhere,
+        }
+    }
+
+    /// Where a slab begins in this GPU's part of a device.
+    fn offset_of(&self, slab: SlabId) -> u64 {
+        u64::from(slab.0 - self.first).saturating_mul(self.slab_bytes)
+    }
+
+    /// How large a new slab is: of a device, as much as there is at its place.
+    fn size_of(&self, slab: SlabId) -> u64 {
+        let taken = match self.source {
+            Source::Device { .. } => self.offset_of(slab),
+            _ => self.held,
+        };
+        self.slab_bytes.min(self.share.saturating_sub(taken))
     }
 
     /// Changes the share to `bytes`, or as near to it as what is handed out allows. What it is then.
@@ -113,17 +211,68 @@ impl Dram {
     }
 
     fn grow(&mut self) -> Result<(), TierError> {
-        let bytes = self.slab_bytes.min(self.share - self.held);
-        let mut memory = HostMemory::new(bytes)?;
-        let shared = memory.share()?;
-        self.lock(&mut memory);
-        let slab = SlabId(self.next);
-        self.news.push(SlabNews::Made(slab, shared));
-        self.next += 1;
+        if let Some(why) = &self.refused {
+            return Err(TierError::Refused { tier: self.name, why: why.clone() });
+        }
+        self.open()?;
+        let slab = self.new_slab();
+        let bytes = self.size_of(slab);
+        let memory = HostMemory::new(bytes, self.place_of(slab)).and_then(|mut memory| {
+            self.lock(&mut memory);
+            memory.verify()?;
+            Ok(memory)
+        });
+        let memory = memory.map_err(|error| self.none(error))?;
+        self.news.push(SlabNews::Made(slab, memory.share()?));
+        self.next = self.next.max(slab.0 + 1);
         self.slabs.insert(slab, memory);
         self.held += bytes;
         self.free.give(Extent { slab, start: 0, bytes });
         Ok(())
+    }
+
+    /// Opens the device, if it is one.
+    fn open(&mut self) -> Result<(), TierError> {
+        let Source::Device { path, file: file @ None, .. } = &mut self.source else { return Ok(()) };
+        let device = os::open(|| File::options().read(true).write(true).open(&path));
+        match device {
+            Ok(device) => *file = Some(device.into()),
+            Err(error) => {
+                let why = format!("{}: {error}", path.display());
+                return Err(self.refuse(why));
+            }
+        }
+        Ok(())
+    }
+
+    /// The number of the next slab: of a device, of its first part that is not in use.
+    fn new_slab(&self) -> SlabId {
+        let unused = |slab: &SlabId| !self.slabs.contains_key(slab);
+        match self.source {
+            Source::Device { .. } => {
+                (self.first..ARENA.0).map(SlabId).find(unused).unwrap_or(SlabId(self.next))
+            }
+            _ => SlabId(self.next),
+        }
+    }
+
+    /// There is no memory, or none that could be used.
+    fn none(&mut self, error: HostMemoryError) -> TierError {
+        match error.is_shortage() {
+            true => TierError::Host { tier: self.name, error },
+            false => self.refuse(error.to_string()),
+        }
+    }
+
+    /// No more memory is got: it is not what it should be.
+    fn refuse(&mut self, why: String) -> TierError {
+        tracing::warn!(%why, "the {} tier takes no more bytes: what is saved goes to the next tier", self.title());
+        self.refused = Some(why.clone());
+        TierError::Refused { tier: self.name, why }
+    }
+
+    fn title(&self) -> String {
+        self.name.to_uppercase()
     }
 
     /// Page-locks a slab. What cannot be locked works too, only more slowly.
@@ -136,11 +285,11 @@ impl Dram {
     }
 
     fn full(&self, wanted: u64) -> TierError {
-        TierError::Full { tier: "dram", wanted, free: self.room(), share: self.share }
+        TierError::Full { tier: self.name, wanted, free: self.room(), share: self.share }
     }
 
     fn take(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError> {
-        if bytes > self.room() {
+        if bytes > self.room() && self.refused.is_none() {
             return Err(self.full(bytes));
         }
         while self.free.bytes() < bytes {
@@ -152,7 +301,7 @@ impl Dram {
     /// Says that the tier is well again, if `bytes` bytes at once end a shortage.
     fn note_room(&mut self, bytes: u64) {
         if self.shortage.ends(bytes) {
-            tracing::warn!("the DRAM tier has room again");
+            tracing::warn!("the {} tier has room again", self.title());
         }
     }
 
@@ -162,7 +311,13 @@ impl Dram {
             return self.grow();
         }
         let mut slabs = std::mem::take(&mut self.slabs);
-        slabs.values_mut().for_each(|memory| self.lock(memory));
+        for memory in slabs.values_mut().filter(|memory| !memory.is_locked()) {
+            self.lock(memory);
+            if let Err(error) = memory.verify() {
+                // What is saved there is as safe elsewhere.
+                self.none(error);
+            }
+        }
         self.slabs = slabs;
         Ok(())
     }
@@ -174,11 +329,26 @@ impl Dram {
         match &taken {
             Ok(_) => self.note_room(bytes),
             Err(error) if self.shortage.begins(bytes) => {
-                tracing::warn!(%error, "the DRAM tier is full: what finds room nowhere else stays on the GPU until it has room");
+                tracing::warn!(
+                    %error, "the {} tier is full: what finds room nowhere else stays on the GPU until it has room",
+                    self.title()
+                );
             }
             Err(_) => {}
         }
         taken
+    }
+
+    /// Hands out as many of `bytes` bytes as there is room and memory for.
+    pub fn allocate_most(&mut self, bytes: u64) -> Vec<Extent> {
+        match bytes.min(self.room()) {
+            0 => Vec::new(),
+            // Where the system has no memory for a larger share, what there is of it has to do.
+            some => {
+                let in_full = self.allocate(some);
+                in_full.or_else(|_| self.allocate(self.held_free())).unwrap_or_default()
+            }
+        }
     }
 
     /// Takes an extent back, or a part of one.
@@ -190,6 +360,7 @@ impl Dram {
 
     /// Gives memory back to the system that nobody is likely to need soon.
     pub fn trim(&mut self) {
+        self.refused = None;
         self.free_slabs().into_iter().skip(1).for_each(|slab| self.give_back(slab));
     }
 
@@ -205,13 +376,16 @@ impl Dram {
     }
 
     /// Bytes that the tier has got from the system and that are not handed out.
-    pub fn held_free(&self) -> u64 {
+    fn held_free(&self) -> u64 {
         self.free.bytes()
     }
 
-    /// Bytes that are not handed out.
-    pub fn room(&self) -> u64 {
-        self.share - self.used()
+    /// Bytes that are not handed out, and can be.
+    fn room(&self) -> u64 {
+        match self.refused {
+            Some(_) => self.held_free(),
+            None => self.share - self.used(),
+        }
     }
 
     /// Bytes handed out.
@@ -230,8 +404,8 @@ mod tests {
 
     const PAGE: u64 = 1 << 16; // a multiple of any page size in use
 
-    fn tier(share: u64, slab: u64) -> Dram {
-        Dram::new(share * PAGE, slab * PAGE, None)
+    fn tier(share: u64, slab: u64) -> Memory {
+        Memory::dram(share * PAGE, slab * PAGE, None)
     }
 
     fn bytes_of(extents: &[Extent]) -> u64 {
@@ -247,7 +421,7 @@ mod tests {
         assert!(matches!(error, TierError::Full { wanted: 2, free: 1, .. }) && error.is_out_of_memory());
         extents.into_iter().for_each(|extent| tier.free(extent));
         assert_eq!(bytes_of(&tier.allocate(5 * PAGE).unwrap()), 5 * PAGE);
-        assert!(matches!(Dram::new(PAGE / 100, PAGE, None).allocate(1), Err(TierError::Full { .. })));
+        assert!(matches!(Memory::dram(PAGE / 100, PAGE, None).allocate(1), Err(TierError::Full { .. })));
     }
 
     #[test]
