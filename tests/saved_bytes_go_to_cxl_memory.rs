@@ -6,7 +6,7 @@ mod support;
 use std::fs::File;
 use std::path::Path;
 use std::process::Stdio;
-use support::deaths::{Killer, check, kill, kill_movers, oversubscribed, rounds, status_after};
+use support::deaths::{kill, kill_movers, nothing_is_lost_at, status_after};
 use support::{KIB, MIB, Manager, Probe, Status, command, nothing_is_used};
 
 /// What a job has, and says that it needs: on a GPU of 5 MiB one of them fits.
@@ -72,16 +72,7 @@ fn a_mover_that_dies_at_any_point_on_the_way_to_cxl_memory_loses_nothing() {
     const POINTS: [&str; 5] = ["save:bytes", "index:torn", "save:index", "restore:bytes", "restore:index"];
     let directory = tempfile::tempdir().unwrap();
     for cxl in ["node:0=8MiB".to_owned(), format!("{}=8MiB", device(directory.path(), 8 * MIB))] {
-        let killer = Killer::start("1x6MiB", &options(&cxl, &[]));
-        let mut jobs = oversubscribed(&killer.manager);
-        check(&mut jobs);
-        for point in std::iter::repeat_n(POINTS, rounds()).flatten() {
-            killer.kill_at(point, || check(&mut jobs));
-            check(&mut jobs);
-        }
-        assert!(killer.manager.status().gpus[0].mover.replacements >= (POINTS.len() * rounds()) as u64);
-        jobs.into_iter().for_each(Probe::end);
-        killer.manager.status_when(|status| used(status) == [0, 0] && nothing_is_used(status));
+        nothing_is_lost_at(&POINTS, &options(&cxl, &[]));
     }
 }
 

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use support::deaths::{Killer, check, children, kill_movers, oversubscribed, rounds};
+use support::deaths::{children, kill_movers, nothing_is_lost_at};
 use support::training::{Training, alone};
 use support::{Jobs, KIB, MIB, Manager, Probe, Status, command, nothing_is_used, train_digits};
 
@@ -81,16 +81,7 @@ fn a_mover_that_dies_at_any_point_on_the_way_to_disk_loses_nothing() {
         "restore:bytes",
         "restore:index",
     ];
-    let (killer, _directory) = with_tiers("1MiB", "8MiB", |options| Killer::start("1x6MiB", options));
-    let mut jobs = oversubscribed(&killer.manager);
-    check(&mut jobs);
-    for point in std::iter::repeat_n(POINTS, rounds()).flatten() {
-        killer.kill_at(point, || check(&mut jobs));
-        check(&mut jobs);
-    }
-    assert!(killer.manager.status().gpus[0].mover.replacements >= (POINTS.len() * rounds()) as u64);
-    jobs.into_iter().for_each(Probe::end);
-    killer.manager.status_when(|status| used(status) == [0, 0] && nothing_is_used(status));
+    with_tiers("1MiB", "8MiB", |options| nothing_is_lost_at(&POINTS, options));
 }
 
 #[test]

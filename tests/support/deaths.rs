@@ -1,7 +1,7 @@
 //! Deaths of the manager and of movers, and the jobs that must not notice.
 
 use super::patience::PATIENCE;
-use super::{MIB, Manager, Probe, Status};
+use super::{MIB, Manager, Probe, Status, nothing_is_used};
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -67,6 +67,24 @@ impl Killer {
             work();
         }
     }
+}
+
+/// Jobs that do not fit on a GPU of 6 MiB switch while its mover dies at each of these points, as often as is wanted: all bytes
+/// are as they were, and in the end no tier holds any.
+pub fn nothing_is_lost_at(points: &[&str], options: &[&str]) {
+    let killer = Killer::start("1x6MiB", options);
+    let mut jobs = oversubscribed(&killer.manager);
+    check(&mut jobs);
+    for point in std::iter::repeat_n(points, rounds()).flatten() {
+        killer.kill_at(point, || check(&mut jobs));
+        check(&mut jobs);
+    }
+    let replacements = killer.manager.status().gpus[0].mover.replacements;
+    println!("{replacements} movers have died");
+    assert!(replacements >= (points.len() * rounds()) as u64);
+    jobs.into_iter().for_each(Probe::end);
+    let is_empty = |status: &Status| status.gpus[0].tiers.iter().all(|tier| tier.used_bytes == 0);
+    killer.manager.status_when(|status| is_empty(status) && nothing_is_used(status));
 }
 
 /// What a manager leaves to its successor: the file beside its socket.

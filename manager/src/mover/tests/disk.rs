@@ -223,6 +223,27 @@ fn a_disk_that_fails_costs_one_order() {
 }
 
 #[test]
+fn a_memory_file_that_is_full_costs_one_order() {
+    // First none for saved bytes and none for the lanes, then none for the index.
+    let rules =
+        "mover:ftruncate@1=ENOSPC,mover:ftruncate@2=ENOSPC,mover:ftruncate@3=ENOSPC,mover:pwrite@1=ENOSPC";
+    on_a_disk("a_memory_file_that_is_full_costs_one_order", rules, |bench| {
+        let (piece, bytes) = filled(bench, 1, 20);
+        let mut refused = 0;
+        while let Err((reason, _)) = bench.save(&all(20)) {
+            println!("refused: {reason}");
+            assert_eq!(bench.saved_bytes(), 0);
+            assert!(contents(&piece) == bytes);
+            refused += 1;
+        }
+        assert!((2..=4).contains(&refused), "{refused} orders");
+        piece.write_all_at(&vec![0; bytes.len()], 0).unwrap();
+        assert_eq!(bench.restore(&all(20), &[]), Ok(20 * UNIT));
+        assert!(contents(&piece) == bytes);
+    });
+}
+
+#[test]
 fn what_a_disk_has_written_by_half_is_read_by_nobody() {
     on_a_disk("what_a_disk_has_written_by_half_is_read_by_nobody", "mover:short@1=EIO", |bench| {
         let (piece, bytes) = filled(bench, 1, 20);
