@@ -153,14 +153,21 @@ fn what_finds_no_memory_that_stays_goes_to_the_disk() {
 
 #[test]
 fn who_may_not_choose_a_node_is_told_what_is_missing() {
-    for rules in ["mover:mbind@1+=EPERM", "mover:move_pages@1+=EPERM"] {
-        on_cxl_memory("who_may_not_choose_a_node_is_told_what_is_missing", Stage::Node, rules, |bench| {
-            let (piece, bytes) = filled(bench, 1, 20);
-            let (reason, _) = bench.save(&first(20)).unwrap_err();
-            assert!(reason.contains("NUMA node 0") && reason.contains("CAP_SYS_NICE"), "{reason}");
-            assert!(contents(&piece) == bytes && bench.saved_bytes() == 0);
-        });
-    }
+    is_told_what_is_missing("who_may_not_choose_a_node_is_told_what_is_missing", "mover:mbind@1+=EPERM");
+}
+
+#[test]
+fn who_may_not_ask_for_pages_is_told_what_is_missing() {
+    is_told_what_is_missing("who_may_not_ask_for_pages_is_told_what_is_missing", "mover:move_pages@1+=EPERM");
+}
+
+fn is_told_what_is_missing(test: &str, rules: &str) {
+    on_cxl_memory(test, Stage::Node, rules, |bench| {
+        let (piece, bytes) = filled(bench, 1, 20);
+        let (reason, _) = bench.save(&first(20)).unwrap_err();
+        assert!(reason.contains("NUMA node 0") && reason.contains("CAP_SYS_NICE"), "{reason}");
+        assert!(contents(&piece) == bytes && bench.saved_bytes() == 0);
+    });
 }
 
 #[test]
