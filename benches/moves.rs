@@ -18,7 +18,7 @@ use std::time::Instant;
 use tidegate_ffi::units::{Class, PieceId, Step, TenantId};
 use tidegate_ffi::wire::Connection;
 use tidegate_ffi::wire::line::{Line, Numbered};
-use tidegate_ffi::wire::message::{FromMover, Move, ToMover};
+use tidegate_ffi::wire::message::{FromMover, Location, Move, ToMover};
 use tidegate_manager::mover::{MoverConfig, run};
 use tidegate_manager::scheduler::MOVES_PER_MESSAGE;
 use tidegate_manager::software_gpu::{NODE_VARIABLE, SoftwareNode};
@@ -200,7 +200,7 @@ impl Mover {
         }
         let pieces = (1..=at.div_ceil(PIECE)).map(|id| (PieceId(id), PIECE)).collect();
         let step = self.next_step();
-        self.tell(ToMover::Make { step, pieces });
+        self.tell(ToMover::Make { step, pieces, location: Location::Device });
         assert!(matches!(self.hear(), FromMover::Made { .. }));
         moves
     }

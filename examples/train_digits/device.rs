@@ -7,8 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use cudarc::driver::sys::CUresult;
 use cudarc::driver::{
-    CudaEvent, CudaFunction, CudaModule, CudaSlice, CudaStream, LaunchConfig, PinnedHostSlice, PushKernelArg,
+    CudaEvent, CudaFunction, CudaModule, CudaSlice, CudaStream, DriverError, HostSlice, LaunchConfig,
+    PinnedHostSlice, PushKernelArg,
 };
 
 use crate::kernels::Kernels;
@@ -89,6 +91,25 @@ impl Cuda {
         functions.insert(kernel, function.clone());
         Ok(function)
     }
+
+    /// Memory for a buffer. When there is none, what was freed on the way may not be free yet: once all of
+    /// that is done, it asks again, as frameworks do.
+    fn allocate<T>(&self, ask: impl Fn(&Arc<CudaStream>) -> Result<T, DriverError>) -> Result<T> {
+        match ask(&self.stream) {
+            Err(DriverError(CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {
+                self.stream.synchronize()?;
+                Ok(ask(&self.stream)?)
+            }
+            answer => Ok(answer?),
+        }
+    }
+
+    /// A buffer with a copy of `data`.
+    fn filled(&self, data: &(impl HostSlice<f32> + ?Sized)) -> Result<CudaSlice<f32>> {
+        let mut buffer = self.alloc(data.len())?;
+        self.stream.memcpy_htod(data, &mut buffer)?;
+        Ok(buffer)
+    }
 }
 
 /// Pinned memory that uploads go through.
@@ -112,15 +133,15 @@ impl Device for Cuda {
     fn alloc(&self, count: usize) -> Result<Self::Buffer> {
         // SAFETY: any bytes are valid floats, and every kernel writes all of a buffer that it
         // is the first to be given.
-        Ok(unsafe { self.stream.alloc(count) }?)
+        self.allocate(|stream| unsafe { stream.alloc(count) })
     }
 
     fn zeros(&self, count: usize) -> Result<Self::Buffer> {
-        Ok(self.stream.alloc_zeros(count)?)
+        self.allocate(|stream| stream.alloc_zeros(count))
     }
 
     fn upload(&self, data: &[f32]) -> Result<Self::Buffer> {
-        let buffer = self.stream.clone_htod(data)?;
+        let buffer = self.filled(data)?;
         self.stream.synchronize()?;
         Ok(buffer)
     }
@@ -135,7 +156,7 @@ impl Device for Cuda {
         // its own event.)
         staging.read.synchronize()?;
         staging.memory.as_mut_slice()?.copy_from_slice(data);
-        let buffer = self.stream.clone_htod(&staging.memory)?;
+        let buffer = self.filled(&staging.memory)?;
         staging.read.record(&self.stream)?;
         Ok(buffer)
     }

@@ -186,7 +186,7 @@ impl World {
             ToMover::Share { step, bytes } => {
                 return Ok(Some(Event::MoverDone { gpu, step: *step, bytes: *bytes }));
             }
-            ToMover::Make { step, pieces } if fails => {
+            ToMover::Make { step, pieces, .. } if fails => {
                 self.pieces.retain(|piece| pieces.iter().all(|(failed, _)| failed != piece));
                 *step
             }

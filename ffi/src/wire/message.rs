@@ -413,6 +413,15 @@ pub struct Move {
     pub at: u64,
 }
 
+/// Where a piece's memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Location {
+    /// On the GPU.
+    Device,
+    /// In the host's memory, which the GPU reaches over its link; it counts to the GPU's share of the DRAM tier.
+    Host,
+}
+
 /// A manager's orders to a mover. Each is answered by `Failed`, or by `Done` where it does not
 /// say otherwise, with its step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -423,6 +432,8 @@ pub enum ToMover {
         step: Step,
         /// Names and sizes in bytes; at most [`super::MAX_FDS`].
         pieces: Vec<(PieceId, u64)>,
+        /// Where their memory is.
+        location: Location,
     },
     /// Copy live bytes out of pieces into a tier, under the tenant's name. Nothing of a failed
     /// save is kept, and the pieces are untouched.

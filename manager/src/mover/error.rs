@@ -82,6 +82,9 @@ pub enum OrderError {
     /// mislead the next mover.
     #[error("what is not saved any more cannot be noted in the save index: {0}")]
     Unnoted(std::io::Error),
+    /// The driver makes no pieces in host memory, or has no more of it.
+    #[error("no host memory in the GPU's place: {0}")]
+    NoHostMemory(#[source] DriverError),
     /// A driver call failed.
     #[error(transparent)]
     Driver(#[from] DriverError),
@@ -91,7 +94,9 @@ impl OrderError {
     /// Whether it may help to free memory of the GPU or the tier.
     pub fn is_out_of_memory(&self) -> bool {
         match self {
-            OrderError::Driver(error) => error.code == CUresult::CUDA_ERROR_OUT_OF_MEMORY,
+            OrderError::Driver(error) | OrderError::NoHostMemory(error) => {
+                error.code == CUresult::CUDA_ERROR_OUT_OF_MEMORY
+            }
             OrderError::Tier(error) => error.is_out_of_memory(),
             _ => false,
         }

@@ -19,7 +19,7 @@ use std::time::Instant;
 use tidegate_ffi::cuda::DriverError;
 use tidegate_ffi::units::{PieceId, Step, TenantId};
 use tidegate_ffi::wire::MAX_FDS;
-use tidegate_ffi::wire::message::{FromMover, Move, ToMover};
+use tidegate_ffi::wire::message::{FromMover, Location, Move, ToMover};
 
 /// The most host memory that is got and page-locked at once.
 const SLAB_BYTES: u64 = 64 << 20;
@@ -148,7 +148,7 @@ impl Mover {
         let mut fds = fds.into_iter();
         let adopted = pieces.iter().zip(&mut fds);
         let adopted = adopted.map(|(&(id, bytes), fd)| Ok((id, Piece::adopt(&self.gpu, &fd, bytes)?)));
-        self.pieces.add(adopted.collect::<Result<_, DriverError>>()?);
+        self.add(adopted.collect::<Result<_, DriverError>>()?);
         self.slabs.extend(slabs.iter().copied().map(SlabId).zip(&mut fds));
         death::point("adopt");
         let Some(again) = again else { return Ok(Vec::new()) };
@@ -174,7 +174,7 @@ impl Mover {
     fn obey(&mut self, order: ToMover) -> Result<Option<Answer>, Useless> {
         let began = Instant::now();
         let (step, outcome) = match order {
-            ToMover::Make { step, pieces } => (step, self.make(&pieces)),
+            ToMover::Make { step, pieces, location } => (step, self.make(&pieces, location)),
             ToMover::Save { step, tenant, moves } => (step, self.save(step, tenant, &moves)),
             ToMover::Restore { step, tenant, moves, poison } => {
                 (step, self.restore(step, tenant, &moves, &poison))
@@ -201,18 +201,30 @@ impl Mover {
         }
     }
 
-    fn make(&mut self, wanted: &[(PieceId, u64)]) -> Result<Outcome, OrderError> {
+    fn make(&mut self, wanted: &[(PieceId, u64)], location: Location) -> Result<Outcome, OrderError> {
         self.pieces.check_new(wanted, self.gpu.properties().granularity_bytes)?;
         if wanted.len() > MAX_FDS {
             return Err(OrderError::TooManyPieces { asked: wanted.len(), most: MAX_FDS });
         }
+        if location == Location::Host {
+            self.store.tiers_mut().dram.make_room_apart(wanted.iter().map(|(_, bytes)| bytes).sum())?;
+        }
         // A failure drops, and so releases, what was made before it.
-        let made = wanted.iter().map(|&(id, bytes)| Ok((id, Piece::make(&self.gpu, bytes)?)));
-        let made = made.collect::<Result<Vec<_>, DriverError>>()?;
+        let made = wanted.iter().map(|&(id, bytes)| Ok((id, Piece::make(&self.gpu, bytes, location)?)));
+        let made = made.collect::<Result<Vec<_>, DriverError>>();
+        let made = made.map_err(|error| match location {
+            Location::Device => OrderError::Driver(error),
+            Location::Host => OrderError::NoHostMemory(error),
+        })?;
         let fds = made.iter().map(|(_, piece)| piece.export()).collect::<Result<Vec<_>, DriverError>>()?;
-        self.pieces.add(made);
+        self.add(made);
         death::point("make");
         Ok(Outcome::Made(fds))
+    }
+
+    fn add(&mut self, pieces: Vec<(PieceId, Piece)>) {
+        self.pieces.add(pieces);
+        self.store.tiers_mut().dram.set_apart(self.pieces.hosted_bytes());
     }
 
     fn save(&mut self, step: Step, tenant: TenantId, moves: &[Move]) -> Result<Outcome, OrderError> {
@@ -244,6 +256,7 @@ impl Mover {
 
     fn destroy(&mut self, ids: &[PieceId]) -> Result<Outcome, OrderError> {
         let bytes = self.pieces.remove(ids)?;
+        self.store.tiers_mut().dram.set_apart(self.pieces.hosted_bytes());
         death::point("destroy");
         Ok(Outcome::Moved(bytes))
     }

@@ -8,12 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use tidegate_ffi::cuda::DriverError;
 use tidegate_ffi::units::PieceId;
-use tidegate_ffi::wire::message::Move;
+use tidegate_ffi::wire::message::{Location, Move};
 
 /// All pieces. A piece is released when it leaves the table.
 #[derive(Default)]
 pub struct Pieces {
     pieces: BTreeMap<PieceId, Piece>,
+    hosted_bytes: u64,
 }
 
 impl Pieces {
@@ -34,6 +35,7 @@ impl Pieces {
 
     /// Puts new pieces into the table.
     pub fn add(&mut self, made: Vec<(PieceId, Piece)>) {
+        self.hosted_bytes += made.iter().map(|(_, piece)| in_host_memory(piece)).sum::<u64>();
         self.pieces.extend(made);
     }
 
@@ -46,7 +48,14 @@ impl Pieces {
     /// already: by a mover before this one, or by its death.
     pub fn remove(&mut self, ids: &[PieceId]) -> Result<u64, OrderError> {
         check_distinct(ids.iter().copied())?;
-        Ok(ids.iter().filter_map(|id| self.pieces.remove(id)).map(|piece| piece.bytes()).sum())
+        let removed: Vec<Piece> = ids.iter().filter_map(|id| self.pieces.remove(id)).collect();
+        self.hosted_bytes -= removed.iter().map(in_host_memory).sum::<u64>();
+        Ok(removed.iter().map(Piece::bytes).sum())
+    }
+
+    /// Bytes of those that are host memory.
+    pub fn hosted_bytes(&self) -> u64 {
+        self.hosted_bytes
     }
 
     /// Maps the pieces that planned moves name, and checks that the moves lie inside them.
@@ -87,6 +96,14 @@ impl Pieces {
             Some(unknown) => Err(OrderError::UnknownPiece(*unknown)),
             None => Ok(()),
         }
+    }
+}
+
+/// Bytes of host memory that a piece is.
+fn in_host_memory(piece: &Piece) -> u64 {
+    match piece.location() {
+        Location::Device => 0,
+        Location::Host => piece.bytes(),
     }
 }
 

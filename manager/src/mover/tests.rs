@@ -6,6 +6,7 @@
 
 mod cxl;
 mod disk;
+mod hosted;
 
 use super::{MoverConfig, run};
 use crate::software_gpu::{NODE_VARIABLE, SoftwareNode};
@@ -24,7 +25,7 @@ use std::time::Duration;
 use tidegate_ffi::units::{Class, GpuUuid, PieceId, Step, TenantId};
 use tidegate_ffi::wire::Connection;
 use tidegate_ffi::wire::line::{Line, Numbered};
-use tidegate_ffi::wire::message::{FromMover, Move, ToMover};
+use tidegate_ffi::wire::message::{FromMover, Location, Move, ToMover};
 
 /// Set in a test's own process: the GPU.
 const GPU_VARIABLE: &str = "TIDEGATE_TEST_MOVER_GPU";
@@ -196,9 +197,17 @@ impl Bench {
     }
 
     fn try_make(&mut self, pieces: &[(u64, u64)]) -> Result<Vec<File>, (String, bool)> {
+        self.try_make_at(pieces, Location::Device)
+    }
+
+    fn try_make_at(
+        &mut self,
+        pieces: &[(u64, u64)],
+        location: Location,
+    ) -> Result<Vec<File>, (String, bool)> {
         let step = self.step();
         let pieces = pieces.iter().map(|&(id, units)| (PieceId(id), units * UNIT)).collect();
-        match self.ask(ToMover::Make { step, pieces }) {
+        match self.ask(ToMover::Make { step, pieces, location }) {
             (FromMover::Made { step: answered }, fds) if answered == step => {
                 Ok(fds.into_iter().map(File::from).collect())
             }

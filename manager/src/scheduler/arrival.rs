@@ -12,7 +12,7 @@ use super::{
 use crate::ledger::{NoRoom, Slack};
 use std::collections::BTreeMap;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, TenantId};
-use tidegate_ffi::wire::message::{Move, Placed, ToMover, ToShim};
+use tidegate_ffi::wire::message::{Location, Move, Placed, ToMover, ToShim};
 
 /// After a failed attempt to bring a job back, the next one waits so long; twice as long after
 /// each that follows. Meanwhile others run.
@@ -124,9 +124,9 @@ impl Scheduler {
         tenant.arrival =
             Some(Arrival { placed, moves, making, restoring, mapping, failed, early, coming, since });
         for new in acquired.new.chunks(PIECES_PER_MESSAGE) {
-            let pieces = self.sizes(new, gpu);
+            let (pieces, location) = (self.sizes(new, id), Location::Device);
             let step = self.step(Pending::MakeForArrival(id, new.to_vec()));
-            self.effects.push(Effect::Mover(gpu, ToMover::Make { step, pieces }));
+            self.effects.push(Effect::Mover(gpu, ToMover::Make { step, pieces, location }));
         }
         if making == 0 {
             self.restore(id);

@@ -13,6 +13,7 @@ impl Scheduler {
         }
         self.check_shares()?;
         self.check_owners()?;
+        self.check_hosted()?;
         self.check_slots()?;
         self.check_quotas()?;
         self.check_grants()
@@ -34,6 +35,9 @@ impl Scheduler {
             for piece in tenant.pieces.keys() {
                 if let Some(other) = owners.insert(*piece, *id) {
                     return Err(format!("{piece} is {other}'s and {id}'s"));
+                }
+                if tenant.hosted.contains_key(piece) {
+                    continue;
                 }
                 let record = self.gpus[&tenant.gpu].ledger.piece(*piece);
                 if record.map(|record| record.owner) != Some(Owner::Tenant(*id)) {

@@ -201,8 +201,7 @@ impl Scheduler {
             contents.get(piece).is_none_or(|content| content.live == 0)
                 || ledger.piece(*piece).is_some_and(|record| record.region == Class::Temporary)
         };
-        let takeable = tenant.pieces.keys().copied().filter(|piece| !tenant.held.contains(piece));
-        let pieces = takeable.filter(goes).collect();
+        let pieces = tenant.takeable().filter(goes).collect();
         let job = tenant.job;
         let departure = self.departure(id, pieces, &contents, false);
         if let Some(job) = self.jobs.get_mut(&job) {
@@ -462,8 +461,8 @@ impl Scheduler {
         let mut units = 0;
         // The highest units first: they end the region, or their span.
         let ledger = &self.gpus[&gpu].ledger;
-        let takeable = tenant.pieces.keys().filter(|piece| !tenant.held.contains(piece));
-        let mut pieces: Vec<_> = takeable.filter_map(|piece| Some((ledger.piece(*piece)?, *piece))).collect();
+        let with_record = |piece| Some((ledger.piece(piece)?, piece));
+        let mut pieces: Vec<_> = tenant.takeable().filter_map(with_record).collect();
         pieces.sort_unstable_by_key(|(record, _)| std::cmp::Reverse(record.start));
         let mut chosen = Vec::new();
         for (record, piece) in pieces {
@@ -488,7 +487,7 @@ impl Scheduler {
         let last_needed = |job: JobId| queue.iter().position(|waiting| *waiting == job).unwrap_or(usize::MAX);
         self.tenants_on(gpu)
             .filter(|(_, tenant)| tenant.job != asker && !order.contains(&tenant.job))
-            .filter(|(_, tenant)| tenant.has_takeable() && !tenant.is_on_its_way())
+            .filter(|(_, tenant)| tenant.takeable().next().is_some() && !tenant.is_on_its_way())
             .filter(|(_, tenant)| self.phase_of(tenant) == Phase::Waiting)
             .filter(|(_, tenant)| self.jobs[&tenant.job].not_preempted_before <= self.now)
             .min_by_key(|(_, tenant)| {

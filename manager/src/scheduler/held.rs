@@ -88,19 +88,22 @@ impl Tenant {
         pieces.iter().all(|piece| self.pieces.contains_key(piece))
     }
 
-    /// Units of its held pieces.
+    /// Units of its held pieces that are GPU memory.
     pub fn held_units(&self) -> u32 {
-        self.held.iter().filter_map(|piece| self.pieces.get(piece)).map(|placed| placed.units.0).sum()
+        let on_gpu = self.held.iter().filter(|piece| !self.hosted.contains_key(piece));
+        on_gpu.filter_map(|piece| self.pieces.get(piece)).map(|placed| placed.units.0).sum()
     }
 
-    /// Has it a piece that may be taken.
-    pub(super) fn has_takeable(&self) -> bool {
-        self.pieces.keys().any(|piece| !self.held.contains(piece))
+    /// Its pieces that a switch may take.
+    pub(super) fn takeable(&self) -> impl Iterator<Item = PieceId> + '_ {
+        let stays = |piece: &PieceId| self.held.contains(piece) || self.hosted.contains_key(piece);
+        self.pieces.keys().copied().filter(move |piece| !stays(piece))
     }
 
     /// A piece is its no more.
     pub(super) fn lose(&mut self, piece: &PieceId) -> Option<Placed> {
         self.held.remove(piece);
+        self.hosted.remove(piece);
         self.pieces.remove(piece)
     }
 }

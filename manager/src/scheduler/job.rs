@@ -262,6 +262,10 @@ pub struct Tenant {
     pub pieces: Placements,
     /// Those of its pieces that stay where they are, whoever runs.
     pub held: BTreeSet<PieceId>,
+    /// Those of its pieces, and of those being made, that are host memory; units.
+    pub hosted: BTreeMap<PieceId, u32>,
+    /// It was told that its GPU is too small, and no lease of it has found room there since.
+    pub warned: bool,
     /// What was alive at the last closing.
     pub live: Vec<LiveRange>,
     /// What lies in a tier, sorted by class and place.
@@ -463,6 +467,8 @@ impl Tenant {
             gpu,
             pieces: Placements::default(),
             held: BTreeSet::new(),
+            hosted: BTreeMap::new(),
+            warned: false,
             live: Vec::new(),
             saved: Vec::new(),
             blank: Vec::new(),

@@ -3,7 +3,8 @@
 //! A lease is answered while its job is open (or on the way to its boundary). When no room is
 //! left, in this order: spare pieces are destroyed, unused pieces are recalled, closed jobs'
 //! persistent pieces are saved; else the lease waits, its job's need has grown, and the group
-//! that fits is chosen anew. Only a tenant that could not be served by an empty GPU is refused.
+//! that fits is chosen anew. Only a tenant that could not be served by an empty GPU is refused,
+//! and gets host memory ([`hosted`](super::hosted)) if it asks again.
 
 use super::{Effect, NAMES_PER_MESSAGE, Pending, Phase, Recall, Scheduler, Spare, Tenant};
 use crate::ledger::{NoRoom, Slack};
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, SlotIndex, Step, TenantId, Units};
-use tidegate_ffi::wire::message::{LeaseRequest, Placed, ToMover, ToShim};
+use tidegate_ffi::wire::message::{LeaseRequest, Location, Placed, ToMover, ToShim};
 
 /// Pieces that were found for a run of slots.
 pub(super) struct Acquired {
@@ -186,7 +187,10 @@ impl Scheduler {
         self.all_fits(id, request, most)?;
         let run = Run { class: request.class, first: request.first.0, units, whole: request.whole };
         let acquired = self.acquire(id, request.class, &[run], slack)?;
-        self.answer(id, request, acquired);
+        if let Some(tenant) = self.tenants.get_mut(&id) {
+            tenant.warned = false;
+        }
+        self.answer(id, request, acquired, Location::Device);
         Ok(())
     }
 
@@ -201,7 +205,13 @@ impl Scheduler {
     }
 
     /// Takes the pieces of a lease; they are answered when the mover has made the new ones.
-    fn answer(&mut self, id: TenantId, request: LeaseRequest, acquired: Acquired) {
+    pub(super) fn answer(
+        &mut self,
+        id: TenantId,
+        request: LeaseRequest,
+        acquired: Acquired,
+        location: Location,
+    ) {
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         tenant.waiting.pop_front();
         let got: u32 = acquired.placed.iter().map(|placed| placed.units.0).sum();
@@ -222,15 +232,17 @@ impl Scheduler {
         if acquired.new.is_empty() {
             return self.made_lease(id, served, acquired.placed);
         }
-        let pieces = self.sizes(&acquired.new, gpu);
+        let pieces = self.sizes(&acquired.new, id);
         let step = self.step(Pending::MakeForLease(id, served, acquired.placed, acquired.new));
-        self.effects.push(Effect::Mover(gpu, ToMover::Make { step, pieces }));
+        self.effects.push(Effect::Mover(gpu, ToMover::Make { step, pieces, location }));
     }
 
     /// Names and sizes in bytes.
-    pub(super) fn sizes(&self, pieces: &[PieceId], gpu: GpuUuid) -> Vec<(PieceId, u64)> {
-        let ledger = &self.gpus[&gpu].ledger;
-        let units = |piece: &PieceId| ledger.piece(*piece).map_or(0, |record| record.units);
+    pub(super) fn sizes(&self, pieces: &[PieceId], of: TenantId) -> Vec<(PieceId, u64)> {
+        let Some(tenant) = self.tenants.get(&of) else { return Vec::new() };
+        let ledger = &self.gpus[&tenant.gpu].ledger;
+        let in_ledger = |piece: &PieceId| ledger.piece(*piece).map_or(0, |record| record.units);
+        let units = |piece: &PieceId| tenant.hosted.get(piece).copied().unwrap_or_else(|| in_ledger(piece));
         pieces.iter().map(|piece| (*piece, u64::from(units(piece)) * self.config.unit_bytes)).collect()
     }
 
@@ -296,12 +308,10 @@ impl Scheduler {
     /// temporary region, it is destroyed.
     pub(super) fn back_to_spares(&mut self, gpu_id: GpuUuid, piece: PieceId, uid: u32) {
         let Some(gpu) = self.gpus.get_mut(&gpu_id) else { return };
-        let units = gpu.ledger.piece(piece).map_or(0, |record| record.units);
-        match gpu.ledger.spare(piece) {
-            Ok(()) => {
-                gpu.spares.insert(piece, Spare { uid, units });
-            }
-            Err(NoRoom { .. }) => self.destroy(gpu_id, vec![piece]),
+        match gpu.ledger.piece(piece).map(|record| (record.units, gpu.ledger.spare(piece))) {
+            Some((units, Ok(()))) => gpu.spares.insert(piece, Spare { uid, units }),
+            // Host memory is nobody's spare.
+            None | Some((_, Err(NoRoom { .. }))) => self.destroy(gpu_id, vec![piece]),
         }
     }
 
@@ -346,6 +356,7 @@ impl Scheduler {
         let pieces: Vec<PieceId> = placed.iter().map(|placed| placed.piece).collect();
         *pending = Pending::MakeForNobody(tenant.gpu, uid, pieces, new);
         tenant.making = None;
+        tenant.hosted.retain(|piece, _| tenant.pieces.contains_key(piece));
         tenant.ask_again(request, placed.iter().map(|placed| placed.units.0).sum());
     }
 
@@ -383,6 +394,7 @@ impl Scheduler {
         let adopted: Vec<PieceId> =
             placed.iter().map(|placed| placed.piece).filter(|piece| !new.contains(piece)).collect();
         tenant.making = None;
+        tenant.hosted.retain(|piece, _| tenant.pieces.contains_key(piece));
         let first = !std::mem::replace(&mut tenant.deceived, true);
         let again = out_of_memory && (first || self.waits_for_the_dead(gpu));
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
@@ -447,7 +459,7 @@ impl Scheduler {
         let ledger = &self.gpus[&gpu].ledger;
         let missing = (own + request.units.0 + ledger.reserved()).saturating_sub(ledger.total());
         if missing > 0 && !self.doubts(id) && !self.recall_unused(gpu, Some(job)) {
-            return Served::Refused(format!("{gpu} is {missing} units too small for it"));
+            return self.host(id, request, missing);
         }
         if missing > 0 || self.make_room(gpu, no_room.short, job) {
             return Served::Waits;
@@ -482,15 +494,15 @@ impl Scheduler {
         self.jobs.get(&id).is_some_and(stuck) && others.map(|(_, tenant)| tenant).all(waits)
     }
 
-    /// Units that a job has, wherever they lie now, or that are made for it: not what it has given
-    /// back, though that may have to be scrubbed yet.
+    /// Units of a GPU that a job has, wherever they lie now, or that are made for it: not what it has
+    /// given back, though that may have to be scrubbed yet, nor what is host memory for good.
     pub(super) fn units_of_job(&self, gpu: GpuUuid, job: JobId) -> u32 {
         let own = self.tenants_on(gpu).map(|(_, tenant)| tenant).filter(|tenant| tenant.job == job);
         let units = |tenant: &Tenant| {
             let pieces = tenant.pieces.values().map(|placed| placed.units.0);
             let making = tenant.making.iter().map(|making| making.units.0);
             let away = Class::ALL.map(|region| tenant.units_away(region));
-            pieces.chain(making).chain(away).sum::<u32>()
+            pieces.chain(making).chain(away).sum::<u32>() - tenant.hosted_units()
         };
         own.map(units).sum()
     }
@@ -590,6 +602,10 @@ impl Scheduler {
     /// Gives pieces with somebody's bytes in them back: scrubbed for the same user, destroyed
     /// where another user shares the GPU (I8).
     pub(super) fn dispose(&mut self, gpu: GpuUuid, job: JobId, pieces: Vec<PieceId>) {
+        let ledger = self.gpus.get(&gpu).map(|gpu| &gpu.ledger);
+        let is_counted = |piece: &PieceId| ledger.is_some_and(|ledger| ledger.piece(*piece).is_some());
+        let (pieces, hosted) = pieces.into_iter().partition(is_counted);
+        self.destroy(gpu, hosted);
         let uid = self.jobs.get(&job).map(|job| job.uid);
         let same_user = self.tenants_on(gpu).all(|(_, t)| self.jobs.get(&t.job).map(|job| job.uid) == uid);
         match uid {
@@ -694,12 +710,13 @@ impl Tenant {
         }
     }
 
+    /// Has it memory of its GPU, or will it.
     pub(super) fn holds_any(&self) -> bool {
-        !self.pieces.is_empty() || self.making.is_some()
+        self.pieces.keys().any(|piece| !self.hosted.contains_key(piece)) || self.making.is_some()
     }
 }
 
-const PIECES_AT_ONCE: u32 = super::PIECES_PER_MESSAGE as u32;
+pub(super) const PIECES_AT_ONCE: u32 = super::PIECES_PER_MESSAGE as u32;
 
 impl super::Config {
     /// Slots of one address range: four times the GPU.

@@ -31,6 +31,7 @@ mod departure;
 mod event;
 mod expulsion;
 mod held;
+mod hosted;
 mod job;
 mod lease;
 mod needs;
@@ -324,8 +325,9 @@ impl Scheduler {
         // A job that has begun is let in whole: half a gang would wait with what others need.
         let begun = self.is_attached(job_id) || gpu.tenants.is_empty();
         let promised = self.promised_bytes(gpu_id).saturating_add(self.need_bytes(job_id));
+        let taken = promised.saturating_add(self.hosted_bytes(gpu_id));
         let tiers = gpu.share.bytes().saturating_add(self.config.lower_share_bytes());
-        if !begun && (promised > tiers || !self.has_room_for_one_more(gpu_id)) {
+        if !begun && (taken > tiers || !self.has_room_for_one_more(gpu_id)) {
             return false;
         }
         self.attach(session_id, step, gpu_id, job_id);

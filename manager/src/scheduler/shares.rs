@@ -190,8 +190,9 @@ impl Scheduler {
         let waiting = self.admissions.iter().filter(|(_, _, gpu)| *gpu == id);
         let waiting = waiting.filter_map(|(session, ..)| Some(self.sessions.get(session)?.job));
         let waiting: BTreeSet<JobId> = waiting.collect();
-        let mut promised = self.promised_bytes(id);
-        let mut wanted = self.promised_to_many(id);
+        let hosted = self.hosted_bytes(id);
+        let mut promised = self.promised_bytes(id).saturating_add(hosted);
+        let mut wanted = self.promised_to_many(id).saturating_add(hosted);
         for job in waiting {
             let with_it = promised.saturating_add(self.need_bytes(job));
             if with_it <= room {
@@ -206,12 +207,13 @@ impl Scheduler {
     fn used_share(&self, id: GpuUuid) -> u64 {
         let Share { bytes, kept, .. } = self.gpus[&id].share;
         let promised = self.promised_to_many(id).saturating_sub(self.config.lower_share_bytes());
+        let promised = promised.saturating_add(self.hosted_bytes(id));
         enough_grains(promised.max(kept)).min(bytes)
     }
 
     /// What the tier may have to take of a GPU that several jobs share: what they said that they need, or what they
     /// had if that is more.
-    fn promised_to_many(&self, id: GpuUuid) -> u64 {
+    pub(super) fn promised_to_many(&self, id: GpuUuid) -> u64 {
         let jobs: BTreeSet<JobId> = self.tenants_on(id).map(|(_, tenant)| tenant.job).collect();
         if jobs.len() < 2 {
             return 0;

@@ -5,6 +5,7 @@ mod blank;
 mod desk;
 mod expulsion;
 mod held;
+mod hosted;
 mod hostile;
 mod outside;
 mod preemption;

@@ -828,7 +828,7 @@ impl Server {
     }
 
     fn send_to_mover(&mut self, gpu: GpuUuid, message: &ToMover) {
-        if let ToMover::Make { step, pieces } = message {
+        if let ToMover::Make { step, pieces, .. } = message {
             self.making.insert(*step, pieces.clone());
         }
         if let Some(mover) = self.movers.get_mut(&gpu) {

@@ -10,7 +10,6 @@
 use super::client::{Client, ClientId, NoPage, Role};
 use super::conversation::NotTakenUp;
 use super::{Server, placed_in};
-use crate::ledger::Owner;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use tidegate_ffi::units::{PieceId, SessionId};
@@ -94,10 +93,9 @@ impl Server {
 
     fn is_of(&self, session: SessionId, piece: PieceId) -> bool {
         let tenants = self.scheduler.sessions().get(&session).map(|session| session.tenants.as_slice());
-        let is_own =
-            |owner| matches!(owner, Owner::Tenant(tenant) if tenants.unwrap_or_default().contains(&tenant));
-        let record = self.scheduler.gpus().values().find_map(|gpu| gpu.ledger.piece(piece));
-        self.pieces.contains_key(&piece) && record.is_some_and(|record| is_own(record.owner))
+        let mut tenants =
+            tenants.unwrap_or_default().iter().filter_map(|id| self.scheduler.tenants().get(id));
+        self.pieces.contains_key(&piece) && tenants.any(|tenant| tenant.pieces.contains_key(&piece))
     }
 }
 

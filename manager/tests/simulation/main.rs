@@ -94,6 +94,7 @@ fn random_schedules_keep_every_promise() {
     }
     assert!(failures.is_empty(), "{} schedules broke a promise", failures.len());
     assert!(sum.oversubscribed * 10 >= sum.schedules * 3, "too few schedules are oversubscribed");
+    assert!(sum.hosted_pieces > 0, "nobody was given host memory in a GPU's place");
     assert!(sum.changed_shares > 0, "no share of the tier has changed");
 }
 
@@ -190,6 +191,7 @@ struct Sum {
     deaths: u64,
     expelled: u64,
     failed_saves: u64,
+    hosted_pieces: u64,
     changed_shares: u64,
     mover_deaths: u64,
     manager_deaths: u64,
@@ -210,6 +212,7 @@ impl Sum {
         self.deaths += outcome.deaths;
         self.expelled += outcome.expelled;
         self.failed_saves += outcome.failed_saves;
+        self.hosted_pieces += outcome.hosted_pieces;
         self.changed_shares += outcome.changed_shares;
         self.mover_deaths += outcome.mover_deaths;
         self.manager_deaths += successions;

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use tidegate_ffi::units::{Class, GpuUuid, PieceId, SessionId, TenantId};
-use tidegate_ffi::wire::message::{Move, ToMover};
+use tidegate_ffi::wire::message::{Location, Move, ToMover};
 
 /// What is in one unit.
 pub type Token = u64;
@@ -15,7 +15,7 @@ pub const CLEAN: Token = 0;
 /// The content of memory after poison.
 pub const POISON: Token = u64::MAX;
 
-/// A piece of GPU memory.
+/// A piece of memory.
 #[derive(Clone, Debug)]
 pub struct Piece {
     /// One token for each unit.
@@ -24,6 +24,8 @@ pub struct Piece {
     pub mapped: Option<SessionId>,
     /// The manager's handle of it is closed: nobody can be given it any more.
     pub destroyed: bool,
+    /// Where it is.
+    location: Location,
     /// The mover's handle of it is closed too: it is gone with who has it mapped.
     orphaned: bool,
 }
@@ -99,10 +101,20 @@ impl Memory {
         }
     }
 
-    /// Units of all pieces.
+    /// Units of all pieces on the GPU.
     pub fn used(&self) -> u32 {
-        let there = self.pieces.values().filter(|piece| !piece.is_gone());
+        self.units_in(Location::Device)
+    }
+
+    /// Units of all pieces in some place.
+    fn units_in(&self, location: Location) -> u32 {
+        let there = self.pieces.values().filter(|piece| piece.location == location && !piece.is_gone());
         there.map(|piece| piece.units.len() as u32).sum()
+    }
+
+    /// Bytes of the tier that are pieces in the GPU's place.
+    pub fn hosted_bytes(&self) -> u64 {
+        u64::from(self.units_in(Location::Host)) * self.unit_bytes
     }
 
     /// Units in use outside of pieces.
@@ -147,31 +159,38 @@ impl Memory {
     }
 
     /// `Make`: all or none.
-    pub fn make(&mut self, wanted: &[(PieceId, u64)]) -> Result<u64, Fault> {
+    pub fn make(&mut self, wanted: &[(PieceId, u64)], location: Location) -> Result<u64, Fault> {
         let units: u64 = wanted.iter().map(|(_, bytes)| bytes / self.unit_bytes).sum();
-        if u64::from(self.used_by_all()) + units > u64::from(self.capacity) {
-            return Err(Fault::NoGpuMemory);
+        let in_tier = self.saved_bytes() + self.hosted_bytes() + units * self.unit_bytes;
+        match location {
+            Location::Device if u64::from(self.used_by_all()) + units > u64::from(self.capacity) => {
+                return Err(Fault::NoGpuMemory);
+            }
+            Location::Host if in_tier > self.share_bytes => return Err(Fault::NoTierMemory),
+            _ => {}
         }
         for &(id, bytes) in wanted {
             if bytes == 0 || bytes % self.unit_bytes != 0 || self.pieces.contains_key(&id) {
                 return wrong(format!("{id} of {bytes} bytes cannot be made"));
             }
             let units = vec![CLEAN; (bytes / self.unit_bytes) as usize];
-            self.pieces.insert(id, Piece { units, mapped: None, destroyed: false, orphaned: false });
+            self.pieces
+                .insert(id, Piece { units, mapped: None, destroyed: false, location, orphaned: false });
         }
         Ok(units * self.unit_bytes)
     }
 
     /// `Share`: never less than what is saved, and not always that.
     pub fn set_share(&mut self, bytes: u64, kept: u64) -> u64 {
-        self.share_bytes = bytes.max(self.saved_bytes() + kept).min(self.share_bytes.max(bytes));
+        self.share_bytes =
+            bytes.max(self.saved_bytes() + self.hosted_bytes() + kept).min(self.share_bytes.max(bytes));
         self.share_bytes
     }
 
     /// `Save`: all or none.
     pub fn save(&mut self, tenant: TenantId, moves: &[Move]) -> Result<u64, Fault> {
         let bytes: u64 = moves.iter().map(|m| m.bytes).sum();
-        if self.saved_bytes() + bytes > self.share_bytes {
+        if self.saved_bytes() + self.hosted_bytes() + bytes > self.share_bytes {
             return Err(Fault::NoTierMemory);
         }
         let mut parts = Vec::new();
@@ -276,7 +295,10 @@ impl Memory {
 
     /// Units that only a keeper can reach.
     pub fn orphaned(&self) -> u32 {
-        let orphans = self.pieces.values().filter(|piece| piece.orphaned && !piece.is_gone());
+        let orphans = self
+            .pieces
+            .values()
+            .filter(|piece| piece.orphaned && !piece.is_gone() && piece.location == Location::Device);
         orphans.map(|piece| piece.units.len() as u32).sum()
     }
 

@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::time::Duration;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, Step};
-use tidegate_ffi::wire::message::{Ticket, ToMover, ToShim};
+use tidegate_ffi::wire::message::{Location, Ticket, ToMover, ToShim};
 use tidegate_manager::scheduler::{Effect, Event, Pages, Scheduler};
 
 /// Something that will happen.
@@ -52,6 +52,7 @@ pub struct Outcome {
     pub preempted_bytes: u64,
     pub prefetched_bytes: u64,
     pub failed_saves: u64,
+    pub hosted_pieces: u64,
     pub changed_shares: u64,
     pub mover_deaths: u64,
     pub longest_wait: Micros,
@@ -666,7 +667,10 @@ impl World {
             {
                 return Ok(Some(failure(gpu, step, "a piece is gone", false)));
             }
-            ToMover::Make { step, pieces } => (step, memory.make(&pieces)),
+            ToMover::Make { step, pieces, location } => {
+                self.outcome.hosted_pieces += u64::from(location == Location::Host) * pieces.len() as u64;
+                (step, memory.make(&pieces, location))
+            }
             ToMover::Save { step, tenant, moves } => (step, memory.save(tenant, &moves)),
             ToMover::Restore { step, tenant, moves, poison } => {
                 (step, memory.restore(tenant, &moves, &poison))

@@ -184,7 +184,7 @@ impl End {
 }
 
 fn on_device(space: &Space, end: &End) -> bool {
-    space.touches_device(end.start, end.start + 1)
+    space.touches_device(end.start, end.start + 1) && space.hosted_bytes(end.start) == 0
 }
 
 /// As `memmove`.

@@ -13,6 +13,7 @@ use crate::device;
 use crate::image::Shape;
 use crate::model::Timeline;
 use crate::module::{self, Function};
+use crate::space;
 use crate::stream;
 use crate::work::Op;
 
@@ -37,12 +38,26 @@ impl Mirror for CUlaunchConfig {
 }
 
 impl Launch {
-    /// Runs the kernel on this thread; it takes at least what the model says.
+    /// Runs the kernel on this thread; it takes at least what the model says, and no less than its operands in
+    /// host memory take over the link.
     pub fn run(&self, context: &Context, clock: &mut Timeline) {
         let Ok(gpu) = context.gpu() else { return };
         clock.begin(gpu.config.call_cost());
         self.call();
-        clock.finish(gpu.config.kernel_time(&self.function.name), None);
+        let arrival = Some(self.hosted_bytes()).filter(|bytes| *bytes > 0);
+        let arrival = arrival.and_then(|bytes| gpu.inward.book(bytes));
+        clock.finish(gpu.config.kernel_time(&self.function.name), arrival);
+    }
+
+    /// Bytes in host memory behind the kernel's pointers. What it touches of them is unknown: as a model, each
+    /// once, from where the pointer points to the end of the piece.
+    fn hosted_bytes(&self) -> usize {
+        let space = space::look();
+        let pointers = self.addresses.iter().zip(&self.function.kernel.sizes);
+        let pointers = pointers.filter(|(_, size)| **size == size_of::<usize>());
+        // SAFETY: each address is that of an argument of this size, in the cells of this launch.
+        let values = pointers.map(|(at, _)| unsafe { (*at as *const usize).read_unaligned() });
+        values.map(|value| space.hosted_bytes(value)).sum()
     }
 
     fn call(&self) {

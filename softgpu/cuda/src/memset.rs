@@ -107,7 +107,9 @@ impl Fill {
         for row in 0..self.height {
             self.value.write(self.start + row * self.pitch, self.width);
         }
-        clock.finish(Duration::ZERO, None);
+        let is_hosted = space::look().hosted_bytes(self.start) > 0;
+        let bytes = self.height * self.width * self.value.size();
+        clock.finish(Duration::ZERO, is_hosted.then(|| gpu.outward.book(bytes)).flatten());
     }
 
     fn allowed(&self, device: usize) -> bool {

@@ -22,7 +22,7 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use crate::image::Image;
 use crate::memory::Block;
 use crate::pool::Pool;
-use crate::vmm::Piece;
+use crate::vmm::{Location, Piece};
 
 /// The map of this process.
 #[derive(Default)]
@@ -143,6 +143,15 @@ impl Space {
             }
         }
         true
+    }
+
+    /// Bytes from an address to the end of the piece of host memory that is mapped there; 0 if none is.
+    pub fn hosted_bytes(&self, address: usize) -> usize {
+        let is_hosted = |region: &&Region| match &region.kind {
+            Kind::Mapped(mapping) => matches!(mapping.piece.location, Location::Host(..)),
+            _ => false,
+        };
+        self.find(address).filter(is_hosted).map_or(0, |region| region.end() - address)
     }
 
     /// The regions that share an address with `start..end`.

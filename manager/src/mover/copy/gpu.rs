@@ -10,6 +10,7 @@ use tidegate_ffi::cuda::sys::{
 };
 use tidegate_ffi::cuda::{Driver, DriverError, LoadError};
 use tidegate_ffi::units::GpuUuid;
+use tidegate_ffi::wire::message::Location;
 
 /// `CU_COMPUTEMODE_DEFAULT`: any number of processes may use the GPU.
 const SHARED_COMPUTE_MODE: c_int = 0;
@@ -34,6 +35,8 @@ pub struct Properties {
     pub granularity_bytes: u64,
     /// Whether network cards can reach pieces that are made for it.
     rdma: bool,
+    /// The NUMA node of the host that is nearest to it; -1: the driver knows none.
+    node: c_int,
 }
 
 /// Why a GPU cannot be used.
@@ -102,9 +105,12 @@ impl Gpu {
         self.driver
     }
 
-    /// How pieces are made: device memory that other processes can import by descriptor.
-    pub(super) fn piece_properties(&self) -> CUmemAllocationProp {
-        piece_properties(self.device, self.properties.rdma)
+    /// How pieces are made: memory that other processes can import by descriptor.
+    pub(super) fn piece_properties(&self, location: Location) -> CUmemAllocationProp {
+        match location {
+            Location::Device => device_memory(self.device, self.properties.rdma),
+            Location::Host => host_memory(self.properties.node),
+        }
     }
 }
 
@@ -121,8 +127,10 @@ impl Properties {
             device,
             Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
         )? != 0;
-        let granularity_bytes = granularity(driver, &piece_properties(device, rdma))?;
-        Ok(Self { name, total_bytes, granularity_bytes, rdma })
+        // Drivers before CUDA 12.2 do not know the question.
+        let node = attribute(driver, device, Attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID).unwrap_or(-1);
+        let granularity_bytes = granularity(driver, &device_memory(device, rdma))?;
+        Ok(Self { name, total_bytes, granularity_bytes, rdma, node })
     }
 }
 
@@ -298,11 +306,20 @@ fn lack(driver: &Driver, device: CUdevice, name: &str) -> Result<Option<&'static
     Ok(None)
 }
 
-fn piece_properties(device: CUdevice, rdma: bool) -> CUmemAllocationProp {
+fn device_memory(device: CUdevice, rdma: bool) -> CUmemAllocationProp {
+    exportable(CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device }, rdma)
+}
+
+/// ◇ Drivers refuse nodes without processors (FACTS §11), and some all (FACTS §8.0).
+fn host_memory(node: c_int) -> CUmemAllocationProp {
+    exportable(CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA, id: node }, false)
+}
+
+fn exportable(location: CUmemLocation, rdma: bool) -> CUmemAllocationProp {
     CUmemAllocationProp {
         type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
         requestedHandleTypes: CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-        location: CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device },
+        location,
         win32HandleMetaData: std::ptr::null_mut(),
         allocFlags: CUmemAllocationProp_st__bindgen_ty_1 {
             compressionType: 0,

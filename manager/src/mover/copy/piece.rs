@@ -4,12 +4,14 @@ use super::gpu::{log_memory_release, log_release, read};
 use super::{Gpu, OutOfBounds, check_bounds};
 use std::ffi::c_int;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use tidegate_ffi::cuda::sys::{
-    CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType, CUmemGenericAllocationHandle,
-    CUresult,
+    CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp,
+    CUmemGenericAllocationHandle, CUmemLocationType, CUresult,
 };
 use tidegate_ffi::cuda::{Driver, DriverError};
+use tidegate_ffi::wire::message::Location;
 
 /// A piece of GPU memory. Its end unmaps and releases it; the memory returns to the GPU when no
 /// other process holds it either. The fields are dropped in this order.
@@ -17,17 +19,25 @@ pub struct Piece {
     window: Option<Window>,
     handle: Handle,
     bytes: u64,
+    location: Location,
 }
 
 impl Piece {
     /// Makes a piece of `bytes` bytes, a multiple of the GPU's granularity.
-    pub fn make(gpu: &Gpu, bytes: u64) -> Result<Self, DriverError> {
-        Ok(Self { window: None, handle: Handle::make(gpu, bytes)?, bytes })
+    pub fn make(gpu: &Gpu, bytes: u64, location: Location) -> Result<Self, DriverError> {
+        Ok(Self { window: None, handle: Handle::make(gpu, bytes, location)?, bytes, location })
     }
 
     /// The piece of `bytes` bytes that another process made, by its descriptor.
     pub fn adopt(gpu: &Gpu, fd: &OwnedFd, bytes: u64) -> Result<Self, DriverError> {
-        Ok(Self { window: None, handle: Handle::import(gpu, fd)?, bytes })
+        let handle = Handle::import(gpu, fd)?;
+        let location = handle.location()?;
+        Ok(Self { window: None, handle, bytes, location })
+    }
+
+    /// Where its memory is.
+    pub fn location(&self) -> Location {
+        self.location
     }
 
     /// Length in bytes.
@@ -86,7 +96,7 @@ impl Window {
     /// Lets the GPU read and write here.
     fn allow(&self, gpu: &Gpu) -> Result<(), DriverError> {
         let access = CUmemAccessDesc {
-            location: gpu.piece_properties().location,
+            location: gpu.piece_properties(Location::Device).location,
             flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
         };
         // SAFETY: the range is one whole mapping; one description is borrowed for the call.
@@ -145,11 +155,11 @@ struct Handle {
 impl Handle {
     /// ◇ The manual does not say whether making memory needs a context (FACTS §8.2); if the driver
     /// asks for one, it gets one.
-    fn make(gpu: &Gpu, bytes: u64) -> Result<Self, DriverError> {
-        let raw = match create(gpu, bytes) {
+    fn make(gpu: &Gpu, bytes: u64, location: Location) -> Result<Self, DriverError> {
+        let raw = match create(gpu, bytes, location) {
             Err(error) if error.code == CUresult::CUDA_ERROR_INVALID_CONTEXT => {
                 gpu.engage()?;
-                create(gpu, bytes)?
+                create(gpu, bytes, location)?
             }
             made => made?,
         };
@@ -166,6 +176,18 @@ impl Handle {
         };
         Ok(Self { driver: gpu.driver(), raw })
     }
+
+    /// By the driver's word.
+    fn location(&self) -> Result<Location, DriverError> {
+        let mut properties = MaybeUninit::<CUmemAllocationProp>::zeroed();
+        let out = properties.as_mut_ptr();
+        // SAFETY: `out` is a valid place for properties, the handle is alive.
+        unsafe { self.driver.cuMemGetAllocationPropertiesFromHandle(out, self.raw) }?;
+        // SAFETY: the place is initialised. As a number: the driver may know locations that the enum does not.
+        let location = unsafe { (&raw const (*out).location.type_).cast::<u32>().read() };
+        let is_device = location == CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as u32;
+        Ok(if is_device { Location::Device } else { Location::Host })
+    }
 }
 
 impl Drop for Handle {
@@ -175,8 +197,8 @@ impl Drop for Handle {
     }
 }
 
-fn create(gpu: &Gpu, bytes: u64) -> Result<CUmemGenericAllocationHandle, DriverError> {
-    let properties = gpu.piece_properties();
+fn create(gpu: &Gpu, bytes: u64, location: Location) -> Result<CUmemGenericAllocationHandle, DriverError> {
+    let properties = gpu.piece_properties(location);
     // SAFETY: `out` is a valid place for a handle, the properties are borrowed for the call.
     read(|out| unsafe { gpu.driver().cuMemCreate(out, bytes as usize, &properties, 0) })
 }

@@ -13,8 +13,10 @@
 //! Memory that does not stay on its node is refused, and no more is got, until a tenant has died: what is saved
 //! goes to the next tier.
 //!
-//! Invariant (I6): the slabs' sizes add up to `held`, at most `share`; each byte of them is in the
-//! free list, or handed out.
+//! A part of the share may be set apart for memory that others make: pieces in a GPU's place.
+//!
+//! Invariant (I6): the slabs' sizes add up to `held`, and with what is set apart to `share` at most; each byte
+//! of them is in the free list, or handed out.
 
 #![forbid(unsafe_code)]
 
@@ -41,6 +43,7 @@ pub struct Memory {
     share: u64,
     slab_bytes: u64,
     held: u64,
+    apart: u64,
     slabs: BTreeMap<SlabId, HostMemory>,
     first: u32,
     next: u32,
@@ -94,6 +97,7 @@ impl Memory {
             share: pages(share),
             slab_bytes: pages(slab_bytes).max(page_bytes()),
             held: 0,
+            apart: 0,
             slabs: BTreeMap::new(),
             first,
             next: first,
@@ -136,7 +140,7 @@ impl Memory {
             self.next = self.next.max(slab.0 + 1);
             self.slabs.insert(slab, memory);
         }
-        self.share = self.share.max(self.held);
+        self.share = self.share.max(self.held + self.apart);
         saved.next().map_or(Ok(()), |extent| Err(TierError::Contradiction(extent)))
     }
 
@@ -166,7 +170,7 @@ impl Memory {
     fn size_of(&self, slab: SlabId) -> u64 {
         let taken = match self.source {
             Source::Device { .. } => self.offset_of(slab),
-            _ => self.held,
+            _ => self.held + self.apart,
         };
         self.slab_bytes.min(self.share.saturating_sub(taken))
     }
@@ -174,14 +178,34 @@ impl Memory {
     /// Changes the share to `bytes`, or as near to it as what is handed out allows. What it is then.
     pub fn set_share(&mut self, bytes: u64) -> u64 {
         let bytes = pages(bytes);
+        self.shrink_to(bytes.saturating_sub(self.apart));
+        self.share = bytes.max(self.held + self.apart);
+        self.note_room(self.room());
+        self.share
+    }
+
+    /// Gives free slabs back until there are no more than so many bytes in slabs, as far as there are any.
+    fn shrink_to(&mut self, bytes: u64) {
         for slab in self.free_slabs() {
             if self.held > bytes {
                 self.give_back(slab);
             }
         }
-        self.share = bytes.max(self.held);
+    }
+
+    /// Sees that so many bytes more of the share can be [set apart](Self::set_apart).
+    pub fn make_room_apart(&mut self, bytes: u64) -> Result<(), TierError> {
+        self.shrink_to(self.share.saturating_sub(self.apart.saturating_add(bytes)));
+        let left = self.share.saturating_sub(self.held + self.apart);
+        if bytes > left { Err(self.full(bytes)) } else { Ok(()) }
+    }
+
+    /// So many bytes of the share are memory that lies in no slab.
+    pub fn set_apart(&mut self, bytes: u64) {
+        self.apart = bytes;
+        // What another mover has made is there, whatever the share.
+        self.share = self.share.max(self.held + bytes);
         self.note_room(self.room());
-        self.share
     }
 
     /// The slabs of which nothing is handed out.
@@ -388,9 +412,9 @@ impl Memory {
         }
     }
 
-    /// Bytes handed out.
+    /// Bytes handed out, or set apart.
     pub fn used(&self) -> u64 {
-        self.held - self.free.bytes()
+        self.held - self.free.bytes() + self.apart
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use tidegate_ffi::units::{Class, SlotIndex};
 use tidegate_ffi::wire::live::{Life, LiveRange};
-use tidegate_ffi::wire::message::{LeaseRequest, Move, Placed};
+use tidegate_ffi::wire::message::{LeaseRequest, Location, Move, Placed};
 
 pub const UNIT: u64 = 1 << 20;
 pub const GPU: GpuUuid = GpuUuid([1; 16]);
@@ -68,7 +68,7 @@ pub struct Desk {
     /// What is answered only by [`Desk::finish_held`].
     pub hold: fn(&Effect) -> bool,
     pub forgotten: usize,
-    /// Pieces that there are.
+    /// Pieces that there are on the GPUs.
     made: BTreeMap<PieceId, (GpuUuid, u64)>,
     /// Pieces that do not fit beside what is outside cannot be made.
     pub short_of_memory: bool,
@@ -351,7 +351,7 @@ impl Desk {
         }
         let in_pieces: u64 = self.made.values().filter(|(on, _)| *on == gpu).map(|(_, bytes)| bytes).sum();
         let used = in_pieces + u64::from(self.outside) * UNIT;
-        if let ToMover::Make { step, pieces } = order
+        if let ToMover::Make { step, pieces, .. } = order
             && self.short_of_memory
             && used + pieces.iter().map(|(_, bytes)| bytes).sum::<u64>() > 100 * UNIT
         {
@@ -359,7 +359,7 @@ impl Desk {
             return Some(Event::MoverFailed { gpu, step: *step, reason, out_of_memory: true });
         }
         match order {
-            ToMover::Make { pieces, .. } => {
+            ToMover::Make { pieces, location: Location::Device, .. } => {
                 self.made.extend(pieces.iter().map(|(piece, bytes)| (*piece, (gpu, *bytes))));
             }
             ToMover::Destroy { pieces, .. } => self.made.retain(|piece, _| !pieces.contains(piece)),

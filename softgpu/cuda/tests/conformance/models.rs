@@ -3,9 +3,10 @@
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::{CUresult, CUstream};
+use cudarc::driver::sys::{CUmemLocationType, CUresult, CUstream};
 
 use crate::support::*;
+use crate::vmm::{map, properties, range};
 
 /// What is modelled takes so long on an idle machine; on a busy one it is tried so long.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -57,6 +58,32 @@ promise! {
             begin.elapsed() < Duration::from_millis(41)
         };
         assert!(sometime(quick), "a copy within the device crosses no link");
+    }
+}
+
+promise! {
+    fn what_lies_in_host_memory_is_reached_over_the_link() on Node { settings: "link = 200e6", ..PLAIN }; {
+        start();
+        let (bytes, lane, poke) = (4 << 20, stream(1), kernel(c"poke"));
+        let mut host = properties();
+        host.location.type_ = CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA;
+        let (mut handle, at, other) = (0, range(bytes), alloc(bytes));
+        ok!(cuMemCreate(&mut handle, bytes, &host, 0));
+        map(at, bytes, handle);
+        let touch = |address: u64| {
+            assert_eq!(launch(poke, lane, &[arg(&address), arg(&1u32)]), CUresult::CUDA_SUCCESS);
+            ok!(cuStreamSynchronize(lane));
+        };
+        takes(0.0210, || touch(at));
+        takes(0.0105, || touch(at + bytes as u64 / 2));
+        takes(0.0210, || ok!(cuMemcpyDtoD_v2(other, at, bytes)));
+        takes(0.0210, || { ok!(cuMemsetD8Async(at, 1, bytes, lane)); ok!(cuStreamSynchronize(lane)); });
+        let quick = || {
+            let begin = Instant::now();
+            touch(other);
+            begin.elapsed() < Duration::from_millis(20)
+        };
+        assert!(sometime(quick), "what lies on the GPU crosses no link");
     }
 }
 

@@ -1,0 +1,99 @@
+//! Host memory in a GPU's place: what a tenant has that needs more than its GPU (R0.3).
+//!
+//! ```text
+//! lease ─► no room on an empty GPU ─► refused, once: a framework gives back what it has cached, and asks again
+//!                                       └─► still none ─► pieces in host memory, of the DRAM share ─► Leased
+//! ```
+//! The GPU reaches them over its link wherever they are mapped, so nothing moves them: they are no units of the
+//! ledger, a switch leaves them where they are, and when they are given back they are destroyed. The newest
+//! allocations lie there, for these can be placed without stopping anybody.
+//!
+//! Invariant (I6): they are a part of their GPU's share of the DRAM tier, and leave of it what was promised to
+//! jobs that share the GPU.
+
+use super::lease::{Acquired, PIECES_AT_ONCE, Served};
+use super::{Scheduler, Tenant};
+use tidegate_ffi::units::{GpuUuid, PieceId, SlotIndex, TenantId, Units};
+use tidegate_ffi::wire::message::{LeaseRequest, Location, Placed};
+
+impl Scheduler {
+    /// Serves a lease of a tenant whose GPU is so many units too small for it.
+    pub(super) fn host(&mut self, id: TenantId, request: LeaseRequest, missing: u32) -> Served {
+        let Some(tenant) = self.tenants.get_mut(&id) else { return Served::Waits };
+        let gpu = tenant.gpu;
+        let too_small = format!("{gpu} is {missing} units too small for it");
+        if !std::mem::replace(&mut tenant.warned, true) {
+            return Served::Refused(too_small);
+        }
+        let wanted = u64::from(request.units.0) * self.config.unit_bytes;
+        let left = self.hostable_bytes(gpu);
+        if wanted > left {
+            let tier = "of its share of the dram tier";
+            return Served::Refused(format!("{too_small}, and {left} bytes {tier} are free for {wanted}"));
+        }
+        let placed = self.host_pieces(request);
+        if let Some(tenant) = self.tenants.get_mut(&id) {
+            tenant.hosted.extend(placed.iter().map(|placed| (placed.piece, placed.units.0)));
+        }
+        let new: Vec<PieceId> = placed.iter().map(|placed| placed.piece).collect();
+        self.answer(id, request, Acquired { placed, new }, Location::Host);
+        Served::Yes
+    }
+
+    /// New pieces for a lease, or for as much of it as one message can carry.
+    fn host_pieces(&mut self, request: LeaseRequest) -> Vec<Placed> {
+        let (first, all) = (request.first.0, request.units.0);
+        let (largest, most) = match request.whole {
+            true => (all, all),
+            false => (self.config.piece_units, all.min(PIECES_AT_ONCE * self.config.piece_units)),
+        };
+        let starts = (0..most).step_by(largest.max(1) as usize);
+        let place = |from: u32| {
+            let (piece, class) = (self.new_piece(), request.class);
+            Placed { piece, class, slot: SlotIndex(first + from), units: Units(largest.min(most - from)) }
+        };
+        starts.map(place).collect()
+    }
+
+    /// What of a GPU's share may become host memory in its place.
+    fn hostable_bytes(&self, gpu: GpuUuid) -> u64 {
+        let saved = self.promised_to_many(gpu).saturating_sub(self.config.lower_share_bytes());
+        self.gpus[&gpu].share.bytes().saturating_sub(saved.saturating_add(self.hosted_bytes(gpu)))
+    }
+
+    /// Host memory in a GPU's place, bytes.
+    pub(super) fn hosted_bytes(&self, gpu: GpuUuid) -> u64 {
+        let units = self.tenants_on(gpu).map(|(_, tenant)| u64::from(tenant.hosted_units())).sum::<u64>();
+        units * self.config.unit_bytes
+    }
+
+    /// What is host memory is in no ledger, and fits into the share.
+    pub(super) fn check_hosted(&self) -> Result<(), String> {
+        for (id, tenant) in &self.tenants {
+            let ledger = &self.gpus[&tenant.gpu].ledger;
+            let is_lost = |piece: &&PieceId| !tenant.pieces.contains_key(piece) && tenant.making.is_none();
+            if let Some(piece) = tenant.hosted.keys().find(|piece| ledger.piece(**piece).is_some()) {
+                return Err(format!("{piece} of {id} is host memory, and in the ledger"));
+            }
+            if let Some(piece) = tenant.hosted.keys().find(is_lost) {
+                return Err(format!("{piece} is host memory of {id}, who does not have it"));
+            }
+        }
+        for (id, gpu) in self.gpus.iter().filter(|(_, gpu)| !gpu.lost) {
+            let (hosted, share) = (self.hosted_bytes(*id), gpu.share.bytes());
+            if hosted > share {
+                return Err(format!(
+                    "{hosted} bytes are host memory in place of {id}, of a share of {share} (I6)"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Tenant {
+    /// Units of its pieces that are host memory, those being made included.
+    pub fn hosted_units(&self) -> u32 {
+        self.hosted.values().sum()
+    }
+}

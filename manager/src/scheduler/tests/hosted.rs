@@ -1,0 +1,166 @@
+//! Host memory in a GPU's place.
+
+use super::*;
+use tidegate_ffi::wire::message::Location;
+
+/// A job that has 80 of its GPU's units, and was told that 40 more are too much.
+fn warned(desk: &mut Desk) -> SessionId {
+    let session = desk.job(spec("large"));
+    desk.lease(session, T, 0, 80);
+    desk.live(session, T, 0, 80 * UNIT, Life::Short);
+    desk.lease(session, T, 80, 40);
+    assert_eq!((desk.refusals(session), desk.units(session, T)), (1, 80));
+    session
+}
+
+/// The same, with 40 units of host memory.
+fn large(desk: &mut Desk) -> SessionId {
+    let session = warned(desk);
+    desk.lease(session, T, 80, 40);
+    desk.live(session, T, 80 * UNIT, 40 * UNIT, Life::Short);
+    session
+}
+
+fn hosted(desk: &Desk, session: SessionId) -> u32 {
+    desk.scheduler.tenants()[&desk.tenant(session)].hosted_units()
+}
+
+fn host_pieces(desk: &Desk, session: SessionId) -> Vec<Placed> {
+    let pieces = desk.pieces(session, T);
+    pieces.into_iter().filter(|placed| placed.slot.0 >= 80).collect()
+}
+
+fn free(desk: &Desk) -> u32 {
+    desk.scheduler.gpus()[&GPU].ledger.free()
+}
+
+/// Bytes of each order to make pieces, by where.
+fn made(desk: &Desk, at: Location) -> u64 {
+    let made = desk.log.iter().filter_map(|effect| match effect {
+        Effect::Mover(_, order @ ToMover::Make { location, .. }) if *location == at => Some(order.bytes()),
+        _ => None,
+    });
+    made.sum()
+}
+
+fn destroyed(desk: &Desk, piece: PieceId) -> bool {
+    let is_destroyed = |effect: &Effect| matches!(effect, Effect::Mover(_, ToMover::Destroy { pieces, .. }) if pieces.contains(&piece));
+    desk.log.iter().any(is_destroyed)
+}
+
+#[test]
+fn who_asks_again_for_more_than_its_gpu_has_gets_host_memory() {
+    let mut desk = Desk::new(|_| {});
+    let a = large(&mut desk);
+    assert_eq!((desk.refusals(a), desk.units(a, T), hosted(&desk, a)), (1, 120, 40));
+    assert_eq!((made(&desk, Location::Device), made(&desk, Location::Host)), (80 * UNIT, 40 * UNIT));
+    assert_eq!(host_pieces(&desk, a).len(), 8, "in pieces of five units");
+    assert_eq!(free(&desk), 20, "it takes nothing of the GPU");
+}
+
+#[test]
+fn a_lease_in_one_piece_gets_one() {
+    let mut desk = Desk::new(|_| {});
+    let a = warned(&mut desk);
+    desk.lease_whole(a, T, 80, 40);
+    assert_eq!(host_pieces(&desk, a).iter().map(|placed| placed.units.0).collect::<Vec<_>>(), [40]);
+}
+
+#[test]
+fn every_shortage_begins_with_a_refusal() {
+    let mut desk = Desk::new(|_| {});
+    let a = large(&mut desk);
+    desk.lease(a, T, 120, 30);
+    assert_eq!((desk.refusals(a), hosted(&desk, a)), (1, 70), "it is the same shortage");
+    desk.lease(a, T, 150, 20);
+    assert_eq!((desk.refusals(a), hosted(&desk, a), free(&desk)), (1, 70, 0), "there was room");
+    desk.lease(a, T, 170, 5);
+    assert_eq!((desk.refusals(a), hosted(&desk, a)), (2, 70));
+    desk.lease(a, T, 170, 5);
+    assert_eq!((desk.refusals(a), hosted(&desk, a)), (2, 75));
+}
+
+#[test]
+fn host_memory_stays_mapped_while_others_run() {
+    let mut desk = Desk::new(|_| {});
+    let a = large(&mut desk);
+    let pieces = host_pieces(&desk, a);
+    let b = job_with(&mut desk, "b", 10, 60);
+    desk.until(|desk| desk.phase(b) == Phase::Open && desk.units(b, T) == 60);
+    assert_eq!(desk.pieces(a, T), pieces, "all the rest has gone");
+    let tenant = desk.tenant(a);
+    assert!(desk.unmapped(tenant).iter().all(|piece| pieces.iter().all(|placed| placed.piece != *piece)));
+    assert_eq!(desk.moves_saved(tenant).iter().map(|m| m.bytes).sum::<u64>(), 80 * UNIT);
+    desk.until(|desk| desk.phase(a) == Phase::Open);
+    assert_eq!((desk.units(a, T), hosted(&desk, a)), (120, 40));
+}
+
+#[test]
+fn what_is_given_back_is_destroyed_and_nobodys_spare() {
+    let mut desk = Desk::new(|_| {});
+    let a = large(&mut desk);
+    let piece = host_pieces(&desk, a)[0].piece;
+    let tenant = desk.tenant(a);
+    desk.tell(Event::Returned { session: a, tenant, pieces: vec![piece] });
+    assert!(destroyed(&desk, piece) && desk.scheduler.gpus()[&GPU].spares.is_empty());
+    assert_eq!(hosted(&desk, a), 35);
+    let rest = host_pieces(&desk, a);
+    desk.end(a);
+    assert!(rest.iter().all(|placed| destroyed(&desk, placed.piece)));
+}
+
+#[test]
+fn host_memory_in_a_gpus_place_is_of_its_share() {
+    let mut desk = Desk::new(|config| config.dram_bytes = 60 * UNIT);
+    let first_gpu = |desk: &Desk| desk.scheduler.gpus()[&GPU].share.bytes() / UNIT;
+    assert_eq!(first_gpu(&desk), 30);
+    let a = warned(&mut desk);
+    desk.lease(a, T, 80, 40);
+    assert_eq!((desk.refusals(a), hosted(&desk, a)), (2, 0), "the share has 30");
+    let why = desk.log.iter().rev().find_map(|effect| match effect {
+        Effect::Shim(_, ToShim::LeaseRefused { reason, .. }) => Some(reason.clone()),
+        _ => None,
+    });
+    let why = why.unwrap();
+    assert!(why.contains("31457280 bytes of its share of the dram tier are free for 41943040"), "{why}");
+    desk.lease(a, T, 80, 25);
+    assert_eq!((desk.refusals(a), hosted(&desk, a)), (2, 25));
+    // What would have to be saved of a newcomer has no room beside it.
+    let need = Some(Need { persistent: 0, temporary: 40 * UNIT });
+    let (_, b) = desk.start(JobSpec { need, ..spec("b") });
+    desk.attach(b, GPU);
+    assert!(desk.scheduler.sessions()[&b].tenants.is_empty());
+    desk.end(a);
+    assert!(!desk.scheduler.sessions()[&b].tenants.is_empty());
+}
+
+#[test]
+fn what_was_made_for_a_lease_that_is_void_by_then_is_destroyed() {
+    let mut desk = Desk::new(|_| {});
+    let a = warned(&mut desk);
+    let b = job_with(&mut desk, "b", 1, 10);
+    desk.until(|desk| desk.units(b, T) == 10);
+    desk.until(|desk| desk.phase(a) == Phase::Open);
+    desk.hold = |effect| matches!(effect, Effect::Mover(_, ToMover::Make { location: Location::Host, .. }));
+    desk.lease(a, T, 80, 40);
+    desk.lease(b, T, 10, 60);
+    desk.until(|desk| desk.phase(b) == Phase::Open);
+    let being_made = desk.log.iter().rev().find_map(|effect| match effect {
+        Effect::Mover(_, ToMover::Make { pieces, location: Location::Host, .. }) => Some(pieces.clone()),
+        _ => None,
+    });
+    assert_eq!(hosted(&desk, a), 0, "it is not its own yet");
+    desk.finish_held();
+    assert!(being_made.unwrap().iter().all(|(piece, _)| destroyed(&desk, *piece)));
+    desk.until(|desk| hosted(desk, a) == 40);
+}
+
+#[test]
+fn where_no_host_memory_can_be_made_the_lease_is_refused() {
+    let mut desk = Desk::new(|_| {});
+    desk.fail = |order| matches!(order, ToMover::Make { location: Location::Host, .. });
+    let a = warned(&mut desk);
+    desk.lease(a, T, 80, 40);
+    assert_eq!((desk.refusals(a), desk.units(a, T), hosted(&desk, a)), (2, 80, 0));
+    desk.scheduler.check().unwrap();
+}
