@@ -9,7 +9,7 @@
 //! ([`super::line`]): a new one begins with `Resume` or `Orphan`, answered by [`Reunion`].
 
 use super::line::Numbered;
-use crate::units::{Class, GpuUuid, JobId, PieceId, SessionId, SlotIndex, Step, TenantId, Units};
+use crate::units::{Class, GpuUuid, JobId, PieceId, SessionId, SlotIndex, Step, TenantId, Tier, Units};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -482,11 +482,13 @@ pub enum ToMover {
         /// Repeated by the answer.
         step: Step,
     },
-    /// The GPU's share of the DRAM tier has changed. The answer says how large it is now: no smaller than what
-    /// holds saved bytes.
+    /// The GPU's share of a tier has changed. The answer says how large it is now: no smaller than what holds
+    /// saved bytes.
     Share {
         /// Repeated by the answer.
         step: Step,
+        /// Of which tier.
+        tier: Tier,
         /// In bytes.
         bytes: u64,
     },

@@ -182,8 +182,8 @@ impl Mover {
             ToMover::Scrub { step, pieces } => (step, self.scrub(&pieces)),
             ToMover::Destroy { step, pieces } => (step, self.destroy(&pieces)),
             ToMover::Measure { step } => (step, self.measure()),
-            ToMover::Share { step, bytes } => {
-                (step, Ok(Outcome::Moved(self.store.tiers_mut().dram.set_share(bytes))))
+            ToMover::Share { step, tier, bytes } => {
+                (step, Ok(Outcome::Moved(self.store.tiers_mut().set_share(tier, bytes))))
             }
             ToMover::Forget { tenant } => {
                 self.store.forget(tenant).map_err(Useless::Unnoted)?;

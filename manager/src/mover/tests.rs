@@ -21,7 +21,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tidegate_ffi::units::{Class, GpuUuid, PieceId, Step, TenantId};
+use tidegate_ffi::units::{Class, GpuUuid, PieceId, Step, TenantId, Tier};
 use tidegate_ffi::wire::Connection;
 use tidegate_ffi::wire::line::{Line, Numbered};
 use tidegate_ffi::wire::message::{FromMover, Move, ToMover};
@@ -233,6 +233,11 @@ impl Bench {
 
     fn destroy(&mut self, pieces: &[u64]) -> Result<u64, (String, bool)> {
         self.moved(|step| ToMover::Destroy { step, pieces: ids(pieces) })
+    }
+
+    /// What a share is when it should be so many bytes.
+    fn share(&mut self, tier: Tier, bytes: u64) -> u64 {
+        self.moved(|step| ToMover::Share { step, tier, bytes }).unwrap()
     }
 
     /// Free, total and saved bytes.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
-use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, Step, TenantId};
+use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, Step, TenantId, Tier};
 use tidegate_ffi::wire::live::LiveRange;
 use tidegate_ffi::wire::message::{JobSpec, LeaseRequest, Move, Need, Placed};
 
@@ -402,8 +402,8 @@ pub enum Pending {
     Retire(GpuUuid, Vec<PieceId>),
     /// A mover measures the GPU's memory, of which so many units should be in pieces.
     Measure(GpuUuid, u32),
-    /// A mover changes its share of the DRAM tier.
-    Share(GpuUuid),
+    /// A mover changes its share of a tier.
+    Share(GpuUuid, Tier),
 }
 
 impl Pending {
@@ -434,7 +434,7 @@ impl Pending {
             Pending::Scrub(..) => "scrub",
             Pending::Destroy(..) | Pending::Retire(..) => "destroy",
             Pending::Measure(..) => "measure",
-            Pending::Share(_) => "share",
+            Pending::Share(..) => "share",
         }
     }
 

@@ -4,10 +4,11 @@ use super::Server;
 use super::client::Published;
 use super::rights::Asker;
 use crate::ledger::Owner;
-use crate::scheduler::{AwayRange, Gpu, Job, Phase, Stats, Tenant, Time};
+use crate::planner::shares::TIERS;
+use crate::scheduler::{AwayRange, Config, Gpu, Job, Phase, Stats, Tenant, Time};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use tidegate_ffi::units::{Class, GpuUuid, JobId};
+use tidegate_ffi::units::{Class, GpuUuid, JobId, Tier};
 use tidegate_ffi::wire::message::ToCommand;
 use tidegate_ffi::wire::{Frame, MAX_MESSAGE_BYTES};
 
@@ -304,15 +305,15 @@ impl OthersStatus {
 }
 
 /// The tiers that there are, in their order.
-fn tiers(shares: [u64; 3], mover: Option<&super::MoverLink>) -> Vec<TierStatus> {
-    let stored = mover.map_or([0; 3], |mover| mover.state().stored);
-    let all = ["dram", "cxl", "disk"].into_iter().zip(shares.into_iter().zip(stored));
-    let tier = |(tier, (share_bytes, used_bytes)): (&str, _)| TierStatus {
-        tier: tier.into(),
-        share_bytes,
-        used_bytes,
+fn tiers(config: &Config, gpu: &Gpu, mover: Option<&super::MoverLink>) -> Vec<TierStatus> {
+    let (shares, stored) = (gpu.share_bytes(), mover.map_or([0; TIERS], |mover| mover.state().stored));
+    let is_there = |tier: &Tier| *tier == Tier::Dram || config.tier_bytes[tier.index()] > 0;
+    let status = |tier: Tier| TierStatus {
+        tier: tier.to_string(),
+        share_bytes: shares[tier.index()],
+        used_bytes: stored[tier.index()],
     };
-    all.filter(|(name, (share, _))| *name == "dram" || *share > 0).map(tier).collect()
+    Tier::ALL.into_iter().filter(is_there).map(status).collect()
 }
 
 fn gpu_status(server: &Server, asker: Asker, id: GpuUuid, gpu: &Gpu) -> GpuStatus {
@@ -346,7 +347,7 @@ fn gpu_status(server: &Server, asker: Asker, id: GpuUuid, gpu: &Gpu) -> GpuStatu
             used_bytes: sum(Class::Temporary, false),
         },
         spans: spans(server, asker, gpu),
-        tiers: tiers([gpu.share.bytes(), config.cxl_share_bytes, config.disk_share_bytes], mover),
+        tiers: tiers(config, gpu, mover),
         mover: mover_status(mover),
     }
 }

@@ -16,6 +16,7 @@ use plan::{Faults, Plan};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
+use tidegate_manager::planner::shares::PerTier;
 use tidegate_manager::scheduler::Job;
 use world::{Outcome, World};
 
@@ -94,7 +95,7 @@ fn random_schedules_keep_every_promise() {
     }
     assert!(failures.is_empty(), "{} schedules broke a promise", failures.len());
     assert!(sum.oversubscribed * 10 >= sum.schedules * 3, "too few schedules are oversubscribed");
-    assert!(sum.changed_shares > 0, "no share of the tier has changed");
+    assert!(sum.changed_shares.iter().all(|changed| *changed > 0), "the shares of a tier have not changed");
 }
 
 #[test]
@@ -190,7 +191,7 @@ struct Sum {
     deaths: u64,
     expelled: u64,
     failed_saves: u64,
-    changed_shares: u64,
+    changed_shares: PerTier,
     mover_deaths: u64,
     manager_deaths: u64,
     longest_wait: u64,
@@ -210,7 +211,9 @@ impl Sum {
         self.deaths += outcome.deaths;
         self.expelled += outcome.expelled;
         self.failed_saves += outcome.failed_saves;
-        self.changed_shares += outcome.changed_shares;
+        for (sum, changed) in self.changed_shares.iter_mut().zip(outcome.changed_shares) {
+            *sum += changed;
+        }
         self.mover_deaths += outcome.mover_deaths;
         self.manager_deaths += successions;
         self.longest_wait = self.longest_wait.max(outcome.longest_wait);

@@ -5,8 +5,9 @@
 //! back wrong, or to the wrong place, is seen (I1), and so is a piece that two can reach (I2).
 
 use std::collections::{BTreeMap, BTreeSet};
-use tidegate_ffi::units::{Class, GpuUuid, PieceId, SessionId, TenantId};
+use tidegate_ffi::units::{Class, GpuUuid, PieceId, SessionId, TenantId, Tier};
 use tidegate_ffi::wire::message::{Move, ToMover};
+use tidegate_manager::planner::shares::PerTier;
 
 /// What is in one unit.
 pub type Token = u64;
@@ -55,8 +56,8 @@ pub struct Memory {
     /// Who gives nothing back until it is dead.
     keepers: BTreeSet<SessionId>,
     unit_bytes: u64,
-    /// Its share of the tier.
-    share_bytes: u64,
+    /// Its shares of the tiers, in bytes.
+    pub shares: PerTier,
     pieces: BTreeMap<PieceId, Piece>,
     /// Pieces that went with a dead mover before it was to destroy them.
     lost: BTreeSet<PieceId>,
@@ -85,14 +86,14 @@ fn wrong<T>(what: impl Into<String>) -> Result<T, Fault> {
 
 impl Memory {
     /// All free.
-    pub fn new(capacity: u32, unit_bytes: u64, share_bytes: u64) -> Self {
+    pub fn new(capacity: u32, unit_bytes: u64, shares: PerTier) -> Self {
         Self {
             capacity,
             outsiders: 0,
             contexts: BTreeMap::new(),
             keepers: BTreeSet::new(),
             unit_bytes,
-            share_bytes,
+            shares,
             pieces: BTreeMap::new(),
             lost: BTreeSet::new(),
             saved: BTreeMap::new(),
@@ -136,7 +137,7 @@ impl Memory {
         self.pieces.values().filter(|piece| !piece.is_gone()).count()
     }
 
-    /// Bytes in the tier.
+    /// Bytes in the tiers.
     pub fn saved_bytes(&self) -> u64 {
         self.saved.values().map(|saved| saved.to - saved.from).sum()
     }
@@ -163,15 +164,18 @@ impl Memory {
     }
 
     /// `Share`: never less than what is saved, and not always that.
-    pub fn set_share(&mut self, bytes: u64, kept: u64) -> u64 {
-        self.share_bytes = bytes.max(self.saved_bytes() + kept).min(self.share_bytes.max(bytes));
-        self.share_bytes
+    pub fn set_share(&mut self, tier: Tier, bytes: u64, kept: u64) -> u64 {
+        let (saved, all) = (self.saved_bytes(), self.shares.iter().sum::<u64>());
+        let share = &mut self.shares[tier.index()];
+        let least = (saved + kept).saturating_sub(all - *share);
+        *share = bytes.max(least).min(bytes.max(*share));
+        *share
     }
 
     /// `Save`: all or none.
     pub fn save(&mut self, tenant: TenantId, moves: &[Move]) -> Result<u64, Fault> {
         let bytes: u64 = moves.iter().map(|m| m.bytes).sum();
-        if self.saved_bytes() + bytes > self.share_bytes {
+        if self.saved_bytes() + bytes > self.shares.iter().sum() {
             return Err(Fault::NoTierMemory);
         }
         let mut parts = Vec::new();

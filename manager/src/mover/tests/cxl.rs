@@ -94,6 +94,22 @@ fn dram_is_filled_first_then_cxl_memory_then_the_disk() {
 }
 
 #[test]
+fn a_share_of_a_node_goes_when_nothing_lies_there() {
+    on_cxl_memory("a_share_of_a_node_goes_when_nothing_lies_there", Stage::NodeAndDisk, "", |bench| {
+        let (piece, bytes) = filled(bench, 1, 20);
+        assert_eq!(bench.save(&first(15)), Ok(15 * UNIT));
+        assert_eq!(bench.share(Tier::Cxl, 0), CXL * UNIT, "saved bytes lie there");
+        restored(bench, 15, &piece, &bytes);
+        assert_eq!((bench.share(Tier::Cxl, 0), slabs(bench)), (0, [1, 0, 0]));
+        assert_eq!(bench.save(&first(15)), Ok(15 * UNIT));
+        assert_eq!((bench.stored[1], slabs(bench)), (0, [1, 0, 1]));
+        restored(bench, 15, &piece, &bytes);
+        assert_eq!(bench.share(Tier::Cxl, 30 * UNIT), 30 * UNIT);
+        assert_eq!((bench.save(&first(20)), bench.stored[1]), (Ok(20 * UNIT), 18 * UNIT));
+    });
+}
+
+#[test]
 fn the_next_mover_finds_what_lies_in_cxl_memory() {
     on_cxl_memory("the_next_mover_finds_what_lies_in_cxl_memory", Stage::Node, "", many_movers);
 }

@@ -13,6 +13,7 @@ pub use memory::Memory;
 use super::copy::{HostMemoryError, HostRange};
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
+use tidegate_ffi::units::Tier;
 
 /// A piece of a tier's memory, counted up for the life of the tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -104,6 +105,15 @@ impl Tiers {
         self.dram.trim();
         self.cxl.trim();
         self.disk.trim();
+    }
+
+    /// Changes the share of a tier to `bytes`, or as near to it as what is handed out allows. What it is then.
+    pub fn set_share(&mut self, tier: Tier, bytes: u64) -> u64 {
+        match tier {
+            Tier::Dram => self.dram.set_share(bytes),
+            Tier::Cxl => self.cxl.set_share(bytes),
+            Tier::Disk => self.disk.set_share(bytes),
+        }
     }
 
     /// Bytes that are taken of each tier: DRAM, CXL memory, disk.
