@@ -99,6 +99,7 @@ impl Bench {
             expel_silent: false,
             poison: false,
             user_quotas: UserQuotas::default(),
+            saved_quotas: UserQuotas::default(),
             tier_bytes: [4 * size, 0, 0],
             cxl_is_in_parts: false,
         };

@@ -63,6 +63,7 @@ impl World {
             expel_silent: false,
             poison: true,
             user_quotas: UserQuotas { others: None, named: [(1, 24 * UNIT)].into() },
+            saved_quotas: UserQuotas { others: Some(48 * UNIT), named: [(1, 16 * UNIT)].into() },
             tier_bytes: [256 * UNIT, 0, 0],
             cxl_is_in_parts: false,
         };

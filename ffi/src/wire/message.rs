@@ -711,6 +711,8 @@ pub enum ToCommand {
         of: u32,
         /// The name of a job in its way that cannot be stopped: its work does not end.
         behind: Option<String>,
+        /// The quota that keeps it from being admitted, in words for people.
+        quota: Option<String>,
     },
     /// The answer to `Status`: a part of a JSON text with the names that docs/status.md
     /// documents. The text is as long as the jobs' histories: it comes in as many parts as it

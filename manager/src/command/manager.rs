@@ -129,7 +129,12 @@ pub(super) struct Options {
     /// USER=SIZE, of this user, by name in /etc/passwd or number; with SIZE alone, of everybody who is not
     /// named. May be given several times. Default: no limit.
     #[arg(long, value_name = "[USER=]SIZE")]
-    user_memory: Vec<UserMemory>,
+    user_memory: Vec<UserQuota>,
+    /// The most that all jobs of one user may have saved at once in --dram, --cxl and --disk together, of all GPUs:
+    /// a job that would need more waits, and says so. Memory on a GPU does not count: --user-memory limits that.
+    /// USER and SIZE as there. Default: no limit.
+    #[arg(long, value_name = "[USER=]SIZE")]
+    quota: Vec<UserQuota>,
     /// Host memory for saved bytes. The GPUs share it: evenly, until one needs more than others do.
     /// Default: half of what is available.
     #[arg(long, value_name = "SIZE", value_parser = super::size)]
@@ -154,12 +159,12 @@ pub(super) struct Options {
 
 /// A quota of a user, or of everybody.
 #[derive(Debug, Clone)]
-struct UserMemory {
+struct UserQuota {
     user: Option<String>,
     bytes: u64,
 }
 
-impl FromStr for UserMemory {
+impl FromStr for UserQuota {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -319,7 +324,8 @@ fn serve(arguments: Options, log: Option<File>) -> anyhow::Result<ExitCode> {
         bail!("--unit {unit}: a power of two of at least 4KiB is wanted, as in 2MiB");
     }
     let group = group(arguments.group.as_deref())?;
-    let user_quotas = user_quotas(&arguments.user_memory)?;
+    let user_quotas = quotas(&arguments.user_memory, "--user-memory")?;
+    let saved_quotas = quotas(&arguments.quota, "--quota")?;
     let stop = server::stop_signals()?;
     let socket = socket_path(arguments.socket.clone())?;
     let _lock = lock(&socket)?;
@@ -357,6 +363,7 @@ fn serve(arguments: Options, log: Option<File>) -> anyhow::Result<ExitCode> {
         kill_expelled: arguments.evict == Some(Evict::Kill),
         config: Box::new(move |gpu_bytes| Config {
             user_quotas: user_quotas.clone(),
+            saved_quotas: saved_quotas.clone(),
             ..sharing(&arguments, gpu_bytes, headroom, sizes)
         }),
         ready: Box::new(say_ready),
@@ -439,14 +446,14 @@ fn group(named: Option<&str>) -> anyhow::Result<Option<u32>> {
     number_of(name, "/etc/group").map(Some).context("--group")
 }
 
-/// Users' quotas, as `--user-memory` names them.
-fn user_quotas(given: &[UserMemory]) -> anyhow::Result<UserQuotas> {
+/// Users' quotas, as an option names them.
+fn quotas(given: &[UserQuota], option: &'static str) -> anyhow::Result<UserQuotas> {
     let mut quotas = UserQuotas::default();
-    for UserMemory { user, bytes } in given {
+    for UserQuota { user, bytes } in given {
         match user {
             None => quotas.others = Some(*bytes),
             Some(user) => {
-                let number = number_of(user, "/etc/passwd").context("--user-memory")?;
+                let number = number_of(user, "/etc/passwd").context(option)?;
                 quotas.named.insert(number, *bytes);
             }
         }
@@ -495,6 +502,7 @@ fn sharing(arguments: &Options, gpu_bytes: u64, headroom: u64, tier_bytes: PerTi
         expel_silent: arguments.evict == Some(Evict::Kill),
         poison: arguments.poison.unwrap_or(false),
         user_quotas: UserQuotas::default(),
+        saved_quotas: UserQuotas::default(),
         tier_bytes,
         cxl_is_in_parts: arguments.cxl.as_ref().is_some_and(CxlSpace::is_in_parts),
     }

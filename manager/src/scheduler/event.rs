@@ -1,7 +1,7 @@
 //! What the scheduler hears and what it orders. It has no clock and does no I/O itself.
 
 use super::job::Job;
-use super::quota::UserQuotas;
+use super::quota::{SavedQuota, UserQuotas};
 use crate::planner::shares::PerTier;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -37,6 +37,8 @@ pub struct Config {
     pub poison: bool,
     /// What users' jobs may have of each GPU.
     pub user_quotas: UserQuotas,
+    /// What users' jobs may have in the tiers, of all GPUs together.
+    pub saved_quotas: UserQuotas,
     /// What saved bytes may occupy of each tier, in bytes; the GPUs share it (R0.5).
     pub tier_bytes: PerTier,
     /// The CXL tier is a device in parts, one for each GPU: they stay as large as they are.
@@ -307,6 +309,8 @@ pub enum Effect {
         of: u32,
         /// A job in its way that cannot be stopped.
         behind: Option<JobId>,
+        /// The quota that keeps it from being admitted.
+        quota: Option<SavedQuota>,
     },
     /// The pieces are no more: their fds can be closed.
     Destroyed(Vec<PieceId>),

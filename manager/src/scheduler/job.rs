@@ -4,6 +4,7 @@ use super::event::Time;
 use super::lease::Run;
 use super::outside::Room;
 use super::placements::Placements;
+use super::quota::SavedQuota;
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -25,6 +26,19 @@ pub enum Phase {
     Closing,
     /// Drained; its memory is on the way out.
     Leaving,
+}
+
+/// Where a job stands among those that wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueuePlace {
+    /// From 1; 0: it does not wait.
+    pub place: u32,
+    /// How many wait.
+    pub of: u32,
+    /// A job in its way that cannot be stopped.
+    pub behind: Option<JobId>,
+    /// The quota that keeps it from being admitted.
+    pub quota: Option<SavedQuota>,
 }
 
 /// A job: the scheduler's unit. One grant for all its processes (I5).
@@ -72,8 +86,10 @@ pub struct Job {
     pub cramped: bool,
     /// The most that a process of it, that has ended, needed on a GPU.
     pub used: Need,
-    /// The last queue place that was told, of how many, and behind whom; within: it waited.
-    pub told_place: Option<Option<(u32, u32, Option<JobId>)>>,
+    /// Its user has no quota left to have it saved, as the last attempt found.
+    pub lacks_quota: bool,
+    /// The last queue place that was told; within: it waited.
+    pub told_place: Option<Option<QueuePlace>>,
     /// What its slices and switches cost.
     pub stats: Stats,
 }
@@ -180,6 +196,7 @@ impl Job {
             slice_cap: None,
             cramped: false,
             used: Need::default(),
+            lacks_quota: false,
             told_place: None,
             stats: Stats::default(),
         }
@@ -365,6 +382,8 @@ pub struct Departure {
     pub since: Time,
     /// Taken because others needed the room, not by a switch.
     pub preempted: bool,
+    /// Bytes that were ordered to be saved.
+    pub saving_bytes: u64,
     /// Orders of the present part that are not answered yet.
     pub waiting: usize,
     /// The parts of `moves` that are saved.

@@ -466,6 +466,9 @@ impl Scheduler {
                 "no room on {gpu}: jobs that cannot be closed wait for each other"
             ));
         }
+        if let Some(reason) = self.why_not_saved(job) {
+            return Served::Refused(reason);
+        }
         self.cramp(job);
         Served::Waits
     }

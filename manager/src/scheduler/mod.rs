@@ -47,10 +47,12 @@ mod tests;
 
 pub use event::{Config, Effect, Event, Pages, Time};
 pub use expulsion::Retired;
-pub use job::{Arrival, AwayRange, Departure, Job, Pending, Phase, Recall, Session, Stats, Tenant};
+pub use job::{
+    Arrival, AwayRange, Departure, Job, Pending, Phase, QueuePlace, Recall, Session, Stats, Tenant,
+};
 pub use outside::Outside;
 pub use placements::Placements;
-pub use quota::UserQuotas;
+pub use quota::{SavedQuota, UserQuotas};
 pub use shares::{Share, whole_grains};
 pub use spares::{Spare, Spares};
 
@@ -324,7 +326,9 @@ impl Scheduler {
         let begun = self.is_attached(job_id) || gpu.tenants.is_empty();
         let promised = self.promised_bytes(gpu_id).saturating_add(self.need_bytes(job_id));
         let tiers = gpu.share_bytes().into_iter().fold(0, u64::saturating_add);
-        if !begun && (promised > tiers || !self.has_room_for_one_more(gpu_id)) {
+        let has_room = promised <= tiers && self.has_room_for_one_more(gpu_id);
+        let may_come = begun || has_room && self.quota_against(job_id, gpu_id).is_none();
+        if !may_come {
             return false;
         }
         self.attach(session_id, step, gpu_id, job_id);

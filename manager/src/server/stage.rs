@@ -42,6 +42,7 @@ pub(super) fn server_with(change: impl FnOnce(&mut Config)) -> Server {
         expel_silent: false,
         poison: false,
         user_quotas: UserQuotas::default(),
+        saved_quotas: UserQuotas::default(),
         tier_bytes: [1 << 30, 0, 0],
         cxl_is_in_parts: false,
     };

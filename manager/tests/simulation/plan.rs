@@ -195,6 +195,7 @@ impl Plan {
             expel_silent: false,
             poison: random.chance(50),
             user_quotas: UserQuotas::default(),
+            saved_quotas: UserQuotas::default(),
             tier_bytes: [1 << 40, 0, 0],
             cxl_is_in_parts: false,
         }

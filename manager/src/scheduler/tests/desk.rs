@@ -102,6 +102,7 @@ impl Desk {
             expel_silent: false,
             poison: false,
             user_quotas: UserQuotas::default(),
+            saved_quotas: UserQuotas::default(),
             tier_bytes: [1 << 40, 0, 0],
             cxl_is_in_parts: false,
         };
