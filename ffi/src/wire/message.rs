@@ -433,6 +433,8 @@ pub enum ToMover {
         tenant: TenantId,
         /// From where.
         moves: Vec<Move>,
+        /// So many bytes of the first tier are left to jobs of higher priority, if there is room in another (R0.4).
+        spared: u64,
     },
     /// Copy saved bytes back into pieces, then forget the saved copy. If the mover dies before it
     /// has answered, the copy is still there for the next one.

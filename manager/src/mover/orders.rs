@@ -175,7 +175,7 @@ impl Mover {
         let began = Instant::now();
         let (step, outcome) = match order {
             ToMover::Make { step, pieces } => (step, self.make(&pieces)),
-            ToMover::Save { step, tenant, moves } => (step, self.save(step, tenant, &moves)),
+            ToMover::Save { step, tenant, moves, spared } => (step, self.save(step, tenant, &moves, spared)),
             ToMover::Restore { step, tenant, moves, poison } => {
                 (step, self.restore(step, tenant, &moves, &poison))
             }
@@ -215,9 +215,15 @@ impl Mover {
         Ok(Outcome::Made(fds))
     }
 
-    fn save(&mut self, step: Step, tenant: TenantId, moves: &[Move]) -> Result<Outcome, OrderError> {
+    fn save(
+        &mut self,
+        step: Step,
+        tenant: TenantId,
+        moves: &[Move],
+        spared: u64,
+    ) -> Result<Outcome, OrderError> {
         self.engage()?;
-        let bytes = self.store.save(&self.gpu, &mut self.pieces, step, tenant, moves)?;
+        let bytes = self.store.save(&self.gpu, &mut self.pieces, step, tenant, moves, spared)?;
         death::point("save:index");
         Ok(Outcome::Moved(bytes))
     }

@@ -219,7 +219,11 @@ impl Bench {
     }
 
     fn save(&mut self, moves: &[Move]) -> Result<u64, (String, bool)> {
-        self.moved(|step| ToMover::Save { step, tenant: TENANT, moves: moves.to_vec() })
+        self.save_sparing(TENANT, moves, 0)
+    }
+
+    fn save_sparing(&mut self, tenant: TenantId, moves: &[Move], spared: u64) -> Result<u64, (String, bool)> {
+        self.moved(|step| ToMover::Save { step, tenant, moves: moves.to_vec(), spared })
     }
 
     fn restore(&mut self, moves: &[Move], poison: &[u64]) -> Result<u64, (String, bool)> {

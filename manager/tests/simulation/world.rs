@@ -668,7 +668,7 @@ impl World {
                 return Ok(Some(failure(gpu, step, "a piece is gone", false)));
             }
             ToMover::Make { step, pieces } => (step, memory.make(&pieces)),
-            ToMover::Save { step, tenant, moves } => (step, memory.save(tenant, &moves)),
+            ToMover::Save { step, tenant, moves, .. } => (step, memory.save(tenant, &moves)),
             ToMover::Restore { step, tenant, moves, poison } => {
                 (step, memory.restore(tenant, &moves, &poison))
             }

@@ -42,10 +42,18 @@ pub struct Tiers {
 
 impl Tiers {
     /// Hands out `bytes` bytes in as few extents as there are large enough holes, of the first tiers that have
-    /// room: all or none. What they hold is undefined.
-    pub fn allocate(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError> {
+    /// room: all or none. Of the first of all, `spared` bytes stay free if there is room elsewhere. What the extents
+    /// hold is undefined.
+    pub fn allocate(&mut self, bytes: u64, spared: u64) -> Result<Vec<Extent>, TierError> {
+        match self.try_allocate(bytes, spared) {
+            Err(error) if spared > 0 && error.is_out_of_memory() => self.try_allocate(bytes, 0),
+            tried => tried,
+        }
+    }
+
+    fn try_allocate(&mut self, bytes: u64, spared: u64) -> Result<Vec<Extent>, TierError> {
         let mut extents = Vec::new();
-        match self.fill(bytes, &mut extents) {
+        match self.fill(bytes, spared, &mut extents) {
             Ok(()) => Ok(extents),
             Err(error) => {
                 extents.into_iter().for_each(|extent| self.free(extent));
@@ -55,11 +63,11 @@ impl Tiers {
     }
 
     /// Tier by tier; the last that there is takes the rest, or says why not.
-    fn fill(&mut self, bytes: u64, extents: &mut Vec<Extent>) -> Result<(), TierError> {
+    fn fill(&mut self, bytes: u64, spared: u64, extents: &mut Vec<Extent>) -> Result<(), TierError> {
         let rest = |extents: &[Extent]| bytes - extents.iter().map(|extent| extent.bytes).sum::<u64>();
         let (has_cxl, has_disk) = (self.cxl.is_there(), self.disk.is_there());
         if has_cxl || has_disk {
-            extents.extend(self.dram.allocate_most(bytes));
+            extents.extend(self.dram.allocate_most(bytes.min(self.dram.room().saturating_sub(spared))));
         }
         if has_cxl && has_disk {
             extents.extend(self.cxl.allocate_most(rest(extents)));
