@@ -79,7 +79,8 @@ fn measure(gpu: &str) {
         let moves = mover.lay_out(mix);
         let rounds = (0..=ROUNDS).map(|_| {
             let out = copies.out();
-            let save = mover.go(&moves, |step, tenant, moves| ToMover::Save { step, tenant, moves });
+            let save =
+                mover.go(&moves, |step, tenant, moves| ToMover::Save { step, tenant, moves, spared: 0 });
             let back = copies.back();
             let restore = |step, tenant, moves| ToMover::Restore { step, tenant, moves, poison: Vec::new() };
             (out / save, back / mover.go(&moves, restore))

@@ -1,9 +1,11 @@
-//! I6: a GPU's saved bytes never exceed its share of the tier, no job its quota: who would need more waits, or is
-//! told that there is no more.
+//! I6: a GPU's saved bytes never exceed its share of the tier, no job and no user their quota: who would need more
+//! waits, or is told that there is no more.
 
 mod support;
 
-use support::{Jobs, KIB, MIB, Manager, Status};
+use std::process::Stdio;
+use support::patience::Lines;
+use support::{Jobs, KIB, MIB, Manager, Probe, Status, probe};
 
 #[test]
 fn who_could_not_be_saved_waits_for_admission() {
@@ -82,4 +84,41 @@ fn a_users_jobs_share_what_the_user_may_have() {
     b.tell(&format!("alloc t {}", MIB / 2));
     a.tell("free t");
     b.tell(&format!("alloc u {}", 2 * MIB));
+}
+
+#[test]
+fn who_is_over_the_quota_of_saved_bytes_waits_is_told_why_and_runs_then() {
+    let user = rustix::process::geteuid().as_raw();
+    let quota = format!("{user}=5MiB");
+    let options = ["--unit", "64KiB", "--offset", "64KiB", "--slice", "10ms", "--dram", "64MiB"];
+    let manager = Manager::start("2x6MiB", &[&options[..], &["--quota", "1MiB", "--quota", &quota]].concat());
+    let need = |name, need| ["--name", name, "--need", need];
+    let [mut first, mut second] = ["first", "second"].map(|name| manager.probe(&need(name, "0,2400KiB")));
+    for job in [&mut first, &mut second] {
+        job.tell("device 0");
+        job.tell(&format!("alloc x {}", 2400 * KIB));
+        job.tell("fill x 1");
+    }
+    let mut beside = manager.probe(&need("beside", "0,512KiB"));
+    beside.tell("device 1");
+    // With the second GPU's it would be more than 5 MiB, though there is room in the tiers.
+    let mut command = manager.run(&need("late", "0,512KiB"), &probe());
+    command.stderr(Stdio::piped());
+    let mut late = Probe::start(command);
+    let said = Lines::of(late.process.stderr.take().unwrap());
+    late.order("device 1");
+    let words = std::iter::from_fn(|| said.next()).find(|line| line.contains("--quota"));
+    assert!(words.expect("it was told nothing").contains("tidegate: waiting: what its user may have"));
+    let status = manager.status();
+    let told = status.job("late");
+    assert_eq!((told.state.as_str(), told.queue_place), ("queued", 1));
+    assert!(told.waits_for_quota.as_deref().is_some_and(|why| why.contains("5.0 MiB")), "{told:#?}");
+    let [shown] = &status.users[..] else { panic!("one user is wanted: {status:#?}") };
+    assert_eq!((shown.uid, shown.quota_bytes), (user, 5 * MIB));
+    assert!(shown.saved_bytes <= 5 * MIB);
+    first.end();
+    late.answer().unwrap();
+    let ran = manager.job("late");
+    assert_eq!((ran.queue_place, ran.waits_for_quota), (0, None));
+    second.tell("check x 1");
 }

@@ -1,20 +1,22 @@
-//! R0.5: what one GPU's jobs do not need of the host's memory another's get; and no more is used than there is.
+//! R0.5: what one GPU's jobs do not need of a tier another's get; and no more is used than there is.
 
 mod support;
 
-use support::deaths::kill_movers;
-use support::{Jobs, KIB, MIB, Manager, Status};
+use support::deaths::{kill, kill_movers, status_after};
+use support::{Jobs, KIB, MIB, Manager, Probe, Status};
 
 /// What a job has, and says that it needs: on a GPU of 5 MiB one of them fits.
 const BYTES: u64 = 2900 * KIB;
 const TIER: u64 = 9 * MIB;
 
-/// The shares: first that of the GPU where `job` is, then the other's. (A status is in the order of the UUIDs.)
+/// The shares of the lowest tier: first that of the GPU where `job` is, then the other's. (A status is in the order of
+/// the UUIDs.)
 fn shares(status: &Status, job: &str) -> [u64; 2] {
     let own = &status.job(job).gpus[0];
     let share = |is_own: bool| {
         let gpu = status.gpus.iter().find(|gpu| (gpu.uuid == *own) == is_own);
-        gpu.unwrap_or_else(|| panic!("two GPUs, {job} on one: {status:#?}")).tiers[0].share_bytes
+        let tiers = &gpu.unwrap_or_else(|| panic!("two GPUs, {job} on one: {status:#?}")).tiers;
+        tiers.last().unwrap_or_else(|| panic!("a GPU without tiers: {status:#?}")).share_bytes
     };
     [share(true), share(false)]
 }
@@ -55,4 +57,48 @@ fn what_one_gpu_does_not_need_another_gets_and_keeps_when_its_mover_dies() {
     c.tell("check x 2");
     let last = shares(&manager.status(), "c");
     assert!(last[1] >= 2 * BYTES && last.iter().sum::<u64>() <= TIER, "{last:?}");
+}
+
+/// What lies in the lowest tier of the GPU that has most there.
+fn most_used(status: &Status) -> u64 {
+    status.gpus.iter().filter_map(|gpu| Some(gpu.tiers.last()?.used_bytes)).max().unwrap_or(0)
+}
+
+/// With a tier of 10 MiB below a little memory: the jobs of one GPU need nearly all of it, and have it.
+fn one_gpu_needs_nearly_all(tier: &[&str]) {
+    let options = ["--unit", "64KiB", "--offset", "64KiB", "--slice", "10ms", "--dram", "128KiB"];
+    let manager = Manager::start("2x5MiB", &[&options, tier].concat());
+    let need = format!("0,{BYTES}");
+    let mut jobs = ["a", "b", "c"].map(|name| manager.probe(&["--name", name, "--need", &need]));
+    let check = |jobs: &mut [Probe]| {
+        for (value, job) in jobs.iter_mut().enumerate() {
+            job.tell(&format!("check x {value}"));
+        }
+    };
+    for (value, job) in jobs.iter_mut().enumerate() {
+        job.tell("device 0");
+        job.tell(&format!("alloc x {BYTES}"));
+        job.tell(&format!("fill x {value}"));
+    }
+    let all = shares(&manager.status_when(|status| most_used(status) > 5 * MIB), "a");
+    assert!(all[0] > 8 * MIB && all.iter().sum::<u64>() <= 10 * MIB, "{all:?}");
+    kill_movers(&manager);
+    check(&mut jobs);
+    let dead = manager.pid();
+    kill(dead);
+    assert_eq!(shares(&status_after(&manager, dead), "a"), all, "the next manager knows");
+    kill_movers(&manager);
+    check(&mut jobs);
+}
+
+#[test]
+fn one_gpu_gets_nearly_all_of_the_disk_and_keeps_it_when_its_mover_and_manager_die() {
+    let directory = tempfile::tempdir().unwrap();
+    one_gpu_needs_nearly_all(&["--disk", &format!("{}=10MiB", directory.path().display())]);
+}
+
+/// Node 0 stands in for a node of CXL memory.
+#[test]
+fn one_gpu_gets_nearly_all_of_a_node_and_keeps_it_when_its_mover_and_manager_die() {
+    one_gpu_needs_nearly_all(&["--cxl", "node:0=10MiB"]);
 }

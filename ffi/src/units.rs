@@ -67,6 +67,42 @@ impl fmt::Display for Class {
     }
 }
 
+/// A place for saved bytes, in the order in which these are filled (R0.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tier {
+    /// The host's memory.
+    Dram,
+    /// CXL memory.
+    Cxl,
+    /// Files.
+    Disk,
+}
+
+impl Tier {
+    /// All tiers, the first one first.
+    pub const ALL: [Tier; 3] = [Tier::Dram, Tier::Cxl, Tier::Disk];
+
+    /// An index into tables with one row per tier.
+    pub const fn index(self) -> usize {
+        match self {
+            Tier::Dram => 0,
+            Tier::Cxl => 1,
+            Tier::Disk => 2,
+        }
+    }
+}
+
+impl fmt::Display for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Tier::Dram => "dram",
+            Tier::Cxl => "cxl",
+            Tier::Disk => "disk",
+        })
+    }
+}
+
 /// A GPU's UUID, by which GPUs are known everywhere; written `GPU-xxxxxxxx-xxxx-…`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct GpuUuid(pub [u8; 16]);

@@ -99,9 +99,9 @@ impl Bench {
             expel_silent: false,
             poison: false,
             user_quotas: UserQuotas::default(),
-            dram_bytes: 4 * size,
-            cxl_share_bytes: 0,
-            disk_share_bytes: 0,
+            saved_quotas: UserQuotas::default(),
+            tier_bytes: [4 * size, 0, 0],
+            cxl_is_in_parts: false,
         };
         let half = u64::from(units / 2) * UNIT;
         let ranges = RANGES_OF_80_GIB * size / (80 * GIB) / 2;
@@ -118,7 +118,7 @@ impl Bench {
         let jobs = [1, 2].map(|number| (SessionId(number), TenantId(number)));
         let mut bench =
             Self { scheduler: Scheduler::new(config), now: SLICE, steps: 0, live, jobs, leased: Vec::new() };
-        bench.tell(Event::GpuAdded { gpu: GPU, units, apart: 0, share_bytes: 4 * size });
+        bench.tell(Event::GpuAdded { gpu: GPU, units, apart: 0, shares: [4 * size, 0, 0] });
         for (session, tenant) in jobs {
             let job = JobId(session.0);
             bench.tell(Event::JobArrived { job, uid: 1, spec: JobSpec::default() });

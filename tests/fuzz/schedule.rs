@@ -40,8 +40,8 @@ pub fn schedule(data: &[u8]) {
     let mut input = Unstructured::new(data);
     let mut world = World::new();
     for gpu in GPUS {
-        let share_bytes = world.scheduler.config().dram_bytes / GPUS.len() as u64;
-        world.tell(Event::GpuAdded { gpu, units: 64, apart: 0, share_bytes });
+        let shares = world.scheduler.config().tier_bytes.map(|bytes| bytes / GPUS.len() as u64);
+        world.tell(Event::GpuAdded { gpu, units: 64, apart: 0, shares });
     }
     while !input.is_empty() {
         let Ok(event) = world.event(&mut input) else { return };
@@ -63,9 +63,9 @@ impl World {
             expel_silent: false,
             poison: true,
             user_quotas: UserQuotas { others: None, named: [(1, 24 * UNIT)].into() },
-            dram_bytes: 256 * UNIT,
-            cxl_share_bytes: 0,
-            disk_share_bytes: 0,
+            saved_quotas: UserQuotas { others: Some(48 * UNIT), named: [(1, 16 * UNIT)].into() },
+            tier_bytes: [256 * UNIT, 0, 0],
+            cxl_is_in_parts: false,
         };
         Self {
             scheduler: Scheduler::new(config),
@@ -183,7 +183,7 @@ impl World {
                 let used_bytes = input.int_in_range(0..=64)? * UNIT;
                 return Ok(Some(Event::Measured { gpu, step: *step, used_bytes }));
             }
-            ToMover::Share { step, bytes } => {
+            ToMover::Share { step, bytes, .. } => {
                 return Ok(Some(Event::MoverDone { gpu, step: *step, bytes: *bytes }));
             }
             ToMover::Make { step, pieces, .. } if fails => {

@@ -9,7 +9,7 @@
 //! ([`super::line`]): a new one begins with `Resume` or `Orphan`, answered by [`Reunion`].
 
 use super::line::Numbered;
-use crate::units::{Class, GpuUuid, JobId, PieceId, SessionId, SlotIndex, Step, TenantId, Units};
+use crate::units::{Class, GpuUuid, JobId, PieceId, SessionId, SlotIndex, Step, TenantId, Tier, Units};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -444,6 +444,8 @@ pub enum ToMover {
         tenant: TenantId,
         /// From where.
         moves: Vec<Move>,
+        /// So many bytes of the first tier are left to jobs of higher priority, if there is room in another (R0.4).
+        spared: u64,
     },
     /// Copy saved bytes back into pieces, then forget the saved copy. If the mover dies before it
     /// has answered, the copy is still there for the next one.
@@ -493,11 +495,13 @@ pub enum ToMover {
         /// Repeated by the answer.
         step: Step,
     },
-    /// The GPU's share of the DRAM tier has changed. The answer says how large it is now: no smaller than what
-    /// holds saved bytes.
+    /// The GPU's share of a tier has changed. The answer says how large it is now: no smaller than what holds
+    /// saved bytes.
     Share {
         /// Repeated by the answer.
         step: Step,
+        /// Of which tier.
+        tier: Tier,
         /// In bytes.
         bytes: u64,
     },
@@ -720,6 +724,8 @@ pub enum ToCommand {
         of: u32,
         /// The name of a job in its way that cannot be stopped: its work does not end.
         behind: Option<String>,
+        /// The quota that keeps it from being admitted, in words for people.
+        quota: Option<String>,
     },
     /// The answer to `Status`: a part of a JSON text with the names that docs/status.md
     /// documents. The text is as long as the jobs' histories: it comes in as many parts as it

@@ -224,7 +224,7 @@ pub(super) mod tests {
             let (question, _) = connection.receive::<ToManager>().unwrap();
             let text =
                 br#"{"now_micros":1,"software_gpu":true,"draining":false,"gpus":[],"jobs":[],"ended":[],
-                "others":{"jobs":0,"persistent_bytes":0,"temporary_bytes":0,"spilled_bytes":0}}"#;
+                "users":[],"others":{"jobs":0,"persistent_bytes":0,"temporary_bytes":0,"spilled_bytes":0}}"#;
             for (index, part) in text.chunks(20).enumerate() {
                 let more = (index + 1) * 20 < text.len();
                 connection.send(&ToCommand::Status { part: part.to_vec(), more }, &[]).unwrap();

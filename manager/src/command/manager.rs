@@ -3,9 +3,9 @@
 use super::connect::personal_socket;
 use super::{config, log, stop};
 use crate::hardware::Machine;
-use crate::mover::CxlPart;
 use crate::numa::cxl::CxlPlace;
 use crate::numa::{Node, STAY_ADVICE, Zone};
+use crate::planner::shares::PerTier;
 use crate::scheduler::{Config, UserQuotas, whole_grains};
 use crate::server::{self, Gathered, GpuPlan, Heritage, Setup};
 use crate::software_gpu::{NodeSpec, SoftwareNode};
@@ -26,7 +26,7 @@ use std::process::{Command, ExitCode};
 use std::str::FromStr;
 use std::time::Duration;
 use tidegate_ffi::os::faults;
-use tidegate_ffi::units::GpuUuid;
+use tidegate_ffi::units::{GpuUuid, Tier};
 use tidegate_ffi::wire::message::Will;
 use tidegate_ffi::wire::system_socket;
 
@@ -129,17 +129,23 @@ pub(super) struct Options {
     /// USER=SIZE, of this user, by name in /etc/passwd or number; with SIZE alone, of everybody who is not
     /// named. May be given several times. Default: no limit.
     #[arg(long, value_name = "[USER=]SIZE")]
-    user_memory: Vec<UserMemory>,
+    user_memory: Vec<UserQuota>,
+    /// The most that all jobs of one user may have saved at once in --dram, --cxl and --disk together, of all GPUs:
+    /// a job that would need more waits, and says so. Memory on a GPU does not count: --user-memory limits that.
+    /// USER and SIZE as there. Default: no limit.
+    #[arg(long, value_name = "[USER=]SIZE")]
+    quota: Vec<UserQuota>,
     /// Host memory for saved bytes. The GPUs share it: evenly, until one needs more than others do.
     /// Default: half of what is available.
     #[arg(long, value_name = "SIZE", value_parser = super::size)]
     dram: Option<ByteSize>,
     /// CXL memory for saved bytes that find no room in --dram: a NUMA node as in node:1=64GiB, or a dax device as in
-    /// /dev/dax0.0=64GiB. The GPUs share it evenly. `tidegate doctor` says which there is. Default: none.
+    /// /dev/dax0.0=64GiB. The GPUs share a node as they share --dram, a device evenly. `tidegate doctor` says which
+    /// there is. Default: none.
     #[arg(long, value_name = "node:N=SIZE | PATH=SIZE")]
     cxl: Option<CxlSpace>,
     /// Disk space for saved bytes that find no room in memory: a directory, in which files without names are
-    /// made, and how much. The GPUs share it evenly. Default: none.
+    /// made, and how much. The GPUs share it as they share --dram. Default: none.
     #[arg(long, value_name = "DIR=SIZE")]
     disk: Option<DiskSpace>,
     /// A test: fill memory with 0xFF before a job's live bytes are restored into it. Slower; no
@@ -153,12 +159,12 @@ pub(super) struct Options {
 
 /// A quota of a user, or of everybody.
 #[derive(Debug, Clone)]
-struct UserMemory {
+struct UserQuota {
     user: Option<String>,
     bytes: u64,
 }
 
-impl FromStr for UserMemory {
+impl FromStr for UserQuota {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -215,16 +221,21 @@ impl CxlSpace {
         Ok(())
     }
 
-    /// What each of so many GPUs gets.
-    fn part(&self, gpus: usize) -> anyhow::Result<u64> {
+    /// What each of so many GPUs gets of `bytes` bytes.
+    fn part(&self, bytes: u64, gpus: usize) -> anyhow::Result<u64> {
         let align = self.place.align().with_context(|| format!("--cxl {}", self.place))?;
-        let even = self.bytes / gpus.max(1) as u64;
+        let even = bytes / gpus.max(1) as u64;
         let part = even - even % align;
         if part == 0 {
-            let (bytes, align) = (ByteSize(self.bytes), ByteSize(align));
+            let (bytes, align) = (ByteSize(bytes), ByteSize(align));
             bail!("--cxl {}: {bytes} for {gpus} GPUs are less than {align} for each", self.place);
         }
         Ok(part)
+    }
+
+    /// A device has a part for each GPU; a node's memory goes from one to another.
+    fn is_in_parts(&self) -> bool {
+        matches!(self.place, CxlPlace::Device(_))
     }
 
     /// A device or a file is one manager's; released by death.
@@ -313,7 +324,8 @@ fn serve(arguments: Options, log: Option<File>) -> anyhow::Result<ExitCode> {
         bail!("--unit {unit}: a power of two of at least 4KiB is wanted, as in 2MiB");
     }
     let group = group(arguments.group.as_deref())?;
-    let user_quotas = user_quotas(&arguments.user_memory)?;
+    let user_quotas = quotas(&arguments.user_memory, "--user-memory")?;
+    let saved_quotas = quotas(&arguments.quota, "--quota")?;
     let stop = server::stop_signals()?;
     let socket = socket_path(arguments.socket.clone())?;
     let _lock = lock(&socket)?;
@@ -326,15 +338,10 @@ fn serve(arguments: Options, log: Option<File>) -> anyhow::Result<ExitCode> {
         None => found(&arguments)?,
     };
     let _device = arguments.cxl.as_ref().map(CxlSpace::lock).transpose()?;
-    let directory = arguments.disk.as_ref().map(|disk| disk.directory.clone());
     let shares = TierShares {
-        dram: whole_grains(sizes.dram / gpus.len().max(1) as u64),
-        cxl: arguments.cxl.as_ref().map(|cxl| CxlPart {
-            place: cxl.place.clone(),
-            start: 0,
-            bytes: sizes.cxl_share,
-        }),
-        disk: directory.map(|directory| (directory, sizes.disk_share)),
+        even: even_shares(&arguments, sizes, gpus.len())?,
+        cxl: arguments.cxl.as_ref().map(|cxl| (cxl.place.clone(), 0)),
+        disk: arguments.disk.as_ref().map(|disk| disk.directory.clone()),
     };
     let plans = gpus
         .iter()
@@ -356,6 +363,7 @@ fn serve(arguments: Options, log: Option<File>) -> anyhow::Result<ExitCode> {
         kill_expelled: arguments.evict == Some(Evict::Kill),
         config: Box::new(move |gpu_bytes| Config {
             user_quotas: user_quotas.clone(),
+            saved_quotas: saved_quotas.clone(),
             ..sharing(&arguments, gpu_bytes, headroom, sizes)
         }),
         ready: Box::new(say_ready),
@@ -365,35 +373,40 @@ fn serve(arguments: Options, log: Option<File>) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where saved bytes may go.
-#[derive(Clone, Copy)]
-struct TierSizes {
-    /// Of all GPUs.
-    dram: u64,
-    /// Of each GPU.
-    cxl_share: u64,
-    disk_share: u64,
-}
-
 /// With what a GPU's mover begins.
 #[derive(Clone)]
 struct TierShares {
-    dram: u64,
-    cxl: Option<CxlPart>,
-    disk: Option<(PathBuf, u64)>,
+    /// In bytes; they change with the GPUs' needs.
+    even: PerTier,
+    /// Where CXL memory is, and where this GPU's part of a device begins.
+    cxl: Option<(CxlPlace, u64)>,
+    disk: Option<PathBuf>,
 }
 
 impl TierShares {
     /// Those of one of the GPUs: the parts of one device do not overlap, whatever the GPUs' order is.
     fn of(&self, gpu: GpuUuid, gpus: &[GpuUuid]) -> Self {
         let before = gpus.iter().filter(|other| **other < gpu).count() as u64;
-        let part = |cxl: &CxlPart| CxlPart { start: cxl.bytes.saturating_mul(before), ..cxl.clone() };
-        Self { cxl: self.cxl.as_ref().map(part), ..self.clone() }
+        let start = self.even[Tier::Cxl.index()].saturating_mul(before);
+        Self { cxl: self.cxl.clone().map(|(place, _)| (place, start)), ..self.clone() }
     }
 }
 
-/// The GPUs of a new manager, and the tiers that they share.
-fn found(arguments: &Options) -> anyhow::Result<(Option<SoftwareNode>, Vec<GpuUuid>, TierSizes)> {
+/// An even part of each tier for each of so many GPUs, in bytes.
+fn even_shares(arguments: &Options, sizes: PerTier, gpus: usize) -> anyhow::Result<PerTier> {
+    let mut even = sizes.map(|bytes| whole_grains(bytes / gpus.max(1) as u64));
+    let (cxl, disk) = (Tier::Cxl.index(), Tier::Disk.index());
+    if let Some(space) = &arguments.cxl {
+        even[cxl] = space.part(sizes[cxl], gpus)?;
+    }
+    if arguments.disk.is_some() && mover::whole_blocks(even[disk]) == 0 {
+        bail!("--disk: {} for {gpus} GPUs are less than a block of 256KiB for each", ByteSize(sizes[disk]));
+    }
+    Ok(even)
+}
+
+/// The GPUs of a new manager, and the tiers that they share, in bytes.
+fn found(arguments: &Options) -> anyhow::Result<(Option<SoftwareNode>, Vec<GpuUuid>, PerTier)> {
     let unit = arguments.unit.as_u64();
     let node = arguments.software_gpu.as_ref().map(|spec| SoftwareNode::create(spec, unit)).transpose()?;
     let gpus = match &node {
@@ -405,23 +418,17 @@ fn found(arguments: &Options) -> anyhow::Result<(Option<SoftwareNode>, Vec<GpuUu
         None => hardware::available_memory()? / 2,
     };
     arguments.cxl.as_ref().map_or(Ok(()), CxlSpace::check)?;
-    let cxl_share = arguments.cxl.as_ref().map_or(Ok(0), |cxl| cxl.part(gpus.len()))?;
     arguments.disk.as_ref().map_or(Ok(()), DiskSpace::check)?;
+    let cxl = arguments.cxl.as_ref().map_or(0, |cxl| cxl.bytes);
     let disk = arguments.disk.as_ref().map_or(0, |disk| disk.bytes);
-    let disk_share = mover::whole_blocks(disk / gpus.len().max(1) as u64);
-    if arguments.disk.is_some() && disk_share == 0 {
-        bail!("--disk: {} for {} GPUs are less than a block of 256KiB for each", ByteSize(disk), gpus.len());
-    }
-    Ok((node, gpus, TierSizes { dram, cxl_share, disk_share }))
+    Ok((node, gpus, [dram, cxl, disk]))
 }
 
 /// Those of the manager before, as they were.
-fn inherited(heritage: &Heritage) -> (Option<SoftwareNode>, Vec<GpuUuid>, TierSizes) {
+fn inherited(heritage: &Heritage) -> (Option<SoftwareNode>, Vec<GpuUuid>, PerTier) {
     let gpus = heritage.gpus();
     let node = heritage.node().map(|node| SoftwareNode::of_another(node.to_owned(), gpus.clone()));
-    let Config { dram_bytes: dram, cxl_share_bytes: cxl_share, disk_share_bytes: disk_share, .. } =
-        *heritage.config();
-    (node, gpus, TierSizes { dram, cxl_share, disk_share })
+    (node, gpus, heritage.config().tier_bytes)
 }
 
 /// With what a mover starts the next manager: as this one was. Where systemd has started this one, it
@@ -439,14 +446,14 @@ fn group(named: Option<&str>) -> anyhow::Result<Option<u32>> {
     number_of(name, "/etc/group").map(Some).context("--group")
 }
 
-/// Users' quotas, as `--user-memory` names them.
-fn user_quotas(given: &[UserMemory]) -> anyhow::Result<UserQuotas> {
+/// Users' quotas, as an option names them.
+fn quotas(given: &[UserQuota], option: &'static str) -> anyhow::Result<UserQuotas> {
     let mut quotas = UserQuotas::default();
-    for UserMemory { user, bytes } in given {
+    for UserQuota { user, bytes } in given {
         match user {
             None => quotas.others = Some(*bytes),
             Some(user) => {
-                let number = number_of(user, "/etc/passwd").context("--user-memory")?;
+                let number = number_of(user, "/etc/passwd").context(option)?;
                 quotas.named.insert(number, *bytes);
             }
         }
@@ -476,7 +483,7 @@ fn say_ready() {
 }
 
 /// Sizes that are not given follow the GPU's.
-fn sharing(arguments: &Options, gpu_bytes: u64, headroom: u64, sizes: TierSizes) -> Config {
+fn sharing(arguments: &Options, gpu_bytes: u64, headroom: u64, tier_bytes: PerTier) -> Config {
     let unit_bytes = arguments.unit.as_u64();
     let units = |bytes: u64| u32::try_from(bytes.div_ceil(unit_bytes)).unwrap_or(u32::MAX / 8);
     let or =
@@ -495,9 +502,9 @@ fn sharing(arguments: &Options, gpu_bytes: u64, headroom: u64, sizes: TierSizes)
         expel_silent: arguments.evict == Some(Evict::Kill),
         poison: arguments.poison.unwrap_or(false),
         user_quotas: UserQuotas::default(),
-        dram_bytes: sizes.dram,
-        cxl_share_bytes: sizes.cxl_share,
-        disk_share_bytes: sizes.disk_share,
+        saved_quotas: UserQuotas::default(),
+        tier_bytes,
+        cxl_is_in_parts: arguments.cxl.as_ref().is_some_and(CxlSpace::is_in_parts),
     }
 }
 
@@ -528,17 +535,17 @@ fn plan(
     let node = node.map(|node| node.path().to_owned());
     let program = std::env::current_exe()?;
     let log = log.map(File::try_clone).transpose().context("opening the log for a mover")?;
-    let (share_bytes, has_disk) = (shares.dram, shares.disk.is_some());
-    let mover = move |share_bytes: u64| {
+    let (even, has_disk) = (shares.even, shares.disk.is_some());
+    let mover = move |[dram, cxl, disk]: PerTier| {
         let mut command = Command::new(&program);
         command.arg("mover").arg("--gpu").arg(gpu.to_string());
-        command.arg("--dram-bytes").arg(share_bytes.to_string()).arg("--driver").arg(&driver);
-        if let Some(CxlPart { place, start, bytes }) = &shares.cxl {
+        command.arg("--dram-bytes").arg(dram.to_string()).arg("--driver").arg(&driver);
+        if let Some((place, start)) = &shares.cxl {
             command.arg("--cxl").arg(place.to_string()).arg("--cxl-start").arg(start.to_string());
-            command.arg("--cxl-bytes").arg(bytes.to_string());
+            command.arg("--cxl-bytes").arg(cxl.to_string());
         }
-        if let Some((directory, bytes)) = &shares.disk {
-            command.arg("--disk").arg(directory).arg("--disk-bytes").arg(bytes.to_string());
+        if let Some(directory) = &shares.disk {
+            command.arg("--disk").arg(directory).arg("--disk-bytes").arg(disk.to_string());
         }
         command.env_remove("LD_PRELOAD").env_remove("CUDA_VISIBLE_DEVICES");
         if let Some(node) = &node {
@@ -552,7 +559,7 @@ fn plan(
         }
         command
     };
-    Ok(GpuPlan { uuid: gpu, mover: Box::new(mover), share_bytes, has_disk, lock: Some(lock) })
+    Ok(GpuPlan { uuid: gpu, mover: Box::new(mover), shares: even, has_disk, lock: Some(lock) })
 }
 
 fn socket_path(given: Option<PathBuf>) -> anyhow::Result<PathBuf> {

@@ -39,6 +39,9 @@ fn print(status: &Status) {
     for gpu in &status.gpus {
         print_gpu(gpu);
     }
+    for user in &status.users {
+        println!("user {}: {} of {} saved", user.uid, size(user.saved_bytes), size(user.quota_bytes));
+    }
     if status.jobs.is_empty() && status.others.jobs == 0 {
         println!("no jobs");
     }
@@ -100,6 +103,9 @@ fn print_job(job: &JobStatus) {
     );
     if let Some(reason) = &job.unsliceable_because {
         println!("      it is never preempted: {reason}");
+    }
+    if let Some(reason) = &job.waits_for_quota {
+        println!("      it waits: {reason}");
     }
 }
 

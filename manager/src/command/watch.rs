@@ -57,7 +57,7 @@ fn watch(connection: &Connection, program: &OwnedFd) {
             return;
         }
         match connection.receive::<ToCommand>() {
-            Ok((ToCommand::Queue { place, of, behind }, _)) => said.tell(place, of, behind),
+            Ok((ToCommand::Queue { place, of, behind, quota }, _)) => said.tell(place, of, behind, quota),
             Ok(_) => {}
             // The manager is gone; the shim says what that means for the program.
             Err(_) => return,
@@ -70,12 +70,13 @@ fn watch(connection: &Connection, program: &OwnedFd) {
 struct Said {
     waits: bool,
     behind: Option<String>,
+    quota: Option<String>,
 }
 
 impl Said {
-    /// Says that the job begins to wait for its first turn, and for whom in vain; turns that come
+    /// Says that the job begins to wait for its first turn, for whom in vain, and for whose quota; turns that come
     /// and go are not news.
-    fn tell(&mut self, place: u32, of: u32, behind: Option<String>) {
+    fn tell(&mut self, place: u32, of: u32, behind: Option<String>, quota: Option<String>) {
         if place > 0 && !std::mem::replace(&mut self.waits, true) {
             eprintln!("tidegate: waiting for GPU memory, place {place} of {of}");
         }
@@ -86,6 +87,12 @@ impl Said {
                 "tidegate: waiting for {name:?}, which cannot be preempted: its work does not end, it does not answer, or it has memory that cannot be moved"
             );
             self.behind = behind;
+        }
+        if let Some(why) = &quota
+            && self.quota != quota
+        {
+            eprintln!("tidegate: waiting: {why}");
+            self.quota = quota;
         }
     }
 }

@@ -175,15 +175,15 @@ impl Mover {
         let began = Instant::now();
         let (step, outcome) = match order {
             ToMover::Make { step, pieces, location } => (step, self.make(&pieces, location)),
-            ToMover::Save { step, tenant, moves } => (step, self.save(step, tenant, &moves)),
+            ToMover::Save { step, tenant, moves, spared } => (step, self.save(step, tenant, &moves, spared)),
             ToMover::Restore { step, tenant, moves, poison } => {
                 (step, self.restore(step, tenant, &moves, &poison))
             }
             ToMover::Scrub { step, pieces } => (step, self.scrub(&pieces)),
             ToMover::Destroy { step, pieces } => (step, self.destroy(&pieces)),
             ToMover::Measure { step } => (step, self.measure()),
-            ToMover::Share { step, bytes } => {
-                (step, Ok(Outcome::Moved(self.store.tiers_mut().dram.set_share(bytes))))
+            ToMover::Share { step, tier, bytes } => {
+                (step, Ok(Outcome::Moved(self.store.tiers_mut().set_share(tier, bytes))))
             }
             ToMover::Forget { tenant } => {
                 self.store.forget(tenant).map_err(Useless::Unnoted)?;
@@ -227,9 +227,15 @@ impl Mover {
         self.store.tiers_mut().dram.set_apart(self.pieces.hosted_bytes());
     }
 
-    fn save(&mut self, step: Step, tenant: TenantId, moves: &[Move]) -> Result<Outcome, OrderError> {
+    fn save(
+        &mut self,
+        step: Step,
+        tenant: TenantId,
+        moves: &[Move],
+        spared: u64,
+    ) -> Result<Outcome, OrderError> {
         self.engage()?;
-        let bytes = self.store.save(&self.gpu, &mut self.pieces, step, tenant, moves)?;
+        let bytes = self.store.save(&self.gpu, &mut self.pieces, step, tenant, moves, spared)?;
         death::point("save:index");
         Ok(Outcome::Moved(bytes))
     }

@@ -88,7 +88,8 @@ impl Store {
         &mut self.tiers
     }
 
-    /// Copies live bytes out of pieces; returns how many. Nothing of a failed save is kept.
+    /// Copies live bytes out of pieces, and leaves `spared` bytes of the first tier free where it can; returns how
+    /// many. Nothing of a failed save is kept.
     pub fn save(
         &mut self,
         gpu: &Gpu,
@@ -96,11 +97,12 @@ impl Store {
         step: Step,
         tenant: TenantId,
         moves: &[Move],
+        spared: u64,
     ) -> Result<u64, OrderError> {
         let moves = plan(moves)?;
         moves.iter().try_for_each(|m| self.check_not_saved(tenant, m))?;
         pieces.map_for(gpu, &moves)?;
-        let extents = self.tiers.allocate(total(&moves))?;
+        let extents = self.tiers.allocate(total(&moves), spared)?;
         let parts = deal(&moves, &extents);
         match self
             .copy_out(gpu, pieces, &parts)

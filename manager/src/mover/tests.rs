@@ -22,7 +22,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tidegate_ffi::units::{Class, GpuUuid, PieceId, Step, TenantId};
+use tidegate_ffi::units::{Class, GpuUuid, PieceId, Step, TenantId, Tier};
 use tidegate_ffi::wire::Connection;
 use tidegate_ffi::wire::line::{Line, Numbered};
 use tidegate_ffi::wire::message::{FromMover, Location, Move, ToMover};
@@ -228,7 +228,11 @@ impl Bench {
     }
 
     fn save(&mut self, moves: &[Move]) -> Result<u64, (String, bool)> {
-        self.moved(|step| ToMover::Save { step, tenant: TENANT, moves: moves.to_vec() })
+        self.save_sparing(TENANT, moves, 0)
+    }
+
+    fn save_sparing(&mut self, tenant: TenantId, moves: &[Move], spared: u64) -> Result<u64, (String, bool)> {
+        self.moved(|step| ToMover::Save { step, tenant, moves: moves.to_vec(), spared })
     }
 
     fn restore(&mut self, moves: &[Move], poison: &[u64]) -> Result<u64, (String, bool)> {
@@ -242,6 +246,11 @@ impl Bench {
 
     fn destroy(&mut self, pieces: &[u64]) -> Result<u64, (String, bool)> {
         self.moved(|step| ToMover::Destroy { step, pieces: ids(pieces) })
+    }
+
+    /// What a share is when it should be so many bytes.
+    fn share(&mut self, tier: Tier, bytes: u64) -> u64 {
+        self.moved(|step| ToMover::Share { step, tier, bytes }).unwrap()
     }
 
     /// Free, total and saved bytes.

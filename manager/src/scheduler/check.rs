@@ -3,7 +3,7 @@
 use super::{Phase, Scheduler};
 use crate::ledger::Owner;
 use std::collections::BTreeMap;
-use tidegate_ffi::units::{PieceId, TenantId};
+use tidegate_ffi::units::{PieceId, TenantId, Tier};
 
 impl Scheduler {
     /// Checks I2, I4, I5 and I6 as far as they are the manager's; the error names what is wrong.
@@ -19,13 +19,15 @@ impl Scheduler {
         self.check_grants()
     }
 
-    /// The GPUs together may use no more of the tier than there is (I6).
+    /// The GPUs together may use no more of a tier than there is (I6).
     fn check_shares(&self) -> Result<(), String> {
-        let shares = self.all_shares();
-        match shares <= self.config.dram_bytes {
-            true => Ok(()),
-            false => Err(format!("the shares are {shares} bytes of a tier of {}", self.config.dram_bytes)),
+        for (tier, bytes) in Tier::ALL.into_iter().zip(self.config.tier_bytes) {
+            let shares = self.all_shares(tier);
+            if shares > bytes {
+                return Err(format!("the shares of {tier} are {shares} bytes of {bytes} (I6)"));
+            }
         }
+        Ok(())
     }
 
     /// Each piece has one owner, and the ledger agrees who it is.

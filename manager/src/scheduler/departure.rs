@@ -271,6 +271,7 @@ impl Scheduler {
             blank: Vec::new(),
             since: self.now,
             preempted,
+            saving_bytes: 0,
             waiting: 0,
             kept: Vec::new(),
             failed: false,
@@ -332,9 +333,22 @@ impl Scheduler {
         if nothing { self.let_go(id) } else { self.save(id) }
     }
 
+    /// What would be more than the user's quota is not saved: the job keeps it, and goes on.
     fn save(&mut self, id: TenantId) {
+        let moves =
+            self.tenants.get(&id).and_then(|tenant| tenant.departure.as_ref()).map(|leaving| &leaving.moves);
+        let bytes = moves.into_iter().flatten().map(|m| m.bytes).sum();
+        let lacks_quota = self.exceeds_saved_quota(id, bytes);
+        let spared = self.spared_for_others(id);
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
+        if let Some(job) = self.jobs.get_mut(&tenant.job) {
+            job.lacks_quota = lacks_quota;
+        }
+        if lacks_quota {
+            return self.map_back(id);
+        }
         let Some(departure) = tenant.departure.as_mut() else { return };
+        departure.saving_bytes = bytes;
         let gpu = tenant.gpu;
         let all = departure.moves.len();
         let parts = (0..all).step_by(MOVES_PER_MESSAGE).map(|from| from..all.min(from + MOVES_PER_MESSAGE));
@@ -342,8 +356,20 @@ impl Scheduler {
         departure.waiting = parts.len();
         for (part, moves) in parts {
             let step = self.step(Pending::Save(id, part));
-            self.effects.push(Effect::Mover(gpu, ToMover::Save { step, tenant: id, moves }));
+            self.effects.push(Effect::Mover(gpu, ToMover::Save { step, tenant: id, moves, spared }));
         }
+    }
+
+    /// What a tenant leaves of the first tier: what may have to be saved of those with a higher priority on its GPU,
+    /// and is not yet (R0.4).
+    fn spared_for_others(&self, id: TenantId) -> u64 {
+        let Some(tenant) = self.tenants.get(&id) else { return 0 };
+        let priority = |tenant: &Tenant| self.jobs.get(&tenant.job).map(|job| job.spec.priority);
+        let is_higher = |other: &Tenant| priority(other) > priority(tenant);
+        let higher = self.tenants_on(tenant.gpu).map(|(_, other)| other).filter(|other| is_higher(other));
+        higher
+            .map(|other| self.most_saved(other).saturating_sub(other.saved_bytes()))
+            .fold(0, u64::saturating_add)
     }
 
     /// A part of the bytes is safe; when all are, the pieces may go.

@@ -1,7 +1,8 @@
 //! What the scheduler hears and what it orders. It has no clock and does no I/O itself.
 
 use super::job::Job;
-use super::quota::UserQuotas;
+use super::quota::{SavedQuota, UserQuotas};
+use crate::planner::shares::PerTier;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, SlotIndex, Step, TenantId, Units};
@@ -36,19 +37,12 @@ pub struct Config {
     pub poison: bool,
     /// What users' jobs may have of each GPU.
     pub user_quotas: UserQuotas,
-    /// Bytes of host memory that saved bytes may occupy; the GPUs share them (R0.5).
-    pub dram_bytes: u64,
-    /// Bytes of CXL memory that the saved bytes of each GPU may occupy which have no room there.
-    pub cxl_share_bytes: u64,
-    /// Bytes of disk, for those which have no room there either.
-    pub disk_share_bytes: u64,
-}
-
-impl Config {
-    /// What each GPU has of the tiers below host memory.
-    pub fn lower_share_bytes(&self) -> u64 {
-        self.cxl_share_bytes.saturating_add(self.disk_share_bytes)
-    }
+    /// What users' jobs may have in the tiers, of all GPUs together.
+    pub saved_quotas: UserQuotas,
+    /// What saved bytes may occupy of each tier, in bytes; the GPUs share it (R0.5).
+    pub tier_bytes: PerTier,
+    /// The CXL tier is a device in parts, one for each GPU: they stay as large as they are.
+    pub cxl_is_in_parts: bool,
 }
 
 /// What happened.
@@ -62,8 +56,8 @@ pub enum Event {
         units: u32,
         /// How many more the GPU has (`--gpu-memory`): contexts may have those.
         apart: u32,
-        /// The share of the DRAM tier that its mover was started with, in bytes.
-        share_bytes: u64,
+        /// The shares of the tiers that its mover was started with, in bytes.
+        shares: PerTier,
     },
     /// A GPU's mover is gone for good. Who runs there keeps what it has.
     GpuLost {
@@ -315,6 +309,8 @@ pub enum Effect {
         of: u32,
         /// A job in its way that cannot be stopped.
         behind: Option<JobId>,
+        /// The quota that keeps it from being admitted.
+        quota: Option<SavedQuota>,
     },
     /// The pieces are no more: their fds can be closed.
     Destroyed(Vec<PieceId>),

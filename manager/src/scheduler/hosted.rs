@@ -8,12 +8,12 @@
 //! ledger, a switch leaves them where they are, and when they are given back they are destroyed. The newest
 //! allocations lie there, for these can be placed without stopping anybody.
 //!
-//! Invariant (I6): they are a part of their GPU's share of the DRAM tier, and leave of it what was promised to
-//! jobs that share the GPU.
+//! Invariant (I6): they are a part of their GPU's share of the DRAM tier, which grows for them where others can
+//! do with less, and leave of it what was promised to jobs that share the GPU; they count to their user's quota.
 
 use super::lease::{Acquired, PIECES_AT_ONCE, Served};
 use super::{Scheduler, Tenant};
-use tidegate_ffi::units::{GpuUuid, PieceId, SlotIndex, TenantId, Units};
+use tidegate_ffi::units::{GpuUuid, PieceId, SlotIndex, TenantId, Tier, Units};
 use tidegate_ffi::wire::message::{LeaseRequest, Location, Placed};
 
 impl Scheduler {
@@ -26,7 +26,13 @@ impl Scheduler {
             return Served::Refused(too_small);
         }
         let wanted = u64::from(request.units.0) * self.config.unit_bytes;
+        if self.exceeds_saved_quota(id, wanted) {
+            return Served::Refused(format!("{too_small}, and its user may have no more host memory"));
+        }
         let left = self.hostable_bytes(gpu);
+        if wanted > left && self.claim(id, wanted) {
+            return Served::Waits;
+        }
         if wanted > left {
             let tier = "of its share of the dram tier";
             return Served::Refused(format!("{too_small}, and {left} bytes {tier} are free for {wanted}"));
@@ -57,14 +63,33 @@ impl Scheduler {
 
     /// What of a GPU's share may become host memory in its place.
     fn hostable_bytes(&self, gpu: GpuUuid) -> u64 {
-        let saved = self.promised_to_many(gpu).saturating_sub(self.config.lower_share_bytes());
-        self.gpus[&gpu].share.bytes().saturating_sub(saved.saturating_add(self.hosted_bytes(gpu)))
+        let [dram, cxl, disk] = self.gpus[&gpu].share_bytes();
+        let saved = self.promised_to_many(gpu).saturating_sub(cxl.saturating_add(disk));
+        dram.saturating_sub(saved.saturating_add(self.hosted_bytes(gpu)))
+    }
+
+    /// Wants a larger share for a lease. `false`: it is as large as it can be.
+    fn claim(&mut self, id: TenantId, bytes: u64) -> bool {
+        let Some(tenant) = self.tenants.get_mut(&id) else { return false };
+        if std::mem::replace(&mut tenant.claim, bytes) != bytes {
+            self.are_needs_new = true;
+            self.balance_shares();
+        }
+        self.gpus.values().any(|gpu| gpu.share(Tier::Dram).is_changing())
+    }
+
+    /// Host memory that leases on a GPU wait for, bytes.
+    pub(super) fn claimed_bytes(&self, gpu: GpuUuid) -> u64 {
+        self.tenants_on(gpu).map(|(_, tenant)| tenant.claim).fold(0, u64::saturating_add)
     }
 
     /// Host memory in a GPU's place, bytes.
     pub(super) fn hosted_bytes(&self, gpu: GpuUuid) -> u64 {
-        let units = self.tenants_on(gpu).map(|(_, tenant)| u64::from(tenant.hosted_units())).sum::<u64>();
-        units * self.config.unit_bytes
+        self.tenants_on(gpu).map(|(_, tenant)| self.hosted_bytes_of(tenant)).sum()
+    }
+
+    pub(super) fn hosted_bytes_of(&self, tenant: &Tenant) -> u64 {
+        u64::from(tenant.hosted_units()) * self.config.unit_bytes
     }
 
     /// What is host memory is in no ledger, and fits into the share.
@@ -80,7 +105,7 @@ impl Scheduler {
             }
         }
         for (id, gpu) in self.gpus.iter().filter(|(_, gpu)| !gpu.lost) {
-            let (hosted, share) = (self.hosted_bytes(*id), gpu.share.bytes());
+            let (hosted, share) = (self.hosted_bytes(*id), gpu.share(Tier::Dram).bytes());
             if hosted > share {
                 return Err(format!(
                     "{hosted} bytes are host memory in place of {id}, of a share of {share} (I6)"

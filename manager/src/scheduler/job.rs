@@ -4,11 +4,12 @@ use super::event::Time;
 use super::lease::Run;
 use super::outside::Room;
 use super::placements::Placements;
+use super::quota::SavedQuota;
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
-use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, Step, TenantId};
+use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, Step, TenantId, Tier};
 use tidegate_ffi::wire::live::LiveRange;
 use tidegate_ffi::wire::message::{JobSpec, LeaseRequest, Move, Need, Placed};
 
@@ -25,6 +26,19 @@ pub enum Phase {
     Closing,
     /// Drained; its memory is on the way out.
     Leaving,
+}
+
+/// Where a job stands among those that wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueuePlace {
+    /// From 1; 0: it does not wait.
+    pub place: u32,
+    /// How many wait.
+    pub of: u32,
+    /// A job in its way that cannot be stopped.
+    pub behind: Option<JobId>,
+    /// The quota that keeps it from being admitted.
+    pub quota: Option<SavedQuota>,
 }
 
 /// A job: the scheduler's unit. One grant for all its processes (I5).
@@ -72,8 +86,10 @@ pub struct Job {
     pub cramped: bool,
     /// The most that a process of it, that has ended, needed on a GPU.
     pub used: Need,
-    /// The last queue place that was told, of how many, and behind whom; within: it waited.
-    pub told_place: Option<Option<(u32, u32, Option<JobId>)>>,
+    /// Its user has no quota left to have it saved, as the last attempt found.
+    pub lacks_quota: bool,
+    /// The last queue place that was told; within: it waited.
+    pub told_place: Option<Option<QueuePlace>>,
     /// What its slices and switches cost.
     pub stats: Stats,
 }
@@ -180,6 +196,7 @@ impl Job {
             slice_cap: None,
             cramped: false,
             used: Need::default(),
+            lacks_quota: false,
             told_place: None,
             stats: Stats::default(),
         }
@@ -266,6 +283,8 @@ pub struct Tenant {
     pub hosted: BTreeMap<PieceId, u32>,
     /// It was told that its GPU is too small, and no lease of it has found room there since.
     pub warned: bool,
+    /// Bytes of host memory that its first lease waits for: a share is to grow for it.
+    pub claim: u64,
     /// What was alive at the last closing.
     pub live: Vec<LiveRange>,
     /// What lies in a tier, sorted by class and place.
@@ -369,6 +388,8 @@ pub struct Departure {
     pub since: Time,
     /// Taken because others needed the room, not by a switch.
     pub preempted: bool,
+    /// Bytes that were ordered to be saved.
+    pub saving_bytes: u64,
     /// Orders of the present part that are not answered yet.
     pub waiting: usize,
     /// The parts of `moves` that are saved.
@@ -406,8 +427,8 @@ pub enum Pending {
     Retire(GpuUuid, Vec<PieceId>),
     /// A mover measures the GPU's memory, of which so many units should be in pieces.
     Measure(GpuUuid, u32),
-    /// A mover changes its share of the DRAM tier.
-    Share(GpuUuid),
+    /// A mover changes its share of a tier.
+    Share(GpuUuid, Tier),
 }
 
 impl Pending {
@@ -438,7 +459,7 @@ impl Pending {
             Pending::Scrub(..) => "scrub",
             Pending::Destroy(..) | Pending::Retire(..) => "destroy",
             Pending::Measure(..) => "measure",
-            Pending::Share(_) => "share",
+            Pending::Share(..) => "share",
         }
     }
 
@@ -469,6 +490,7 @@ impl Tenant {
             held: BTreeSet::new(),
             hosted: BTreeMap::new(),
             warned: false,
+            claim: 0,
             live: Vec::new(),
             saved: Vec::new(),
             blank: Vec::new(),

@@ -138,7 +138,7 @@ impl Scheduler {
     fn refuse(&mut self, id: TenantId, request: LeaseRequest, reason: String) {
         if let Some(tenant) = self.tenants.get_mut(&id) {
             tenant.waiting.pop_front();
-            tenant.deceived = false;
+            (tenant.deceived, tenant.claim) = (false, 0);
             let session = tenant.session;
             self.tell(session, ToShim::LeaseRefused { step: request.step, reason });
         }
@@ -214,6 +214,7 @@ impl Scheduler {
     ) {
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         tenant.waiting.pop_front();
+        tenant.claim = 0;
         let got: u32 = acquired.placed.iter().map(|placed| placed.units.0).sum();
         let served = LeaseRequest { units: Units(got.min(request.units.0)), ahead: Units(0), ..request };
         tenant.ahead += got - served.units.0;
@@ -477,6 +478,9 @@ impl Scheduler {
             return Served::Refused(format!(
                 "no room on {gpu}: jobs that cannot be closed wait for each other"
             ));
+        }
+        if let Some(reason) = self.why_not_saved(job) {
+            return Served::Refused(reason);
         }
         self.cramp(job);
         Served::Waits

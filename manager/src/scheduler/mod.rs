@@ -48,14 +48,17 @@ mod tests;
 
 pub use event::{Config, Effect, Event, Pages, Time};
 pub use expulsion::Retired;
-pub use job::{Arrival, AwayRange, Departure, Job, Pending, Phase, Recall, Session, Stats, Tenant};
+pub use job::{
+    Arrival, AwayRange, Departure, Job, Pending, Phase, QueuePlace, Recall, Session, Stats, Tenant,
+};
 pub use outside::Outside;
 pub use placements::Placements;
-pub use quota::UserQuotas;
+pub use quota::{SavedQuota, UserQuotas};
 pub use shares::{Share, whole_grains};
 pub use spares::{Spare, Spares};
 
 use crate::ledger::Ledger;
+use crate::planner::shares::{PerTier, TIERS};
 use needs::Needs;
 use serde::{Deserialize, Serialize};
 use silence::Due;
@@ -86,8 +89,8 @@ pub struct Gpu {
     pub tenants: BTreeSet<TenantId>,
     /// What is known of memory outside of pieces.
     pub outside: Outside,
-    /// Its share of the DRAM tier.
-    pub share: Share,
+    /// Its shares of the tiers.
+    pub shares: [Share; TIERS],
     /// Nobody can make or move its memory any more.
     pub lost: bool,
 }
@@ -117,7 +120,7 @@ pub struct Scheduler {
     due: Vec<Due>,
     /// Attaches that wait for admission, in the order of arrival.
     admissions: Vec<(SessionId, Step, GpuUuid)>,
-    /// Somebody may need another share of the tier than before.
+    /// Somebody may need another share of a tier than before.
     are_needs_new: bool,
     /// What a user's job of a name last needed (R4.1).
     remembered: Needs,
@@ -202,9 +205,7 @@ impl Scheduler {
 
     fn take_in(&mut self, event: Event) {
         match event {
-            Event::GpuAdded { gpu, units, apart, share_bytes } => {
-                self.add_gpu(gpu, units, apart, share_bytes);
-            }
+            Event::GpuAdded { gpu, units, apart, shares } => self.add_gpu(gpu, units, apart, shares),
             Event::GpuLost { gpu } => self.lose_gpu(gpu),
             Event::JobArrived { job, uid, spec } => self.add_job(job, uid, spec),
             Event::JobReleased { job } => self.release_job(job),
@@ -249,12 +250,12 @@ impl Scheduler {
         }
     }
 
-    fn add_gpu(&mut self, id: GpuUuid, units: u32, apart: u32, share_bytes: u64) {
+    fn add_gpu(&mut self, id: GpuUuid, units: u32, apart: u32, shares: PerTier) {
         let ledger = Ledger::new(Units(units), Units(self.config.offset_units));
         let (spares, retired, tenants) = (Spares::default(), BTreeMap::new(), BTreeSet::new());
         let outside = Outside::new(self.config.headroom_units, apart);
-        let share = Share::new(share_bytes);
-        let mut gpu = Gpu { ledger, spares, retired, tenants, outside, share, lost: false };
+        let shares = shares.map(Share::new);
+        let mut gpu = Gpu { ledger, spares, retired, tenants, outside, shares, lost: false };
         gpu.reserve();
         self.gpus.insert(id, gpu);
     }
@@ -264,7 +265,7 @@ impl Scheduler {
     fn lose_gpu(&mut self, id: GpuUuid) {
         let Some(gpu) = self.gpus.get_mut(&id) else { return };
         gpu.lost = true;
-        self.lose_share(id);
+        self.lose_shares(id);
         let waits = |tenant: &Tenant| matches!(self.phase_of(tenant), Phase::Waiting | Phase::Restoring);
         let waiting: BTreeSet<SessionId> =
             self.tenants_on(id).filter(|(_, t)| waits(t)).map(|(_, tenant)| tenant.session).collect();
@@ -303,8 +304,8 @@ impl Scheduler {
         self.effects.push(Effect::Welcome { session: id, job: job_id, closed });
     }
 
-    /// Admits who waits, in order. A tenant is admitted when the tier can take what it is known
-    /// to need, so that a switch never finds the tier full (I6); alone on a GPU, always.
+    /// Admits who waits, in order. A tenant is admitted when the tiers can take what it is known
+    /// to need, so that a switch never finds them full (I6); alone on a GPU, always.
     fn admit(&mut self) {
         let mut waiting = std::mem::take(&mut self.admissions);
         let before = waiting.len();
@@ -325,9 +326,11 @@ impl Scheduler {
         // A job that has begun is let in whole: half a gang would wait with what others need.
         let begun = self.is_attached(job_id) || gpu.tenants.is_empty();
         let promised = self.promised_bytes(gpu_id).saturating_add(self.need_bytes(job_id));
+        let tiers = gpu.share_bytes().into_iter().fold(0, u64::saturating_add);
         let taken = promised.saturating_add(self.hosted_bytes(gpu_id));
-        let tiers = gpu.share.bytes().saturating_add(self.config.lower_share_bytes());
-        if !begun && (taken > tiers || !self.has_room_for_one_more(gpu_id)) {
+        let has_room = taken <= tiers && self.has_room_for_one_more(gpu_id);
+        let may_come = begun || has_room && self.quota_against(job_id, gpu_id).is_none();
+        if !may_come {
             return false;
         }
         self.attach(session_id, step, gpu_id, job_id);
@@ -339,7 +342,7 @@ impl Scheduler {
         need.persistent.saturating_add(need.temporary)
     }
 
-    /// What the tenants on a GPU may need of the tier together, by what is known of them.
+    /// What the tenants on a GPU may need of the tiers together, by what is known of them.
     fn promised_bytes(&self, gpu: GpuUuid) -> u64 {
         let tenants = self.tenants_on(gpu);
         tenants.map(|(_, tenant)| self.need_bytes(tenant.job)).fold(0, u64::saturating_add)
@@ -539,7 +542,7 @@ impl Scheduler {
             Some(Pending::Scrub(gpu, pieces, uid)) => self.all_back_to_spares(gpu, &pieces, uid),
             Some(Pending::Destroy(_, pieces)) => self.destroyed(pieces),
             Some(Pending::Retire(gpu, pieces)) => self.retired_by_mover(gpu, &pieces),
-            Some(Pending::Share(gpu)) => self.share_is(gpu, bytes),
+            Some(Pending::Share(gpu, tier)) => self.share_is(gpu, tier, bytes),
             _ => {}
         }
     }
@@ -572,7 +575,7 @@ impl Scheduler {
             Some(Pending::Destroy(gpu, pieces)) => self.destroy_one_by_one(gpu, pieces),
             Some(Pending::Retire(gpu, pieces)) if pieces.len() == 1 => self.retired_by_mover(gpu, &pieces),
             Some(Pending::Retire(gpu, pieces)) => self.retire_one_by_one(gpu, pieces),
-            Some(Pending::Share(gpu)) => self.share_stays(gpu),
+            Some(Pending::Share(gpu, tier)) => self.share_stays(gpu, tier),
             _ => {}
         }
     }

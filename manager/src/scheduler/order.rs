@@ -21,7 +21,7 @@
 //! G            |█████████
 //! ```
 
-use super::{Effect, Job, Pages, Phase, Scheduler, Tenant, Time};
+use super::{Effect, Job, Pages, Phase, QueuePlace, Scheduler, Tenant, Time};
 use std::collections::BTreeSet;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, TenantId};
 use tidegate_ffi::wire::message::ToShim;
@@ -304,11 +304,12 @@ impl Scheduler {
         let ids: Vec<JobId> = self.jobs.keys().copied().collect();
         for id in ids {
             let place = queue.iter().position(|waiting| *waiting == id).map(|index| index as u32 + 1);
-            let told = place.map(|place| (place, of, self.behind(id)));
+            let (behind, quota) = (self.behind(id), self.quota_in_its_way(id));
+            let told = place.map(|place| QueuePlace { place, of, behind, quota });
             if let Some(job) = self.jobs.get_mut(&id).filter(|job| job.told_place != Some(told)) {
                 job.told_place = Some(told);
-                let (place, of, behind) = told.unwrap_or_default();
-                self.effects.push(Effect::Queue { job: id, place, of, behind });
+                let QueuePlace { place, of, behind, quota } = told.unwrap_or_default();
+                self.effects.push(Effect::Queue { job: id, place, of, behind, quota });
             }
         }
     }

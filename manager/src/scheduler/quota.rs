@@ -1,5 +1,13 @@
-//! Quotas: the most memory of a GPU that a process may have, and that all jobs of one user may have
-//! together (I6). Memory counts wherever its bytes lie now, on the GPU or in a tier.
+//! Quotas (I6).
+//!
+//! Of memory: the most of a GPU that a process may have, and that all jobs of one user may have together. It counts
+//! wherever its bytes lie now, on the GPU or in a tier.
+//!
+//! Of saved bytes: the most that all jobs of one user may have in the tiers together, of all GPUs. Whoever comes to a
+//! GPU where others are waits until what may have to be saved of each user there fits that user's quota, as it waits
+//! for room in the tiers. What would exceed it all the same, because a job takes more than was known, is not saved:
+//! the job goes on with its memory, as after a save that found no room; and while that is so, what it cannot get
+//! without being saved it does not get.
 
 use super::lease::Served;
 use super::{Scheduler, Tenant};
@@ -8,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate_ffi::units::{Class, GpuUuid, JobId, TenantId};
 use tidegate_ffi::wire::message::LeaseRequest;
 
-/// Bytes of each GPU for the jobs of one user.
+/// So many bytes for the jobs of one user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserQuotas {
     /// Of each user who is not named.
@@ -24,7 +32,84 @@ impl UserQuotas {
     }
 }
 
+/// A user's quota of saved bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedQuota {
+    /// Whose.
+    pub uid: u32,
+    /// How many.
+    pub bytes: u64,
+}
+
 impl Scheduler {
+    /// The quota of saved bytes that keeps a job from being let in: its own user's, or that of somebody who has the
+    /// GPU alone, and is never saved there, as long as it does not come.
+    pub fn quota_in_its_way(&self, job: JobId) -> Option<SavedQuota> {
+        let of = |session| self.sessions.get(session).is_some_and(|session| session.job == job);
+        let mut waits = self.admissions.iter().filter(|(session, ..)| of(session));
+        waits.find_map(|(_, _, gpu)| self.quota_against(job, *gpu))
+    }
+
+    /// The quota of saved bytes that is too small for a job to come to a GPU.
+    pub(super) fn quota_against(&self, job: JobId, gpu: GpuUuid) -> Option<SavedQuota> {
+        if self.config.saved_quotas == UserQuotas::default() {
+            return None;
+        }
+        let there = self.tenants_on(gpu).map(|(_, tenant)| tenant.job).chain([job]);
+        let users: BTreeSet<u32> = there.filter_map(|job| Some(self.jobs.get(&job)?.uid)).collect();
+        users.into_iter().find_map(|uid| {
+            let bytes = self.config.saved_quotas.of(uid)?;
+            let promised = self.promised_to_user(uid, Some((job, gpu)));
+            let is_in_its_way = promised > bytes && promised > self.promised_to_user(uid, None);
+            is_in_its_way.then_some(SavedQuota { uid, bytes })
+        })
+    }
+
+    /// What may have to be saved of a user's jobs, by what is known of them; as if one more were on a GPU. A job that
+    /// is alone on its GPU is not saved.
+    fn promised_to_user(&self, uid: u32, newcomer: Option<(JobId, GpuUuid)>) -> u64 {
+        let is_theirs = |job: JobId| self.jobs.get(&job).is_some_and(|job| job.uid == uid);
+        let on_gpu = |gpu: &GpuUuid| {
+            let newcomer = newcomer.filter(|(_, to)| to == gpu).map(|(job, _)| job);
+            let jobs = self.tenants_on(*gpu).map(|(_, tenant)| tenant.job).chain(newcomer);
+            if jobs.collect::<BTreeSet<JobId>>().len() < 2 {
+                return 0;
+            }
+            let theirs = self.tenants_on(*gpu).filter(|(_, tenant)| is_theirs(tenant.job));
+            let newcomer = newcomer.filter(|job| is_theirs(*job)).map_or(0, |job| self.need_bytes(job));
+            theirs.map(|(_, tenant)| self.most_saved(tenant)).fold(newcomer, u64::saturating_add)
+        };
+        let hosted = self.tenants.values().filter(|tenant| is_theirs(tenant.job));
+        let hosted = hosted.map(|tenant| self.hosted_bytes_of(tenant)).sum::<u64>();
+        self.gpus.keys().map(on_gpu).fold(hosted, u64::saturating_add)
+    }
+
+    /// What lies in the tiers of a user's jobs, or is on the way there, in bytes; what is host memory in a GPU's
+    /// place does too.
+    pub fn saved_of_user(&self, uid: u32) -> u64 {
+        let is_theirs = |tenant: &&Tenant| self.jobs.get(&tenant.job).is_some_and(|job| job.uid == uid);
+        let theirs = self.tenants.values().filter(is_theirs);
+        theirs.map(|tenant| tenant.saved_bytes() + self.hosted_bytes_of(tenant)).sum()
+    }
+
+    /// Would so many more saved bytes of a tenant be more than its user may have.
+    pub(super) fn exceeds_saved_quota(&self, id: TenantId, bytes: u64) -> bool {
+        let Some(job) = self.tenants.get(&id).and_then(|tenant| self.jobs.get(&tenant.job)) else {
+            return false;
+        };
+        let quota = self.config.saved_quotas.of(job.uid);
+        quota.is_some_and(|quota| self.saved_of_user(job.uid).saturating_add(bytes) > quota)
+    }
+
+    /// Why a job cannot give way to others, nor they to it in turn, if that is for lack of quota.
+    pub(super) fn why_not_saved(&self, id: JobId) -> Option<String> {
+        let job = self.jobs.get(&id).filter(|job| job.lacks_quota)?;
+        let quota = self.config.saved_quotas.of(job.uid)?;
+        Some(format!(
+            "the user's quota of {quota} saved bytes is too small for the job to take turns with others"
+        ))
+    }
+
     /// The most bytes of a GPU that a process of the tenant's job can ever get, if that is limited.
     pub(super) fn quota(&self, id: TenantId) -> Option<u64> {
         let job = self.jobs.get(&self.tenants.get(&id)?.job)?;
@@ -37,7 +122,8 @@ impl Scheduler {
         let (gpu, uid) = (tenant.gpu, self.jobs.get(&tenant.job)?.uid);
         let own = self.jobs.get(&tenant.job)?.spec.memory;
         let ledger = &self.gpus[&gpu].ledger;
-        let held: u32 = Class::ALL.iter().map(|region| ledger.held(id, *region)).sum();
+        let on_gpu: u32 = Class::ALL.iter().map(|region| ledger.held(id, *region)).sum();
+        let held = on_gpu + tenant.hosted_units();
         if let Some(reason) = self.too_much("the job's", own, held.saturating_sub(tenant.ahead), request) {
             return Some(Served::Refused(reason));
         }
@@ -78,11 +164,24 @@ impl Scheduler {
                 return Err(format!("user {uid} has {bytes} bytes of {gpu}, of {quota} (I6)"));
             }
         }
+        for uid in self.jobs.values().map(|job| job.uid).collect::<BTreeSet<u32>>() {
+            let Some(quota) = self.config.saved_quotas.of(uid) else { continue };
+            let bytes = self.saved_of_user(uid);
+            if bytes > quota {
+                return Err(format!("user {uid} has {bytes} saved bytes, of {quota} (I6)"));
+            }
+        }
         Ok(())
     }
 }
 
 impl Tenant {
+    /// Its bytes in a tier, or on the way there.
+    pub(super) fn saved_bytes(&self) -> u64 {
+        let leaving = self.departure.as_ref().map_or(0, |departure| departure.saving_bytes);
+        self.saved.iter().map(|range| range.bytes).sum::<u64>() + leaving
+    }
+
     /// How many of its slots have memory behind them. On its way in or out a slot has both a piece and
     /// saved bytes, and counts once.
     fn slots_with_memory(&self) -> u32 {

@@ -1,19 +1,22 @@
-//! Each GPU's share of the DRAM tier, as its jobs' needs change (R0.5, I6).
+//! Each GPU's shares of the tiers, as its jobs' needs change (R0.4, R0.5, I6).
 //!
 //! ```text
-//! a GPU's share is too small ─► divide ─┬─► to who has more than it gets: Share, less ─► Done
-//!                                       └─► when that is there: Share, more ─► Done ─► who waits is let in
+//! a GPU's share of a tier is too small ─► divide ─┬─► to who has more than it gets: Share, less ─► Done
+//!                                                 └─► when that is there: Share, more ─► Done ─► who waits is let in
 //! ```
 //! A share is made smaller before another grows by it, and is as large as its mover says: one that holds saved
-//! bytes keeps them. As long as all shares are large enough none is changed.
+//! bytes keeps them. What a GPU's jobs were promised it keeps as well, in whichever tiers: its shares together are
+//! never made smaller than that. As long as each GPU has of each tier what it needs there none is changed.
 //!
-//! Invariant: the shares, each as large as its mover may take it to be, are together no more than the tier.
+//! A device of CXL memory is in parts that stay as they are: they count as used.
+//!
+//! Invariant: the shares of a tier, each as large as its mover may take it to be, are together no more than the tier.
 
-use super::{Effect, Pending, Scheduler, Tenant};
-use crate::planner::shares::{Need, divide};
+use super::{Config, Effect, Gpu, Pending, Scheduler, Tenant};
+use crate::planner::shares::{Need, PerTier, TIERS, divide};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
-use tidegate_ffi::units::{GpuUuid, JobId, TenantId};
+use std::collections::{BTreeMap, BTreeSet};
+use tidegate_ffi::units::{GpuUuid, JobId, TenantId, Tier};
 use tidegate_ffi::wire::message::ToMover;
 
 /// Shares are multiples of so many bytes, and so of any page: no mover has to make them smaller.
@@ -24,12 +27,17 @@ pub fn whole_grains(bytes: u64) -> u64 {
     bytes - bytes % GRAIN
 }
 
-/// The smallest share that is large enough for some bytes.
-fn enough_grains(bytes: u64) -> u64 {
-    whole_grains(bytes.saturating_add(GRAIN - 1))
+/// How many grains are enough for some bytes.
+fn grains_for(bytes: u64) -> u64 {
+    bytes.div_ceil(GRAIN)
 }
 
-/// A GPU's share of the DRAM tier, in bytes.
+/// The sum of all tiers.
+fn sum(of: PerTier) -> u64 {
+    of.into_iter().fold(0, u64::saturating_add)
+}
+
+/// A GPU's share of a tier, in bytes.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Share {
     /// As its mover has last said.
@@ -57,6 +65,11 @@ impl Share {
         self.asked.map_or(self.bytes, |asked| asked.max(self.bytes))
     }
 
+    /// Was its mover told to change it, and has not answered.
+    pub(super) fn is_changing(&self) -> bool {
+        self.asked.is_some()
+    }
+
     fn answered(&mut self, bytes: u64) {
         let asked = self.asked.take();
         self.kept = self.kept.max(if asked < Some(bytes) { bytes } else { 0 });
@@ -72,13 +85,37 @@ impl Share {
     }
 }
 
-/// What a GPU gets when the shares are decided anew.
+/// What a GPU gets when the shares are decided anew, in bytes.
 struct Target {
     gpu: GpuUuid,
-    /// What it needs, as far as there is so much.
-    occupied: u64,
+    /// What it needs of each tier, as far as there is so much.
+    occupied: PerTier,
     /// Its part of what nobody needs.
-    spare: u64,
+    spare: PerTier,
+}
+
+impl Target {
+    fn all(&self, tier: Tier) -> u64 {
+        self.occupied[tier.index()] + self.spare[tier.index()]
+    }
+}
+
+impl Gpu {
+    /// What it may use of each tier for sure, in bytes.
+    pub fn share_bytes(&self) -> PerTier {
+        self.shares.map(|share| share.bytes())
+    }
+
+    pub(super) fn share(&self, tier: Tier) -> Share {
+        self.shares[tier.index()]
+    }
+}
+
+impl Config {
+    /// Do the GPUs' shares of a tier stay as they are.
+    fn is_in_parts(&self, tier: Tier) -> bool {
+        tier == Tier::Cxl && self.cxl_is_in_parts
+    }
 }
 
 impl Scheduler {
@@ -87,141 +124,210 @@ impl Scheduler {
         if !std::mem::take(&mut self.are_needs_new) {
             return;
         }
-        let alive = self.gpus.iter().filter(|(_, gpu)| !gpu.lost).map(|(id, _)| *id);
-        let mut wanted: Vec<(u64, GpuUuid)> = alive.map(|gpu| (self.wanted_share(gpu), gpu)).collect();
-        if wanted.iter().all(|(bytes, gpu)| *bytes <= self.gpus[gpu].share.most()) {
-            return;
-        }
-        // Who needs least is decided first: nobody goes short for whom an equal part is enough.
-        wanted.sort_unstable();
-        let need =
-            |(extra, gpu): &(u64, GpuUuid)| Need { extra: *extra, used: [self.used_share(*gpu), 0, 0] };
-        let needs: Vec<Need> = wanted.iter().map(need).collect();
-        let parts = divide([self.tier_bytes(), 0, 0], &needs);
-        let occupied = parts.iter().map(|part| whole_grains(part.occupied[0]));
-        let left = self.tier_bytes().saturating_sub(occupied.clone().sum());
-        let spare = whole_grains(left / parts.len().max(1) as u64);
-        let targets = wanted.iter().zip(occupied);
-        let targets: Vec<Target> =
-            targets.map(|((_, gpu), occupied)| Target { gpu: *gpu, occupied, spare }).collect();
-        self.order_shares(&targets);
+        let targets = self.targets();
+        let scarce: Vec<Tier> =
+            Tier::ALL.into_iter().filter(|tier| self.is_scarce(*tier, &targets)).collect();
+        scarce.iter().for_each(|tier| self.shrink_shares(*tier, &targets));
+        scarce.iter().for_each(|tier| self.grow_shares(*tier, &targets));
     }
 
-    fn order_shares(&mut self, targets: &[Target]) {
-        for Target { gpu, occupied, spare } in targets {
-            if occupied + spare < self.gpus[gpu].share.bytes {
-                self.order_share(*gpu, occupied + spare);
+    /// Has a GPU less of a tier than it needs.
+    fn is_scarce(&self, tier: Tier, targets: &[Target]) -> bool {
+        let most = |target: &Target| self.gpus[&target.gpu].share(tier).most();
+        targets.iter().any(|target| target.occupied[tier.index()] > most(target))
+    }
+
+    /// Divides the tiers, in whole grains. Who goes short because its equal part of a tier is in use elsewhere
+    /// gets it of what nobody needs.
+    fn targets(&self) -> Vec<Target> {
+        let (gpus, needs): (Vec<GpuUuid>, Vec<Need>) = self.needs().into_iter().unzip();
+        let totals = self.grains();
+        let mut occupied: Vec<PerTier> = divide(totals, &needs).iter().map(|part| part.occupied).collect();
+        let of_tier = |tier: usize, parts: &[PerTier]| parts.iter().map(|part| part[tier]).sum::<u64>();
+        let mut left: PerTier =
+            std::array::from_fn(|tier| totals[tier].saturating_sub(of_tier(tier, &occupied)));
+        for (part, need) in occupied.iter_mut().zip(&needs) {
+            let mut short = need.extra.saturating_sub(sum(*part));
+            for (part, left) in part.iter_mut().zip(&mut left) {
+                let more = short.min(*left);
+                (*part, *left, short) = (*part + more, *left - more, short - more);
             }
         }
+        let spare = left.map(|left| left / gpus.len().max(1) as u64 * GRAIN);
+        let targets = gpus.into_iter().zip(occupied);
+        targets
+            .map(|(gpu, part)| Target { gpu, occupied: part.map(|grains| grains * GRAIN), spare })
+            .collect()
+    }
+
+    /// Makes shares of a tier smaller, as far as their GPUs keep what was promised there.
+    fn shrink_shares(&mut self, tier: Tier, targets: &[Target]) {
+        for target in targets {
+            let (gpu, bytes) = (&self.gpus[&target.gpu], self.gpus[&target.gpu].share(tier).bytes);
+            let spare = sum(gpu.share_bytes()).saturating_sub(self.promised(target.gpu));
+            let least = grains_for(bytes.saturating_sub(spare)).saturating_mul(GRAIN);
+            let less = target.all(tier).max(least);
+            if less < bytes {
+                self.order_share(target.gpu, tier, less);
+            }
+        }
+    }
+
+    fn grow_shares(&mut self, tier: Tier, targets: &[Target]) {
         // What becomes free is for who needs it; the rest is dealt when it is known how much that is.
-        let is_settled = self.gpus.values().all(|gpu| gpu.share.asked.is_none());
-        for Target { gpu, occupied, spare } in targets {
-            let free = whole_grains(self.tier_bytes().saturating_sub(self.all_shares()));
-            let bytes = self.gpus[gpu].share.bytes;
-            let target = if is_settled { occupied + spare } else { *occupied }.min(bytes + free);
-            if target > bytes {
-                self.order_share(*gpu, target);
+        let is_settled = self.gpus.values().all(|gpu| gpu.share(tier).asked.is_none());
+        for target in targets {
+            let free = whole_grains(self.tier_bytes(tier).saturating_sub(self.all_shares(tier)));
+            let bytes = self.gpus[&target.gpu].share(tier).bytes;
+            let wanted = if is_settled { target.all(tier) } else { target.occupied[tier.index()] };
+            let more = wanted.min(bytes + free);
+            if more > bytes {
+                self.order_share(target.gpu, tier, more);
             }
         }
     }
 
-    fn order_share(&mut self, gpu_id: GpuUuid, bytes: u64) {
+    fn order_share(&mut self, gpu_id: GpuUuid, tier: Tier, bytes: u64) {
         let Some(gpu) = self.gpus.get_mut(&gpu_id) else { return };
-        if gpu.share.asked.is_some() {
+        let share = &mut gpu.shares[tier.index()];
+        if share.asked.is_some() {
             return;
         }
-        gpu.share.asked = Some(bytes);
-        let step = self.step(Pending::Share(gpu_id));
-        self.effects.push(Effect::Mover(gpu_id, ToMover::Share { step, bytes }));
+        share.asked = Some(bytes);
+        let step = self.step(Pending::Share(gpu_id, tier));
+        self.effects.push(Effect::Mover(gpu_id, ToMover::Share { step, tier, bytes }));
     }
 
-    /// A mover has taken its share to be so large.
-    pub(super) fn share_is(&mut self, gpu: GpuUuid, bytes: u64) {
-        self.change_share(gpu, |share| share.answered(bytes));
+    /// A mover has taken its share of a tier to be so large.
+    pub(super) fn share_is(&mut self, gpu: GpuUuid, tier: Tier, bytes: u64) {
+        self.change_shares(gpu, |shares| shares[tier.index()].answered(bytes));
     }
 
     /// There is no mover any more that could change its share.
-    pub(super) fn share_stays(&mut self, gpu: GpuUuid) {
-        self.change_share(gpu, |share| share.asked = None);
+    pub(super) fn share_stays(&mut self, gpu: GpuUuid, tier: Tier) {
+        self.change_shares(gpu, |shares| shares[tier.index()].asked = None);
     }
 
     /// Some of what a tenant had saved is not any more: its mover may keep less.
     pub(super) fn note_less_saved(&mut self, id: TenantId) {
         let Some(gpu) = self.tenants.get(&id).map(|tenant| tenant.gpu) else { return };
-        let share = self.gpus[&gpu].share;
-        if share.kept > 0 || share.asked.is_some() {
-            self.change_share(gpu, Share::may_shrink);
+        if self.gpus[&gpu].shares.iter().any(|share| share.kept > 0 || share.asked.is_some()) {
+            self.note_other_tenants(gpu);
         }
     }
 
-    /// Who is on a GPU has changed, and with that what its share has to be.
+    /// Who is on a GPU has changed, and with that what its shares have to be.
     pub(super) fn note_other_tenants(&mut self, gpu: GpuUuid) {
-        self.change_share(gpu, Share::may_shrink);
+        self.change_shares(gpu, |shares| shares.iter_mut().for_each(Share::may_shrink));
     }
 
-    /// Nothing can be saved on a GPU any more: others get its share.
-    pub(super) fn lose_share(&mut self, gpu: GpuUuid) {
-        self.change_share(gpu, |share| *share = Share::default());
+    /// Nothing can be saved on a GPU any more: others get its shares.
+    pub(super) fn lose_shares(&mut self, gpu: GpuUuid) {
+        self.change_shares(gpu, |shares| *shares = Default::default());
     }
 
-    fn change_share(&mut self, gpu: GpuUuid, change: impl FnOnce(&mut Share)) {
+    fn change_shares(&mut self, gpu: GpuUuid, change: impl FnOnce(&mut [Share; TIERS])) {
         if let Some(gpu) = self.gpus.get_mut(&gpu) {
-            change(&mut gpu.share);
+            change(&mut gpu.shares);
             self.are_needs_new = true;
         }
     }
 
-    /// What all shares together may be.
-    fn tier_bytes(&self) -> u64 {
-        whole_grains(self.config.dram_bytes)
+    /// What all shares of a tier together may be.
+    fn tier_bytes(&self, tier: Tier) -> u64 {
+        whole_grains(self.config.tier_bytes[tier.index()])
     }
 
-    /// What all shares together are, each as large as its mover may take it to be.
-    pub(super) fn all_shares(&self) -> u64 {
-        self.gpus.values().map(|gpu| gpu.share.most()).fold(0, u64::saturating_add)
+    /// What all shares of a tier together are, each as large as its mover may take it to be.
+    pub(super) fn all_shares(&self, tier: Tier) -> u64 {
+        self.gpus.values().map(|gpu| gpu.share(tier).most()).fold(0, u64::saturating_add)
     }
 
-    /// What the share of a GPU is to be, for who is there and who waits and could be let in; alone there nobody
-    /// needs any.
-    fn wanted_share(&self, id: GpuUuid) -> u64 {
-        let others = self.gpus.keys().filter(|gpu| **gpu != id).map(|gpu| self.used_share(*gpu));
-        let room = self.tier_bytes().saturating_sub(others.fold(0, u64::saturating_add));
-        let room = room.saturating_add(self.config.lower_share_bytes());
-        let waiting = self.admissions.iter().filter(|(_, _, gpu)| *gpu == id);
-        let waiting = waiting.filter_map(|(session, ..)| Some(self.sessions.get(session)?.job));
-        let waiting: BTreeSet<JobId> = waiting.collect();
-        let hosted = self.hosted_bytes(id);
-        let mut promised = self.promised_bytes(id).saturating_add(hosted);
-        let mut wanted = self.promised_to_many(id).saturating_add(hosted);
-        for job in waiting {
+    /// The tiers to be divided, in grains.
+    fn grains(&self) -> PerTier {
+        Tier::ALL.map(|tier| match self.config.is_in_parts(tier) {
+            true => self.gpus.values().map(|gpu| gpu.share(tier).bytes() / GRAIN).sum(),
+            false => self.tier_bytes(tier) / GRAIN,
+        })
+    }
+
+    /// What each GPU needs, in grains: what it has promised; and what is asked for besides, as far as there is room
+    /// for it in all tiers together, first by who is there and then by who waits, in order. Who needs least is
+    /// decided first: nobody goes short for whom an equal part is enough.
+    fn needs(&self) -> Vec<(GpuUuid, Need)> {
+        let alive = || self.gpus.iter().filter(|(_, gpu)| !gpu.lost).map(|(id, _)| *id);
+        let mut wanted: BTreeMap<GpuUuid, u64> = alive().map(|gpu| (gpu, self.kept_grains(gpu))).collect();
+        let mut room = sum(self.grains()).saturating_sub(wanted.values().sum());
+        let mut want = |gpu: GpuUuid, bytes: u64, partly: bool| {
+            let Some(wanted) = wanted.get_mut(&gpu) else { return false };
+            let more = grains_for(bytes).saturating_sub(*wanted);
+            let fits = more <= room;
+            if fits || partly {
+                *wanted += more.min(room);
+                room -= more.min(room);
+            }
+            fits
+        };
+        for gpu in alive() {
+            want(gpu, self.promised(gpu), true);
+        }
+        let mut promised: BTreeMap<GpuUuid, u64> =
+            alive().map(|gpu| (gpu, self.promised_bytes(gpu) + self.hosted_bytes(gpu))).collect();
+        for (job, gpu) in self.jobs_that_wait() {
+            let Some(promised) = promised.get_mut(&gpu) else { continue };
             let with_it = promised.saturating_add(self.need_bytes(job));
-            if with_it <= room {
-                promised = with_it;
-                wanted = wanted.max(with_it);
+            if want(gpu, with_it, false) {
+                *promised = with_it;
             }
         }
-        enough_grains(wanted)
+        let need = |(gpu, extra): (GpuUuid, u64)| (gpu, Need { extra, used: self.used_grains(gpu) });
+        let mut needs: Vec<(GpuUuid, Need)> = wanted.into_iter().map(need).collect();
+        needs.sort_by_key(|(_, need)| need.extra);
+        needs
     }
 
-    /// What of its share a GPU keeps in any case: what lies there, and what was promised and has no room in a lower tier.
-    fn used_share(&self, id: GpuUuid) -> u64 {
-        let Share { bytes, kept, .. } = self.gpus[&id].share;
-        let promised = self.promised_to_many(id).saturating_sub(self.config.lower_share_bytes());
-        let promised = promised.saturating_add(self.hosted_bytes(id));
-        enough_grains(promised.max(kept)).min(bytes)
+    /// The jobs that wait for admission to a GPU, each once, in order.
+    fn jobs_that_wait(&self) -> Vec<(JobId, GpuUuid)> {
+        let mut seen = BTreeSet::new();
+        let of = |session| self.sessions.get(session).map(|session| session.job);
+        let waiting = self.admissions.iter().filter_map(|(session, _, gpu)| Some((of(session)?, *gpu)));
+        waiting.filter(|waiting| seen.insert(*waiting)).collect()
     }
 
-    /// What the tier may have to take of a GPU that several jobs share: what they said that they need, or what they
-    /// had if that is more.
+    /// What of its shares together a GPU keeps in any case, in grains: what lies there, and what was promised.
+    fn kept_grains(&self, id: GpuUuid) -> u64 {
+        let has = sum(self.gpus[&id].share_bytes().map(|bytes| bytes / GRAIN));
+        sum(self.used_grains(id)).max(grains_for(self.promised(id)).min(has))
+    }
+
+    /// What of each of its shares a GPU keeps where it is, in grains.
+    fn used_grains(&self, id: GpuUuid) -> PerTier {
+        Tier::ALL.map(|tier| match (tier, self.gpus[&id].share(tier)) {
+            (tier, share) if self.config.is_in_parts(tier) => share.bytes() / GRAIN,
+            // What is host memory in the GPU's place, or is to be, is nowhere else.
+            (Tier::Dram, share) => grains_for(share.kept.max(self.hosted_bytes(id) + self.claimed_bytes(id))),
+            (_, share) => grains_for(share.kept),
+        })
+    }
+
+    /// What the tiers have, or may have to take, of a GPU.
+    fn promised(&self, id: GpuUuid) -> u64 {
+        self.promised_to_many(id).saturating_add(self.hosted_bytes(id))
+    }
+
+    /// What the tiers may have to take of a GPU that several jobs share: what they said that they need, or what they
+    /// had if that is more; alone there nobody needs any.
     pub(super) fn promised_to_many(&self, id: GpuUuid) -> u64 {
         let jobs: BTreeSet<JobId> = self.tenants_on(id).map(|(_, tenant)| tenant.job).collect();
         if jobs.len() < 2 {
             return 0;
         }
-        let most = |(_, tenant): (TenantId, &Tenant)| {
-            let had = u64::from(tenant.peak_persistent) + u64::from(tenant.peak_temporary);
-            self.need_bytes(tenant.job).max(had.saturating_mul(self.config.unit_bytes))
-        };
-        self.tenants_on(id).map(most).fold(0, u64::saturating_add)
+        self.tenants_on(id).map(|(_, tenant)| self.most_saved(tenant)).fold(0, u64::saturating_add)
+    }
+
+    /// The most bytes that the tiers may have to take of a tenant, by what is known of it.
+    pub(super) fn most_saved(&self, tenant: &Tenant) -> u64 {
+        let had = u64::from(tenant.peak_persistent) + u64::from(tenant.peak_temporary);
+        self.need_bytes(tenant.job).max(had.saturating_mul(self.config.unit_bytes))
     }
 }

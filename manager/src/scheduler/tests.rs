@@ -616,7 +616,7 @@ fn nobody_is_spilled_while_somebody_is_on_its_way_out() {
 
 #[test]
 fn two_half_admitted_gangs_do_not_wait_for_each_other() {
-    let mut desk = Desk::new(|config| config.dram_bytes = 100 * UNIT);
+    let mut desk = Desk::new(|config| config.tier_bytes[0] = 100 * UNIT);
     let need = Some(Need { persistent: 0, temporary: 60 * UNIT });
     let gangs = [GPU, OTHER_GPU].map(|gpu| {
         let (job, first) = desk.start(JobSpec { need, ..JobSpec::default() });
@@ -643,7 +643,7 @@ fn a_large_lease_is_answered_in_parts_in_the_order_of_its_slots() {
 
 #[test]
 fn nobody_is_admitted_whose_bytes_the_tier_could_not_take() {
-    let mut desk = Desk::new(|config| config.dram_bytes = 100 * UNIT);
+    let mut desk = Desk::new(|config| config.tier_bytes[0] = 100 * UNIT);
     let need = |units: u64| Some(Need { persistent: 0, temporary: units * UNIT });
     let a = desk.job(JobSpec { need: need(60), ..spec("a") });
     let (_, b) = desk.start(JobSpec { need: need(60), ..spec("b") });

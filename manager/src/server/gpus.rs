@@ -15,6 +15,7 @@
 
 use super::outbox::Outbox;
 use super::{Input, VecDeque};
+use crate::planner::shares::{PerTier, TIERS};
 use crate::process::{ProcessName, wait_for_death};
 use crate::scheduler::Time;
 use anyhow::{Context, bail};
@@ -51,11 +52,11 @@ const STEPS: usize = 65536;
 pub struct GpuPlan {
     /// Which.
     pub uuid: GpuUuid,
-    /// Makes the command of its mover, which finds its end of the socket pair as standard input, for a share of
-    /// the DRAM tier in bytes.
-    pub mover: Box<dyn Fn(u64) -> Command>,
-    /// The share that its first mover gets.
-    pub share_bytes: u64,
+    /// Makes the command of its mover, which finds its end of the socket pair as standard input, for shares of
+    /// the tiers in bytes.
+    pub mover: Box<dyn Fn(PerTier) -> Command>,
+    /// The shares that its first mover gets, in bytes.
+    pub shares: PerTier,
     /// Whether what finds no room there goes to disk.
     pub has_disk: bool,
     /// A lock that says whose GPU this is; held as long as the manager lives.
@@ -111,10 +112,10 @@ pub(crate) struct Orphaned {
 pub(crate) struct MoverState {
     pub(crate) name: String,
     pub(crate) total_bytes: u64,
-    /// Its share of the DRAM tier, as it last said.
-    pub(crate) share_bytes: u64,
-    /// What lies in each tier: DRAM, CXL memory, disk.
-    pub(crate) stored: [u64; 3],
+    /// Its shares of the tiers, as it last said.
+    pub(crate) shares: PerTier,
+    /// What lies in each tier.
+    pub(crate) stored: PerTier,
     /// The orders that are not answered, in order.
     orders: VecDeque<ToMover>,
     /// The conversation with the present one.
@@ -155,7 +156,7 @@ impl MoverLink {
     /// Starts a GPU's first mover.
     pub(crate) fn start(plan: GpuPlan, inputs: Sender<Input>) -> anyhow::Result<Self> {
         let mut mover = Self {
-            state: MoverState { share_bytes: plan.share_bytes, ..MoverState::default() },
+            state: MoverState { shares: plan.shares, ..MoverState::default() },
             plan,
             inputs,
             testament: None,
@@ -291,8 +292,10 @@ impl MoverLink {
     pub(super) fn answered(&mut self, answer: &FromMover) {
         let of = |order: &ToMover| answer.step().is_some() && order.step() == answer.step();
         let Some(place) = self.state.orders.iter().position(of) else { return };
-        if let (ToMover::Share { .. }, FromMover::Done { bytes, .. }) = (&self.state.orders[place], answer) {
-            self.state.share_bytes = *bytes;
+        if let (ToMover::Share { tier, .. }, FromMover::Done { bytes, .. }) =
+            (&self.state.orders[place], answer)
+        {
+            self.state.shares[tier.index()] = *bytes;
         }
         self.state.orders.drain(..=place);
         self.state.replacements.useless = 0;
@@ -401,7 +404,7 @@ impl MoverLink {
     }
 
     fn start_next(&mut self, pieces: &[(PieceId, HeldPiece)]) -> anyhow::Result<()> {
-        let process = Process::start(&self.plan, self.state.share_bytes, self.inputs.clone())?;
+        let process = Process::start(&self.plan, self.state.shares, self.inputs.clone())?;
         (self.state.process, self.state.line) = (Some(process.name), Line::new());
         self.silent_since = Instant::now();
         self.process = Some(process);
@@ -445,7 +448,7 @@ impl MoverLink {
         self.state.orders.iter().for_each(|order| self.answer_for_nobody(order));
         // Nobody will read them again.
         self.slabs.clear();
-        (self.index, self.state.stored) = (None, [0; 3]);
+        (self.index, self.state.stored) = (None, [0; TIERS]);
     }
 
     /// Pieces are destroyed by the death of who made them, once their descriptors are closed;
@@ -498,9 +501,9 @@ impl MoverState {
 
 impl Process {
     /// Starts a mover's process and the thread that reads from it.
-    fn start(plan: &GpuPlan, share_bytes: u64, inputs: Sender<Input>) -> anyhow::Result<Self> {
+    fn start(plan: &GpuPlan, shares: PerTier, inputs: Sender<Input>) -> anyhow::Result<Self> {
         let (here, there) = os::pair()?;
-        let mut command = (plan.mover)(share_bytes);
+        let mut command = (plan.mover)(shares);
         let process = os::start_process(command.stdin(Stdio::from(OwnedFd::from(there))))
             .with_context(|| format!("starting the mover of {}", plan.uuid))?;
         let process = OwnChild(process);

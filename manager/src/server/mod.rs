@@ -40,7 +40,8 @@ pub(crate) use setup::leave_mover;
 pub use setup::{Setup, has_died, heirs, run, stop_signals};
 
 use crate::death;
-use crate::scheduler::{Effect, Event, Job, Pages, Scheduler, Session, Time};
+use crate::scheduler::{Effect, Event, Job, Pages, SavedQuota, Scheduler, Session, Time};
+use bytesize::ByteSize;
 use client::{Client, ClientId, NoPage, Published, Role, Standing};
 use clock::Clock;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
@@ -793,7 +794,9 @@ impl Server {
             Effect::Welcome { session, job, closed } => self.welcome(ClientId(session.0), job, closed),
             Effect::Mover(gpu, message) => self.send_to_mover(gpu, &message),
             Effect::Expel(session, reason) => self.cut_off(ClientId(session.0), &reason),
-            Effect::Queue { job, place, of, behind } => self.tell_place(job, place, of, behind),
+            Effect::Queue { job, place, of, behind, quota } => {
+                self.tell_place(job, place, of, behind, quota);
+            }
             Effect::Destroyed(pieces) => {
                 for piece in pieces {
                     self.pieces.remove(&piece);
@@ -836,10 +839,30 @@ impl Server {
         }
     }
 
-    fn tell_place(&mut self, job: JobId, place: u32, of: u32, behind: Option<JobId>) {
+    fn tell_place(
+        &mut self,
+        job: JobId,
+        place: u32,
+        of: u32,
+        behind: Option<JobId>,
+        quota: Option<SavedQuota>,
+    ) {
         let Some(id) = self.announcers.get(&job).copied() else { return };
         let behind = behind.map(|other| self.name_for(other, job));
-        self.answer(id, ToCommand::Queue { place, of, behind });
+        let quota = quota.map(|quota| self.words_for_quota(quota, job));
+        self.answer(id, ToCommand::Queue { place, of, behind, quota });
+    }
+
+    /// A quota that keeps a job waiting, as the job's user may know it.
+    fn words_for_quota(&self, quota: SavedQuota, job: JobId) -> String {
+        let is_own = self.scheduler.jobs().get(&job).is_some_and(|job| job.uid == quota.uid);
+        match is_own {
+            true => format!(
+                "what its user may have in the tiers (--quota), {}, does not do for this job beside the others",
+                ByteSize(quota.bytes).display().iec()
+            ),
+            false => "another user's job may not be saved to make room for it (--quota)".into(),
+        }
     }
 
     /// A job's name, as another job's user may know it.

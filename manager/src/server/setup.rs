@@ -136,8 +136,8 @@ impl Server {
         let units = |bytes: u64| u32::try_from(bytes / config.unit_bytes).unwrap_or(u32::MAX / 8);
         let added = movers.iter().map(|(id, mover)| {
             let apart = mover.state().total_bytes - usable(mover);
-            let share_bytes = mover.state().share_bytes;
-            Event::GpuAdded { gpu: *id, units: units(usable(mover)), apart: units(apart), share_bytes }
+            let shares = mover.state().shares;
+            Event::GpuAdded { gpu: *id, units: units(usable(mover)), apart: units(apart), shares }
         });
         let added: Vec<Event> = added.collect();
         let file = StateFile::create()?;

@@ -42,14 +42,14 @@ pub(super) fn server_with(change: impl FnOnce(&mut Config)) -> Server {
         expel_silent: false,
         poison: false,
         user_quotas: UserQuotas::default(),
-        dram_bytes: 1 << 30,
-        cxl_share_bytes: 0,
-        disk_share_bytes: 0,
+        saved_quotas: UserQuotas::default(),
+        tier_bytes: [1 << 30, 0, 0],
+        cxl_is_in_parts: false,
     };
     change(&mut config);
     let file = StateFile::create().unwrap();
     let mut server = Server::new(Scheduler::new(config), BTreeMap::new(), file);
-    server.tell_scheduler(Event::GpuAdded { gpu: GPU, units: 64, apart: 0, share_bytes: 1 << 30 });
+    server.tell_scheduler(Event::GpuAdded { gpu: GPU, units: 64, apart: 0, shares: [1 << 30, 0, 0] });
     server
 }
 

@@ -4,10 +4,12 @@ use super::Server;
 use super::client::Published;
 use super::rights::Asker;
 use crate::ledger::Owner;
-use crate::scheduler::{AwayRange, Gpu, Job, Phase, Stats, Tenant, Time};
+use crate::planner::shares::TIERS;
+use crate::scheduler::{AwayRange, Config, Gpu, Job, Phase, Scheduler, Stats, Tenant, Time};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use tidegate_ffi::units::{Class, GpuUuid, JobId};
+use tidegate_ffi::units::{Class, GpuUuid, JobId, Tier};
 use tidegate_ffi::wire::message::ToCommand;
 use tidegate_ffi::wire::{Frame, MAX_MESSAGE_BYTES};
 
@@ -22,12 +24,25 @@ pub struct Status {
     pub draining: bool,
     /// The GPUs.
     pub gpus: Vec<GpuStatus>,
+    /// Users with a quota of saved bytes whose jobs the asking user may see.
+    pub users: Vec<UserStatus>,
     /// The jobs that live, of those that the asking user may see.
     pub jobs: Vec<JobStatus>,
     /// The last jobs that ended, likewise.
     pub ended: Vec<EndedJob>,
     /// The living jobs that the asking user may not see.
     pub others: OthersStatus,
+}
+
+/// What a user's jobs have in the tiers, of all GPUs together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserStatus {
+    /// Who.
+    pub uid: u32,
+    /// Bytes in the tiers now, or on the way there.
+    pub saved_bytes: u64,
+    /// The most that may be.
+    pub quota_bytes: u64,
 }
 
 /// Jobs of other users, added up.
@@ -127,6 +142,8 @@ pub struct JobStatus {
     pub state: String,
     /// Its place among those that wait; 0: it does not wait.
     pub queue_place: u32,
+    /// The quota of saved bytes that keeps it from being admitted, in words for people.
+    pub waits_for_quota: Option<String>,
     /// It is never closed.
     pub unsliceable: bool,
     /// Why that is so, in words for people.
@@ -288,8 +305,19 @@ fn status(server: &Server, asker: Asker) -> Status {
         gpus: scheduler.gpus().iter().map(|(id, gpu)| gpu_status(server, asker, *id, gpu)).collect(),
         ended: ended.cloned().collect(),
         others: others.iter().fold(OthersStatus::default(), OthersStatus::and),
+        users: users(scheduler, asker),
         jobs,
     }
+}
+
+/// The users of living jobs who have a quota of saved bytes.
+fn users(scheduler: &Scheduler, asker: Asker) -> Vec<UserStatus> {
+    let uids: BTreeSet<u32> = scheduler.jobs().values().map(|job| job.uid).collect();
+    let user = |uid: u32| {
+        let quota_bytes = scheduler.config().saved_quotas.of(uid)?;
+        Some(UserStatus { uid, saved_bytes: scheduler.saved_of_user(uid), quota_bytes })
+    };
+    uids.into_iter().filter(|uid| asker.sees(*uid)).filter_map(user).collect()
 }
 
 impl OthersStatus {
@@ -304,15 +332,15 @@ impl OthersStatus {
 }
 
 /// The tiers that there are, in their order.
-fn tiers(shares: [u64; 3], mover: Option<&super::MoverLink>) -> Vec<TierStatus> {
-    let stored = mover.map_or([0; 3], |mover| mover.state().stored);
-    let all = ["dram", "cxl", "disk"].into_iter().zip(shares.into_iter().zip(stored));
-    let tier = |(tier, (share_bytes, used_bytes)): (&str, _)| TierStatus {
-        tier: tier.into(),
-        share_bytes,
-        used_bytes,
+fn tiers(config: &Config, gpu: &Gpu, mover: Option<&super::MoverLink>) -> Vec<TierStatus> {
+    let (shares, stored) = (gpu.share_bytes(), mover.map_or([0; TIERS], |mover| mover.state().stored));
+    let is_there = |tier: &Tier| *tier == Tier::Dram || config.tier_bytes[tier.index()] > 0;
+    let status = |tier: Tier| TierStatus {
+        tier: tier.to_string(),
+        share_bytes: shares[tier.index()],
+        used_bytes: stored[tier.index()],
     };
-    all.filter(|(name, (share, _))| *name == "dram" || *share > 0).map(tier).collect()
+    Tier::ALL.into_iter().filter(is_there).map(status).collect()
 }
 
 fn gpu_status(server: &Server, asker: Asker, id: GpuUuid, gpu: &Gpu) -> GpuStatus {
@@ -346,7 +374,7 @@ fn gpu_status(server: &Server, asker: Asker, id: GpuUuid, gpu: &Gpu) -> GpuStatu
             used_bytes: sum(Class::Temporary, false),
         },
         spans: spans(server, asker, gpu),
-        tiers: tiers([gpu.share.bytes(), config.cxl_share_bytes, config.disk_share_bytes], mover),
+        tiers: tiers(config, gpu, mover),
         mover: mover_status(mover),
     }
 }
@@ -388,6 +416,7 @@ fn job_status(server: &Server, id: JobId, job: &Job) -> JobStatus {
     JobStatus {
         state: state(job, tenants.is_empty()).into(),
         queue_place: queue.iter().position(|waiting| *waiting == id).map_or(0, |index| index as u32 + 1),
+        waits_for_quota: scheduler.quota_in_its_way(id).map(|quota| server.words_for_quota(quota, id)),
         unsliceable: job.unsliceable(),
         unsliceable_because: job.why_unsliceable().map(Into::into),
         gpus: tenants.iter().map(|tenant| tenant.gpu.to_string()).collect(),

@@ -16,6 +16,7 @@ use plan::{Faults, Plan};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
+use tidegate_manager::planner::shares::PerTier;
 use tidegate_manager::scheduler::Job;
 use world::{Outcome, World};
 
@@ -95,7 +96,7 @@ fn random_schedules_keep_every_promise() {
     assert!(failures.is_empty(), "{} schedules broke a promise", failures.len());
     assert!(sum.oversubscribed * 10 >= sum.schedules * 3, "too few schedules are oversubscribed");
     assert!(sum.hosted_pieces > 0, "nobody was given host memory in a GPU's place");
-    assert!(sum.changed_shares > 0, "no share of the tier has changed");
+    assert!(sum.changed_shares.iter().all(|changed| *changed > 0), "the shares of a tier have not changed");
 }
 
 #[test]
@@ -192,7 +193,7 @@ struct Sum {
     expelled: u64,
     failed_saves: u64,
     hosted_pieces: u64,
-    changed_shares: u64,
+    changed_shares: PerTier,
     mover_deaths: u64,
     manager_deaths: u64,
     longest_wait: u64,
@@ -213,7 +214,9 @@ impl Sum {
         self.expelled += outcome.expelled;
         self.failed_saves += outcome.failed_saves;
         self.hosted_pieces += outcome.hosted_pieces;
-        self.changed_shares += outcome.changed_shares;
+        for (sum, changed) in self.changed_shares.iter_mut().zip(outcome.changed_shares) {
+            *sum += changed;
+        }
         self.mover_deaths += outcome.mover_deaths;
         self.manager_deaths += successions;
         self.longest_wait = self.longest_wait.max(outcome.longest_wait);

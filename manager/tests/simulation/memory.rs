@@ -5,8 +5,9 @@
 //! back wrong, or to the wrong place, is seen (I1), and so is a piece that two can reach (I2).
 
 use std::collections::{BTreeMap, BTreeSet};
-use tidegate_ffi::units::{Class, GpuUuid, PieceId, SessionId, TenantId};
+use tidegate_ffi::units::{Class, GpuUuid, PieceId, SessionId, TenantId, Tier};
 use tidegate_ffi::wire::message::{Location, Move, ToMover};
+use tidegate_manager::planner::shares::PerTier;
 
 /// What is in one unit.
 pub type Token = u64;
@@ -57,8 +58,8 @@ pub struct Memory {
     /// Who gives nothing back until it is dead.
     keepers: BTreeSet<SessionId>,
     unit_bytes: u64,
-    /// Its share of the tier.
-    share_bytes: u64,
+    /// Its shares of the tiers, in bytes.
+    pub shares: PerTier,
     pieces: BTreeMap<PieceId, Piece>,
     /// Pieces that went with a dead mover before it was to destroy them.
     lost: BTreeSet<PieceId>,
@@ -87,14 +88,14 @@ fn wrong<T>(what: impl Into<String>) -> Result<T, Fault> {
 
 impl Memory {
     /// All free.
-    pub fn new(capacity: u32, unit_bytes: u64, share_bytes: u64) -> Self {
+    pub fn new(capacity: u32, unit_bytes: u64, shares: PerTier) -> Self {
         Self {
             capacity,
             outsiders: 0,
             contexts: BTreeMap::new(),
             keepers: BTreeSet::new(),
             unit_bytes,
-            share_bytes,
+            shares,
             pieces: BTreeMap::new(),
             lost: BTreeSet::new(),
             saved: BTreeMap::new(),
@@ -148,7 +149,7 @@ impl Memory {
         self.pieces.values().filter(|piece| !piece.is_gone()).count()
     }
 
-    /// Bytes in the tier.
+    /// Bytes in the tiers.
     pub fn saved_bytes(&self) -> u64 {
         self.saved.values().map(|saved| saved.to - saved.from).sum()
     }
@@ -161,12 +162,14 @@ impl Memory {
     /// `Make`: all or none.
     pub fn make(&mut self, wanted: &[(PieceId, u64)], location: Location) -> Result<u64, Fault> {
         let units: u64 = wanted.iter().map(|(_, bytes)| bytes / self.unit_bytes).sum();
-        let in_tier = self.saved_bytes() + self.hosted_bytes() + units * self.unit_bytes;
+        let hosted = self.hosted_bytes() + units * self.unit_bytes;
+        let has_room = hosted <= self.shares[Tier::Dram.index()]
+            && self.saved_bytes() + hosted <= self.shares.iter().sum();
         match location {
             Location::Device if u64::from(self.used_by_all()) + units > u64::from(self.capacity) => {
                 return Err(Fault::NoGpuMemory);
             }
-            Location::Host if in_tier > self.share_bytes => return Err(Fault::NoTierMemory),
+            Location::Host if !has_room => return Err(Fault::NoTierMemory),
             _ => {}
         }
         for &(id, bytes) in wanted {
@@ -181,16 +184,20 @@ impl Memory {
     }
 
     /// `Share`: never less than what is saved, and not always that.
-    pub fn set_share(&mut self, bytes: u64, kept: u64) -> u64 {
-        self.share_bytes =
-            bytes.max(self.saved_bytes() + self.hosted_bytes() + kept).min(self.share_bytes.max(bytes));
-        self.share_bytes
+    pub fn set_share(&mut self, tier: Tier, bytes: u64, kept: u64) -> u64 {
+        let hosted = self.hosted_bytes();
+        let (saved, all) = (self.saved_bytes() + hosted, self.shares.iter().sum::<u64>());
+        let share = &mut self.shares[tier.index()];
+        let least = (saved + kept).saturating_sub(all - *share);
+        let least = if tier == Tier::Dram { least.max(hosted) } else { least };
+        *share = bytes.max(least).min(bytes.max(*share));
+        *share
     }
 
     /// `Save`: all or none.
     pub fn save(&mut self, tenant: TenantId, moves: &[Move]) -> Result<u64, Fault> {
         let bytes: u64 = moves.iter().map(|m| m.bytes).sum();
-        if self.saved_bytes() + self.hosted_bytes() + bytes > self.share_bytes {
+        if self.saved_bytes() + self.hosted_bytes() + bytes > self.shares.iter().sum() {
             return Err(Fault::NoTierMemory);
         }
         let mut parts = Vec::new();

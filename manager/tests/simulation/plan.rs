@@ -195,9 +195,9 @@ impl Plan {
             expel_silent: false,
             poison: random.chance(50),
             user_quotas: UserQuotas::default(),
-            dram_bytes: 1 << 40,
-            cxl_share_bytes: 0,
-            disk_share_bytes: 0,
+            saved_quotas: UserQuotas::default(),
+            tier_bytes: [1 << 40, 0, 0],
+            cxl_is_in_parts: false,
         }
     }
 
@@ -218,7 +218,12 @@ impl Plan {
             most = most.max(need.persistent + need.temporary);
             job.spec.need = Some(need);
         }
-        config.dram_bytes = most * random.between(1, 3) * gpus;
+        let all = most * random.between(1, 3) * gpus;
+        let some = |random: &mut Random, of: u64| random.between(0, of / UNIT) * UNIT;
+        let dram = some(random, all);
+        let cxl = some(random, all - dram);
+        config.tier_bytes = [dram, cxl, all - dram - cxl];
+        config.cxl_is_in_parts = random.chance(30);
     }
 
     /// Jobs on one GPU that are always busy, and of which no two fit together.

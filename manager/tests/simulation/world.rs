@@ -10,8 +10,9 @@ use super::watcher::Watcher;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::time::Duration;
-use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, Step};
+use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, Step, Tier};
 use tidegate_ffi::wire::message::{Location, Ticket, ToMover, ToShim};
+use tidegate_manager::planner::shares::PerTier;
 use tidegate_manager::scheduler::{Effect, Event, Pages, Scheduler};
 
 /// Something that will happen.
@@ -53,7 +54,7 @@ pub struct Outcome {
     pub prefetched_bytes: u64,
     pub failed_saves: u64,
     pub hosted_pieces: u64,
-    pub changed_shares: u64,
+    pub changed_shares: PerTier,
     pub mover_deaths: u64,
     pub longest_wait: Micros,
     pub oversubscribed: bool,
@@ -118,8 +119,8 @@ impl World {
     /// A world in which nothing has happened.
     pub fn new(plan: Plan, seed: u64) -> Self {
         let gpus: Vec<GpuUuid> = (0..plan.gpus.len()).map(gpu_uuid).collect();
-        let share_bytes = plan.config.dram_bytes / gpus.len() as u64;
-        let memory = |units: &u32| Memory::new(*units, UNIT, share_bytes);
+        let shares = plan.config.tier_bytes.map(|bytes| bytes / gpus.len() as u64);
+        let memory = |units: &u32| Memory::new(*units, UNIT, shares);
         let mut memories: Memories = gpus.iter().copied().zip(plan.gpus.iter().map(memory)).collect();
         memories.values_mut().for_each(|memory| memory.outsiders = plan.faults.outsiders);
         let movers = gpus.iter().map(|gpu| (*gpu, Mover::default())).collect();
@@ -150,7 +151,7 @@ impl World {
             plan,
         };
         for (index, units) in world.plan.gpus.clone().into_iter().enumerate() {
-            let added = Event::GpuAdded { gpu: gpu_uuid(index), units, apart: 0, share_bytes };
+            let added = Event::GpuAdded { gpu: gpu_uuid(index), units, apart: 0, shares };
             world.at(0, Happening::Hears(added));
         }
         world.at(150_000, Happening::OutsidersLeave);
@@ -671,7 +672,7 @@ impl World {
                 self.outcome.hosted_pieces += u64::from(location == Location::Host) * pieces.len() as u64;
                 (step, memory.make(&pieces, location))
             }
-            ToMover::Save { step, tenant, moves } => (step, memory.save(tenant, &moves)),
+            ToMover::Save { step, tenant, moves, .. } => (step, memory.save(tenant, &moves)),
             ToMover::Restore { step, tenant, moves, poison } => {
                 (step, memory.restore(tenant, &moves, &poison))
             }
@@ -679,9 +680,11 @@ impl World {
             ToMover::Scrub { step, pieces } => (step, memory.scrub(&pieces)),
             ToMover::Destroy { step, pieces } if replaced => (step, memory.destroy_rest(&pieces)),
             ToMover::Destroy { step, pieces } => (step, memory.destroy(&pieces)),
-            ToMover::Share { step, bytes } => {
-                self.outcome.changed_shares += 1;
-                (step, Ok(memory.set_share(bytes, kept)))
+            ToMover::Share { step, tier, bytes } => {
+                let bytes = memory.set_share(tier, bytes, kept);
+                self.outcome.changed_shares[tier.index()] += 1;
+                self.check_shares(tier)?;
+                (step, Ok(bytes))
             }
             ToMover::Adopt { .. } | ToMover::Will(_) | ToMover::Heard | ToMover::End => return Ok(None),
             ToMover::Measure { step } => {
@@ -703,6 +706,16 @@ impl World {
             }
             Err(Fault::NoGpuMemory) => Err(format!("{gpu} is full, but its ledger says it is not (I4)")),
             Err(Fault::NoTierMemory) => Err(format!("the tier of {gpu} is full though all needs fit (I6)")),
+        }
+    }
+
+    /// All movers together have no more of a tier than there is, whatever the manager thinks that they have.
+    fn check_shares(&self, tier: Tier) -> Result<(), String> {
+        let shares: u64 = self.memories.values().map(|memory| memory.shares[tier.index()]).sum();
+        let bytes = self.plan.config.tier_bytes[tier.index()];
+        match shares <= bytes {
+            true => Ok(()),
+            false => Err(format!("the movers' shares of {tier} are {shares} bytes of {bytes} (I6)")),
         }
     }
 

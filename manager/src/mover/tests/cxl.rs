@@ -94,6 +94,41 @@ fn dram_is_filled_first_then_cxl_memory_then_the_disk() {
 }
 
 #[test]
+fn dram_is_left_to_who_comes_first_if_there_is_room_elsewhere() {
+    let test = "dram_is_left_to_who_comes_first_if_there_is_room_elsewhere";
+    on_cxl_memory(test, Stage::NodeAndDisk, "", |bench| {
+        let (_low, _) = filled(bench, 1, 62);
+        let stored = |bench: &Bench| bench.stored.map(|bytes| bytes / UNIT);
+        assert_eq!(bench.save_sparing(TENANT, &first(10), DRAM * UNIT), Ok(10 * UNIT));
+        assert_eq!(stored(bench), [0, 10, 0]);
+        let high = TenantId(TENANT.0 + 1);
+        assert_eq!(bench.save_sparing(high, &first(2), 0), Ok(2 * UNIT));
+        assert_eq!(stored(bench), [2, 10, 0], "it had been left to it");
+        bench.mover.send(&ToMover::Forget { tenant: high }, &[]);
+        // 10 are left of CXL memory, 40 on disk: without DRAM it would be too much.
+        let rest = [moved(1, 10 * UNIT, 52 * UNIT, 10 * UNIT)];
+        assert_eq!(bench.save_sparing(TENANT, &rest, DRAM * UNIT), Ok(52 * UNIT));
+        assert_eq!(stored(bench), [2, 20, 40]);
+    });
+}
+
+#[test]
+fn a_share_of_a_node_goes_when_nothing_lies_there() {
+    on_cxl_memory("a_share_of_a_node_goes_when_nothing_lies_there", Stage::NodeAndDisk, "", |bench| {
+        let (piece, bytes) = filled(bench, 1, 20);
+        assert_eq!(bench.save(&first(15)), Ok(15 * UNIT));
+        assert_eq!(bench.share(Tier::Cxl, 0), CXL * UNIT, "saved bytes lie there");
+        restored(bench, 15, &piece, &bytes);
+        assert_eq!((bench.share(Tier::Cxl, 0), slabs(bench)), (0, [1, 0, 0]));
+        assert_eq!(bench.save(&first(15)), Ok(15 * UNIT));
+        assert_eq!((bench.stored[1], slabs(bench)), (0, [1, 0, 1]));
+        restored(bench, 15, &piece, &bytes);
+        assert_eq!(bench.share(Tier::Cxl, 30 * UNIT), 30 * UNIT);
+        assert_eq!((bench.save(&first(20)), bench.stored[1]), (Ok(20 * UNIT), 18 * UNIT));
+    });
+}
+
+#[test]
 fn the_next_mover_finds_what_lies_in_cxl_memory() {
     on_cxl_memory("the_next_mover_finds_what_lies_in_cxl_memory", Stage::Node, "", many_movers);
 }

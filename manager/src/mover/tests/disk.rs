@@ -123,6 +123,33 @@ fn a_full_disk_keeps_nothing_and_has_room_again() {
 }
 
 #[test]
+fn a_smaller_share_of_the_disk_gives_back_the_arenas_free_end() {
+    on_a_disk("a_smaller_share_of_the_disk_gives_back_the_arenas_free_end", "", |bench| {
+        let (piece, bytes) = filled(bench, 1, 20);
+        let blocks = |bench: &Bench| arena(bench).metadata().unwrap().len() / BLOCK_BYTES;
+        assert_eq!((bench.save(&all(20)), blocks(bench)), (Ok(20 * UNIT), DISK / BLOCK_BYTES));
+        // 19 units lie there, in five blocks.
+        assert_eq!((bench.share(Tier::Disk, BLOCK_BYTES), blocks(bench)), (5 * BLOCK_BYTES, 5));
+        bench.replace(&[(1, 20, &piece)], &[]);
+        piece.write_all_at(&vec![0; bytes.len()], 0).unwrap();
+        assert_eq!(bench.restore(&all(20), &[]), Ok(20 * UNIT));
+        assert!(contents(&piece) == bytes);
+        let share = 2 * BLOCK_BYTES + 7;
+        assert_eq!(
+            (bench.share(Tier::Disk, share), blocks(bench)),
+            (share, 2),
+            "a part of a block is not used"
+        );
+        let (reason, out_of_memory) = bench.save(&all(20)).unwrap_err();
+        assert!(reason.contains("raise --disk") && out_of_memory, "{reason}");
+        assert_eq!(bench.save(&all(9)), Ok(9 * UNIT));
+        assert_eq!(bench.restore(&all(9), &[]), Ok(9 * UNIT));
+        assert_eq!(bench.share(Tier::Disk, 2 * DISK), 2 * DISK);
+        assert_eq!(bench.save(&all(20)), Ok(20 * UNIT));
+    });
+}
+
+#[test]
 fn a_changed_bit_on_disk_is_read_by_nobody() {
     on_a_disk("a_changed_bit_on_disk_is_read_by_nobody", "", |bench| {
         let (piece, bytes) = filled(bench, 1, 20);

@@ -8,7 +8,11 @@
 //! anew, with another seal. A block that does not match its seal is never read out: whatever lies there, flipped
 //! bits or an older block, the saved bytes are lost, and who owns them is told.
 //!
-//! Invariant (I6): the arena is no longer than its share.
+//! The lowest free blocks are written first, so that the arena's end is the first to be free: of that a share that
+//! becomes smaller is given back. One that becomes larger takes nothing yet: the arena grows ahead of each write that
+//! needs it, and says in words what the file system does not give.
+//!
+//! Invariant (I6): the arena is no longer than its share, of which it uses whole blocks.
 
 #![forbid(unsafe_code)]
 
@@ -69,6 +73,7 @@ struct Block {
 /// A file for saved bytes, up to a share.
 pub struct Disk {
     directory: Option<PathBuf>,
+    /// In bytes; the last ones are not used where they are no block.
     share: u64,
     file: Option<File>,
     blocks: Vec<Block>,
@@ -81,14 +86,13 @@ pub struct Disk {
 impl Disk {
     /// A tier of at most `share` bytes in a directory; without one, none that could grow.
     pub fn new(directory: Option<PathBuf>, share: u64) -> Self {
-        let share = whole_blocks(share);
         let (file, blocks, free, news) = (None, Vec::new(), BTreeSet::new(), Vec::new());
         Self { directory, share, file, blocks, free, shortage: Shortage::default(), news }
     }
 
     /// Whether anything may lie there.
     pub fn is_there(&self) -> bool {
-        self.share > 0
+        whole_blocks(self.share) > 0
     }
 
     /// Takes over the arena of a mover that died, with the saved bytes in it and their seals.
@@ -135,20 +139,35 @@ impl Disk {
 
     /// Bytes of blocks of which nothing is handed out, there or to come.
     pub fn room(&self) -> u64 {
-        self.share - self.used()
+        whole_blocks(self.share) - self.used()
+    }
+
+    /// Changes the share to `bytes`, or as near to it as what is handed out allows. What it is then.
+    pub fn set_share(&mut self, bytes: u64) -> u64 {
+        self.shorten_to(block_of(bytes));
+        self.share = bytes.max(self.held());
+        self.note_room(self.room());
+        self.share
     }
 
     /// Hands out `bytes` bytes, from the beginning of a block on: all or none.
     pub fn allocate(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError> {
         let taken = self.take(bytes);
         match &taken {
-            Ok(_) if self.shortage.ends(bytes) => tracing::warn!("the disk tier has room again"),
+            Ok(_) => self.note_room(bytes),
             Err(error) if self.shortage.begins(bytes) => {
                 tracing::warn!(%error, "the disk tier is full: jobs stay where they are until it has room");
             }
-            _ => {}
+            Err(_) => {}
         }
         taken
+    }
+
+    /// Says that the tier is well again, if `bytes` bytes at once end a shortage.
+    fn note_room(&mut self, bytes: u64) {
+        if self.shortage.ends(bytes) {
+            tracing::warn!("the disk tier has room again");
+        }
     }
 
     fn take(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError> {
@@ -186,7 +205,7 @@ impl Disk {
         }
         let held = self.held();
         let least = blocks as u64 * BLOCK_BYTES;
-        let bytes = least.max(GROWTH).min(self.share - held);
+        let bytes = least.max(GROWTH).min(whole_blocks(self.share) - held);
         let file = self.file()?;
         let grown = preallocate(file, held, bytes).map(|()| bytes);
         let grown = grown.or_else(|_| preallocate(file, held, least).map(|()| least));
@@ -234,7 +253,13 @@ impl Disk {
 
     /// Gives the arena's free end back to the system.
     pub fn trim(&mut self) {
-        let kept = self.blocks.iter().rposition(|block| block.used > 0).map_or(0, |last| last + 1);
+        self.shorten_to(0);
+    }
+
+    /// Gives back what of the arena's free end lies behind so many blocks.
+    fn shorten_to(&mut self, blocks: usize) {
+        let in_use = self.blocks.iter().rposition(|block| block.used > 0).map_or(0, |last| last + 1);
+        let kept = in_use.max(blocks);
         let Some(file) = self.file.as_ref().filter(|_| kept < self.blocks.len()) else { return };
         match os::set_size(file, kept as u64 * BLOCK_BYTES) {
             Ok(()) => {

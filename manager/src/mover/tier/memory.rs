@@ -405,7 +405,7 @@ impl Memory {
     }
 
     /// Bytes that are not handed out, and can be.
-    fn room(&self) -> u64 {
+    pub fn room(&self) -> u64 {
         match self.refused {
             Some(_) => self.held_free(),
             None => self.share - self.used(),

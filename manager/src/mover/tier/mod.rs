@@ -13,6 +13,7 @@ pub use memory::Memory;
 use super::copy::{HostMemoryError, HostRange};
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
+use tidegate_ffi::units::Tier;
 
 /// A piece of a tier's memory, counted up for the life of the tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,10 +42,18 @@ pub struct Tiers {
 
 impl Tiers {
     /// Hands out `bytes` bytes in as few extents as there are large enough holes, of the first tiers that have
-    /// room: all or none. What they hold is undefined.
-    pub fn allocate(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError> {
+    /// room: all or none. Of the first of all, `spared` bytes stay free if there is room elsewhere. What the extents
+    /// hold is undefined.
+    pub fn allocate(&mut self, bytes: u64, spared: u64) -> Result<Vec<Extent>, TierError> {
+        match self.try_allocate(bytes, spared) {
+            Err(error) if spared > 0 && error.is_out_of_memory() => self.try_allocate(bytes, 0),
+            tried => tried,
+        }
+    }
+
+    fn try_allocate(&mut self, bytes: u64, spared: u64) -> Result<Vec<Extent>, TierError> {
         let mut extents = Vec::new();
-        match self.fill(bytes, &mut extents) {
+        match self.fill(bytes, spared, &mut extents) {
             Ok(()) => Ok(extents),
             Err(error) => {
                 extents.into_iter().for_each(|extent| self.free(extent));
@@ -54,11 +63,11 @@ impl Tiers {
     }
 
     /// Tier by tier; the last that there is takes the rest, or says why not.
-    fn fill(&mut self, bytes: u64, extents: &mut Vec<Extent>) -> Result<(), TierError> {
+    fn fill(&mut self, bytes: u64, spared: u64, extents: &mut Vec<Extent>) -> Result<(), TierError> {
         let rest = |extents: &[Extent]| bytes - extents.iter().map(|extent| extent.bytes).sum::<u64>();
         let (has_cxl, has_disk) = (self.cxl.is_there(), self.disk.is_there());
         if has_cxl || has_disk {
-            extents.extend(self.dram.allocate_most(bytes));
+            extents.extend(self.dram.allocate_most(bytes.min(self.dram.room().saturating_sub(spared))));
         }
         if has_cxl && has_disk {
             extents.extend(self.cxl.allocate_most(rest(extents)));
@@ -104,6 +113,15 @@ impl Tiers {
         self.dram.trim();
         self.cxl.trim();
         self.disk.trim();
+    }
+
+    /// Changes the share of a tier to `bytes`, or as near to it as what is handed out allows. What it is then.
+    pub fn set_share(&mut self, tier: Tier, bytes: u64) -> u64 {
+        match tier {
+            Tier::Dram => self.dram.set_share(bytes),
+            Tier::Cxl => self.cxl.set_share(bytes),
+            Tier::Disk => self.disk.set_share(bytes),
+        }
     }
 
     /// Bytes that are taken of each tier: DRAM, CXL memory, disk.

@@ -76,8 +76,8 @@ pub struct Desk {
     pub outside: u32,
     /// The most moves in one order.
     pub longest_order: usize,
-    /// No mover makes its share of the tier smaller.
-    pub least_share: u64,
+    /// No mover makes its shares of the tiers smaller.
+    pub least_shares: [u64; 3],
     /// Saves of more find no room.
     pub tier_bytes: u64,
     /// Restores find none.
@@ -102,9 +102,9 @@ impl Desk {
             expel_silent: false,
             poison: false,
             user_quotas: UserQuotas::default(),
-            dram_bytes: 1 << 40,
-            cxl_share_bytes: 0,
-            disk_share_bytes: 0,
+            saved_quotas: UserQuotas::default(),
+            tier_bytes: [1 << 40, 0, 0],
+            cxl_is_in_parts: false,
         };
         change(&mut config);
         let mut desk = Self {
@@ -130,7 +130,7 @@ impl Desk {
             short_of_memory: false,
             outside: 0,
             longest_order: 0,
-            least_share: 0,
+            least_shares: [0; 3],
             tier_bytes: u64::MAX,
             starve_restores: false,
             held: Vec::new(),
@@ -144,10 +144,11 @@ impl Desk {
     }
 
     pub fn add_gpu(&mut self, gpu: GpuUuid, units: u32) {
-        // Two have all of the tier.
+        // Two have all of the tiers.
         let is_one_of_two = self.scheduler.gpus().len() < 2;
-        let share_bytes = if is_one_of_two { self.scheduler.config().dram_bytes / 2 } else { 0 };
-        self.tell(Event::GpuAdded { gpu, units, apart: 0, share_bytes });
+        let share = |bytes| if is_one_of_two { bytes / 2 } else { 0 };
+        let shares = self.scheduler.config().tier_bytes.map(share);
+        self.tell(Event::GpuAdded { gpu, units, apart: 0, shares });
     }
 
     fn fresh(&mut self) -> u64 {
@@ -313,9 +314,9 @@ impl Desk {
             let used_bytes = in_pieces + u64::from(self.outside) * UNIT;
             return Some(Event::Measured { gpu, step: *step, used_bytes });
         }
-        if let ToMover::Share { step, bytes } = order {
+        if let ToMover::Share { step, tier, bytes } = order {
             // In whole pages.
-            let bytes = (*bytes).max(self.least_share) / 4096 * 4096;
+            let bytes = (*bytes).max(self.least_shares[tier.index()]) / 4096 * 4096;
             return Some(Event::MoverDone { gpu, step: *step, bytes });
         }
         let (step, moves): (Step, &[Move]) = match order {

@@ -111,12 +111,17 @@ fn what_is_given_back_is_destroyed_and_nobodys_spare() {
 
 #[test]
 fn host_memory_in_a_gpus_place_is_of_its_share() {
-    let mut desk = Desk::new(|config| config.dram_bytes = 60 * UNIT);
-    let first_gpu = |desk: &Desk| desk.scheduler.gpus()[&GPU].share.bytes() / UNIT;
-    assert_eq!(first_gpu(&desk), 30);
+    let mut desk = Desk::new(|config| config.tier_bytes = [60 * UNIT, 0, 0]);
+    let share = |desk: &Desk| desk.scheduler.gpus()[&GPU].share_bytes()[0] / UNIT;
     let a = warned(&mut desk);
+    // The other GPU has two jobs that may have to be saved.
+    let half = Some(Need { persistent: 0, temporary: 15 * UNIT });
+    for _ in 0..2 {
+        let (_, session) = desk.start(JobSpec { need: half, ..spec("other") });
+        desk.attach(session, OTHER_GPU);
+    }
     desk.lease(a, T, 80, 40);
-    assert_eq!((desk.refusals(a), hosted(&desk, a)), (2, 0), "the share has 30");
+    assert_eq!((desk.refusals(a), hosted(&desk, a), share(&desk)), (2, 0, 30), "it can have no more than 30");
     let why = desk.log.iter().rev().find_map(|effect| match effect {
         Effect::Shim(_, ToShim::LeaseRefused { reason, .. }) => Some(reason.clone()),
         _ => None,
@@ -132,6 +137,25 @@ fn host_memory_in_a_gpus_place_is_of_its_share() {
     assert!(desk.scheduler.sessions()[&b].tenants.is_empty());
     desk.end(a);
     assert!(!desk.scheduler.sessions()[&b].tenants.is_empty());
+}
+
+#[test]
+fn the_share_grows_for_host_memory() {
+    let mut desk = Desk::new(|config| config.tier_bytes = [60 * UNIT, 0, 0]);
+    let a = large(&mut desk);
+    assert_eq!((desk.refusals(a), hosted(&desk, a)), (1, 40), "the other GPU needs none of its 30");
+    let shares = [GPU, OTHER_GPU].map(|gpu| desk.scheduler.gpus()[&gpu].share_bytes()[0] / UNIT);
+    assert!(shares[0] >= 40 && shares[0] + shares[1] <= 60, "{shares:?}");
+}
+
+#[test]
+fn host_memory_is_of_its_users_quota() {
+    let mut desk = Desk::new(|config| config.saved_quotas.others = Some(30 * UNIT));
+    let a = warned(&mut desk);
+    desk.lease(a, T, 80, 40);
+    assert_eq!((desk.refusals(a), hosted(&desk, a)), (2, 0));
+    desk.lease(a, T, 80, 30);
+    assert_eq!((desk.refusals(a), hosted(&desk, a)), (2, 30));
 }
 
 #[test]

@@ -272,7 +272,7 @@ fn who_is_shut_out_by_others_contexts_lets_others_run() {
 fn memory_beyond_the_ledgers_is_used_up_first() {
     let gpu = GpuUuid([3; 16]);
     let mut desk = Desk::new(|config| config.headroom_units = 5);
-    desk.tell(Event::GpuAdded { gpu, units: 50, apart: 20, share_bytes: 0 });
+    desk.tell(Event::GpuAdded { gpu, units: 50, apart: 20, shares: [0; 3] });
     let reserved = |desk: &Desk| {
         let ledger = &desk.scheduler.gpus()[&gpu].ledger;
         (ledger.outside(), ledger.headroom())

@@ -309,3 +309,27 @@ fn what_comes_back_early_comes_in_small_parts() {
     assert!(early > 8 * 5 * UNIT, "{early}");
     assert_eq!(maps.take(1).collect::<Vec<_>>(), [8]);
 }
+
+#[test]
+fn who_is_saved_leaves_the_first_tier_to_higher_classes() {
+    let mut desk = Desk::new(|_| {});
+    let need = Some(Need { persistent: 10 * UNIT, temporary: 50 * UNIT });
+    let low = job_with(&mut desk, "low", 10, 60);
+    let high = desk.job(JobSpec { priority: 1, need, ..spec("high") });
+    fill(&mut desk, high, 10, 50);
+    let spared = |desk: &Desk, of: SessionId| {
+        let tenant = desk.tenant(of);
+        let mut saves = desk.log.iter().filter_map(move |effect| match effect {
+            Effect::Mover(_, ToMover::Save { tenant: saved, spared, .. }) if *saved == tenant => {
+                Some(*spared)
+            }
+            _ => None,
+        });
+        saves.next_back()
+    };
+    desk.until(|desk| desk.phase(high) == Phase::Open && desk.units(high, T) == 50);
+    assert_eq!(spared(&desk, low), Some(60 * UNIT), "all that the other one needs may have to be saved");
+    desk.tell(Event::Idle { session: high });
+    desk.until(|desk| desk.phase(low) == Phase::Open);
+    assert_eq!(spared(&desk, high), Some(0));
+}

@@ -1,6 +1,7 @@
 //! Quotas, of a job's processes and of a user's jobs.
 
 use super::*;
+use tidegate_ffi::wire::message::Need;
 
 #[test]
 fn a_quota_refuses_what_is_over_it() {
@@ -73,4 +74,108 @@ fn what_a_users_job_has_freed_another_gets() {
     desk.recalls.insert(a, unused);
     desk.lease(b, T, 5, 10);
     assert_eq!((desk.refusals(b), desk.units(b, T)), (1, 15));
+}
+
+/// Users may have so many units saved; user 3 may have more.
+fn saving(units: u64) -> Desk {
+    Desk::new(|config| {
+        config.saved_quotas = UserQuotas { others: Some(units * UNIT), named: [(3, 90 * UNIT)].into() };
+    })
+}
+
+/// A user's job that needs so many units wants to come to a GPU.
+fn come(desk: &mut Desk, uid: u32, gpu: GpuUuid, units: u64) -> (JobId, SessionId) {
+    desk.uid = uid;
+    let need = Some(Need { persistent: UNIT, temporary: (units - 1) * UNIT });
+    let (job, session) = desk.start(JobSpec { need, ..spec("a") });
+    desk.attach(session, gpu);
+    (job, session)
+}
+
+fn is_in(desk: &Desk, session: SessionId) -> bool {
+    !desk.scheduler.sessions()[&session].tenants.is_empty()
+}
+
+/// What was said last of where a job stands: its place, and for whose quota it waits.
+fn told(desk: &Desk, of: JobId) -> (u32, Option<SavedQuota>) {
+    let told = desk.log.iter().rev().find_map(|effect| match effect {
+        Effect::Queue { job, place, quota, .. } if *job == of => Some((*place, *quota)),
+        _ => None,
+    });
+    told.expect("it was told nothing")
+}
+
+#[test]
+fn who_is_over_its_users_quota_waits_and_is_told_why() {
+    let mut desk = saving(50);
+    let (_, first) = come(&mut desk, 1, GPU, 30);
+    let (job, late) = come(&mut desk, 1, GPU, 21);
+    let (_, small) = come(&mut desk, 1, GPU, 20);
+    assert_eq!([first, late, small].map(|job| is_in(&desk, job)), [true, false, true]);
+    assert_eq!(told(&desk, job), (1, Some(SavedQuota { uid: 1, bytes: 50 * UNIT })));
+    let (_, others) = come(&mut desk, 3, GPU, 60);
+    assert!(is_in(&desk, others), "that is another user's affair");
+    desk.end(small);
+    assert!(!is_in(&desk, late));
+    desk.end(first);
+    assert_eq!((is_in(&desk, late), told(&desk, job)), (true, (0, None)));
+}
+
+#[test]
+fn a_quota_of_saved_bytes_is_for_all_gpus_and_not_for_who_is_alone() {
+    let mut desk = saving(50);
+    let alone = [GPU, OTHER_GPU].map(|gpu| come(&mut desk, 1, gpu, 60).1);
+    assert!(alone.iter().all(|job| is_in(&desk, *job)), "nothing of them is ever saved");
+    alone.into_iter().for_each(|job| desk.end(job));
+    let [a, b] = [10, 15].map(|units| come(&mut desk, 1, GPU, units).1);
+    let [c, d] = [15, 15].map(|units| come(&mut desk, 1, OTHER_GPU, units).1);
+    assert_eq!(
+        [a, b, c, d].map(|job| is_in(&desk, job)),
+        [true, true, true, false],
+        "25 and 30 are more than 50"
+    );
+    desk.end(a);
+    assert!(is_in(&desk, d), "one is alone on its GPU now");
+}
+
+#[test]
+fn who_could_not_be_saved_for_its_quota_is_not_joined() {
+    let mut desk = saving(50);
+    let (_, large) = come(&mut desk, 1, GPU, 60);
+    let (job, late) = come(&mut desk, 3, GPU, 10);
+    assert_eq!(told(&desk, job), (1, Some(SavedQuota { uid: 1, bytes: 50 * UNIT })));
+    desk.end(large);
+    assert!(is_in(&desk, late));
+}
+
+#[test]
+fn what_is_over_the_quota_is_not_saved_and_its_job_goes_on() {
+    let mut desk = saving(70);
+    let (a, b) = rivals(&mut desk);
+    // Each has 60 to be saved: one at a time may be away.
+    desk.until(|desk| desk.scheduler.saved_of_user(1) == 60 * UNIT);
+    let away = if desk.phase(a) == Phase::Waiting { a } else { b };
+    let open = if away == a { b } else { a };
+    desk.until(|desk| desk.job_of(open).failed_saves > 2);
+    assert_eq!((desk.phase(open), desk.units(open, T), desk.refusals(open)), (Phase::Open, 60, 0));
+    assert_eq!(desk.scheduler.saved_of_user(1), 60 * UNIT);
+    desk.end(open);
+    desk.until(|desk| desk.phase(away) == Phase::Open);
+    assert_eq!((desk.units(away, T), desk.scheduler.saved_of_user(1)), (60, 0));
+}
+
+#[test]
+fn who_cannot_be_saved_for_its_quota_gets_no_more_than_there_is() {
+    let mut desk = saving(4);
+    let (a, b) = (desk.job(spec("a")), desk.job(spec("b")));
+    [a, b].into_iter().for_each(|job| fill(&mut desk, job, 10, 60));
+    desk.until(|desk| desk.job_of(a).failed_saves > 0 && desk.phase(a) == Phase::Open);
+    desk.lease(a, T, 60, 20);
+    assert_eq!((desk.refusals(a), desk.units(a, T)), (0, 80), "so much is free");
+    desk.lease(a, T, 80, 5);
+    desk.until(|desk| desk.refusals(a) == 1);
+    assert_eq!((desk.units(a, T), desk.units(b, P)), (80, 10), "nobody's bytes are dropped");
+    desk.end(b);
+    desk.lease(a, T, 80, 5);
+    assert_eq!((desk.refusals(a), desk.units(a, T)), (1, 85));
 }

@@ -1,11 +1,12 @@
-//! Shares of the DRAM tier.
+//! Shares of the tiers.
 
 use super::*;
+use tidegate_ffi::units::Tier;
 use tidegate_ffi::wire::message::Need;
 
 /// Two GPUs with half of so many units each.
 fn two_gpus(units: u64) -> Desk {
-    Desk::new(|config| config.dram_bytes = units * UNIT)
+    Desk::new(|config| config.tier_bytes[0] = units * UNIT)
 }
 
 /// A job that needs so many units wants to come to a GPU.
@@ -20,8 +21,12 @@ fn is_in(desk: &Desk, session: SessionId) -> bool {
     !desk.scheduler.sessions()[&session].tenants.is_empty()
 }
 
+fn shares_of(desk: &Desk, tier: Tier) -> [u64; 2] {
+    [GPU, OTHER_GPU].map(|gpu| desk.scheduler.gpus()[&gpu].share_bytes()[tier.index()] / UNIT)
+}
+
 fn shares(desk: &Desk) -> [u64; 2] {
-    [GPU, OTHER_GPU].map(|gpu| desk.scheduler.gpus()[&gpu].share.bytes() / UNIT)
+    shares_of(desk, Tier::Dram)
 }
 
 #[test]
@@ -51,7 +56,8 @@ fn what_one_gpus_jobs_were_promised_the_other_does_not_get() {
 
 #[test]
 fn what_has_room_on_disk_keeps_no_memory_from_another_gpu() {
-    let mut desk = Desk::new(|config| (config.dram_bytes, config.disk_share_bytes) = (100 * UNIT, 50 * UNIT));
+    let mut desk =
+        Desk::new(|config| (config.tier_bytes[0], config.tier_bytes[2]) = (100 * UNIT, 100 * UNIT));
     let jobs = [60, 60].map(|units| come(&mut desk, GPU, units));
     assert_eq!(shares(&desk), [100, 0]);
     // The first GPU's jobs need 70 in memory.
@@ -61,16 +67,80 @@ fn what_has_room_on_disk_keeps_no_memory_from_another_gpu() {
     assert!(!is_in(&desk, last), "{:?}", shares(&desk));
 }
 
+/// Two GPUs with half of each tier.
+fn with_tiers(units: [u64; 3]) -> Desk {
+    Desk::new(|config| config.tier_bytes = units.map(|units| units * UNIT))
+}
+
 #[test]
-fn cxl_memory_counts_as_disk_does() {
-    let lower =
-        |config: &mut Config| (config.cxl_share_bytes, config.disk_share_bytes) = (20 * UNIT, 30 * UNIT);
-    let mut desk = Desk::new(|config| {
-        config.dram_bytes = 100 * UNIT;
-        lower(config);
-    });
+fn one_gpu_gets_nearly_all_of_every_tier() {
+    for tier in Tier::ALL {
+        let mut units = [0; 3];
+        units[tier.index()] = 100;
+        let mut desk = with_tiers(units);
+        let jobs = [50, 45].map(|units| come(&mut desk, GPU, units));
+        assert!(jobs.iter().all(|job| is_in(&desk, *job)), "{tier}");
+        assert_eq!(shares_of(&desk, tier), [97, 2]);
+    }
+}
+
+#[test]
+fn all_tiers_together_are_what_there_is() {
+    let mut desk = with_tiers([100, 20, 30]);
     let jobs = [70, 80, 1].map(|units| come(&mut desk, GPU, units));
     assert_eq!(jobs.map(|job| is_in(&desk, job)), [true, true, false], "150 are all that there is");
+    assert_eq!(Tier::ALL.map(|tier| shares_of(&desk, tier)), [[100, 0], [20, 0], [30, 0]]);
+}
+
+#[test]
+fn a_tier_goes_to_who_needs_it_before_the_next_one_does() {
+    let mut desk = with_tiers([40, 40, 200]);
+    let first = [15, 15].map(|units| come(&mut desk, GPU, units));
+    let second = [5, 5].map(|units| come(&mut desk, OTHER_GPU, units));
+    assert!(first.iter().chain(&second).all(|job| is_in(&desk, *job)));
+    assert_eq!(shares(&desk), [30, 10], "there is room on disk, but slower");
+    let third = come(&mut desk, OTHER_GPU, 100);
+    assert!(is_in(&desk, third));
+    assert_eq!(Tier::ALL.map(|tier| shares_of(&desk, tier)), [[20, 20], [10, 30], [100, 100]]);
+}
+
+#[test]
+fn what_was_promised_fits_the_shares_while_they_change() {
+    let mut desk = with_tiers([60, 0, 40]);
+    let first = [30, 30].map(|units| come(&mut desk, GPU, units));
+    assert!(first.iter().all(|job| is_in(&desk, *job)));
+    let all = |desk: &Desk, gpu| desk.scheduler.gpus()[&gpu].share_bytes().iter().sum::<u64>() / UNIT;
+    assert_eq!((shares(&desk), shares_of(&desk, Tier::Disk)), ([60, 0], [20, 20]));
+    // Half of the memory would be the other GPU's, if that could give its disk for it.
+    desk.least_shares[2] = 20 * UNIT;
+    desk.hold = |effect| matches!(effect, Effect::Mover(GPU, ToMover::Share { .. }));
+    let [_, second] = [15, 20].map(|units| come(&mut desk, OTHER_GPU, units));
+    assert_eq!((all(&desk, GPU), is_in(&desk, second)), (60, false));
+    desk.finish_held();
+    assert!(all(&desk, GPU) >= 60 && is_in(&desk, second));
+}
+
+#[test]
+fn parts_of_a_device_stay_and_count() {
+    let mut desk = Desk::new(|config| {
+        config.tier_bytes = [100, 40, 0].map(|units| units * UNIT);
+        config.cxl_is_in_parts = true;
+    });
+    let jobs = [60, 60, 1].map(|units| come(&mut desk, GPU, units));
+    assert_eq!(jobs.map(|job| is_in(&desk, job)), [true, true, false], "20 are the other GPU's");
+    assert_eq!((shares(&desk), shares_of(&desk, Tier::Cxl)), ([100, 0], [20, 20]));
+}
+
+#[test]
+fn a_mover_that_keeps_its_disk_keeps_it() {
+    let mut desk = with_tiers([0, 0, 100]);
+    desk.least_shares[2] = 45 * UNIT;
+    let [_, second] = [30, 30].map(|units| come(&mut desk, GPU, units));
+    assert_eq!((shares_of(&desk, Tier::Disk), is_in(&desk, second)), ([50, 45], false));
+    desk.least_shares[2] = 0;
+    let gone = come(&mut desk, OTHER_GPU, 0);
+    desk.end(gone);
+    assert_eq!((shares_of(&desk, Tier::Disk), is_in(&desk, second)), ([80, 20], true), "it has less now");
 }
 
 #[test]
@@ -87,7 +157,7 @@ fn a_share_grows_only_when_the_other_has_become_smaller() {
 #[test]
 fn what_another_mover_keeps_it_keeps() {
     let mut desk = two_gpus(100);
-    desk.least_share = 45 * UNIT;
+    desk.least_shares[0] = 45 * UNIT;
     let [_, second] = [30, 30].map(|units| come(&mut desk, GPU, units));
     assert_eq!((shares(&desk), is_in(&desk, second)), ([50, 45], false));
     let orders = |desk: &Desk| {
@@ -120,7 +190,7 @@ fn the_share_of_a_lost_gpu_is_for_others() {
 
 #[test]
 fn what_is_no_multiple_of_a_page_is_asked_for_once() {
-    let mut desk = Desk::new(|config| config.dram_bytes = 100 * UNIT + 12_345);
+    let mut desk = Desk::new(|config| config.tier_bytes[0] = 100 * UNIT + 12_345);
     let odd = |bytes| Some(Need { persistent: bytes, temporary: 1 });
     for gpu in [GPU, GPU, OTHER_GPU, OTHER_GPU] {
         let (_, session) = desk.start(JobSpec { need: odd(25 * UNIT + 77), ..spec("a") });
