@@ -4,6 +4,7 @@
 //! manager ═ Connection ═ run ─► orders ─┬─► pieces ── what was made, under the manager's names
 //!                                       └─► save ──┬─ plan, index   which byte goes where   (pure)
 //!                                                  ├─ tier/         where saved bytes lie
+//!                                                  ├─ zeros         what takes no room there        (pure)
 //!                                                  ├─ staging       between pieces and the disk
 //!                                                  └─ copy/         the driver: all unsafe code
 //! ```
@@ -40,6 +41,7 @@ mod staging;
 #[cfg(test)]
 mod tests;
 mod tier;
+mod zeros;
 
 use crate::numa::cxl::CxlPlace;
 use anyhow::Context as _;

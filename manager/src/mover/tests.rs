@@ -6,6 +6,7 @@
 
 mod cxl;
 mod disk;
+mod zeros;
 
 use super::{MoverConfig, run};
 use crate::software_gpu::{NODE_VARIABLE, SoftwareNode};
