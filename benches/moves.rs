@@ -171,6 +171,7 @@ impl Mover {
                 FromMover::Slab { .. }
                 | FromMover::SlabGone { .. }
                 | FromMover::Stored { .. }
+                | FromMover::Bandwidth(_)
                 | FromMover::Index => {}
                 answer => return answer,
             }

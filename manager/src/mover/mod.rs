@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! manager ═ Connection ═ run ─► orders ─┬─► pieces ── what was made, under the manager's names
+//!                                       ├─► bandwidth    how fast bytes go
 //!                                       └─► save ──┬─ plan, index   which byte goes where   (pure)
 //!                                                  ├─ tier/         where saved bytes lie
 //!                                                  ├─ zeros         what takes no room there        (pure)
@@ -26,6 +27,7 @@
 //!   saved byte, and only its bytes are copied back;
 //! - the tier's memory never exceeds its share (I6).
 
+mod bandwidth;
 mod copy;
 mod error;
 mod heir;
@@ -43,6 +45,8 @@ mod tests;
 mod tier;
 mod zeros;
 
+pub use bandwidth::measure_host;
+
 use crate::numa::cxl::CxlPlace;
 use anyhow::Context as _;
 use copy::Gpu;
@@ -55,7 +59,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use tidegate_ffi::units::GpuUuid;
 use tidegate_ffi::wire::Connection;
-use tidegate_ffi::wire::message::{FromMover, ToMover};
+use tidegate_ffi::wire::message::{FromMover, TierRates, ToMover};
 
 /// So many pages are looked at to see whether a node keeps what it has.
 const TRIAL_PAGES: u64 = 16;
@@ -99,6 +103,15 @@ pub fn whole_blocks(bytes: u64) -> u64 {
 /// Why not.
 pub fn check_disk(directory: &Path) -> io::Result<()> {
     tier::Disk::check(directory)
+}
+
+/// How fast saved bytes go to a directory of the disk tier and back, for a moment: past the page cache where the file
+/// system lets them.
+///
+/// # Errors
+/// No file can be made there, written or read.
+pub fn measure_disk(directory: &Path) -> io::Result<TierRates> {
+    tier::Disk::measure_in(directory)
 }
 
 /// Whether saved bytes can lie on a NUMA node, and stay there when they are page-locked.

@@ -8,7 +8,7 @@ use crate::scheduler::{AwayRange, Gpu, Job, Phase, Stats, Tenant, Time};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tidegate_ffi::units::{Class, GpuUuid, JobId};
-use tidegate_ffi::wire::message::ToCommand;
+use tidegate_ffi::wire::message::{LinkRates, ToCommand};
 use tidegate_ffi::wire::{Frame, MAX_MESSAGE_BYTES};
 
 /// Everything.
@@ -74,6 +74,8 @@ pub struct GpuStatus {
     pub spans: Vec<SpanStatus>,
     /// Where spilled bytes lie.
     pub tiers: Vec<TierStatus>,
+    /// How fast bytes go between it and the host; absent until measured.
+    pub link: Option<LinkStatus>,
     /// The process that moves its memory.
     pub mover: MoverStatus,
 }
@@ -118,6 +120,21 @@ pub struct TierStatus {
     pub share_bytes: u64,
     /// In use.
     pub used_bytes: u64,
+    /// How fast bytes are saved there, in GB/s (10⁹ bytes per second); absent until measured.
+    pub write_gb_per_s: Option<f64>,
+    /// How fast they come back.
+    pub read_gb_per_s: Option<f64>,
+}
+
+/// Between a GPU and the host's memory, in GB/s (10⁹ bytes per second).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct LinkStatus {
+    /// To the host alone.
+    pub to_host_gb_per_s: f64,
+    /// To the GPU alone.
+    pub to_gpu_gb_per_s: f64,
+    /// Both ways at once, added.
+    pub both_gb_per_s: f64,
 }
 
 /// One living job.
@@ -306,13 +323,29 @@ impl OthersStatus {
 /// The tiers that there are, in their order.
 fn tiers(shares: [u64; 3], mover: Option<&super::MoverLink>) -> Vec<TierStatus> {
     let stored = mover.map_or([0; 3], |mover| mover.state().stored);
-    let all = ["dram", "cxl", "disk"].into_iter().zip(shares.into_iter().zip(stored));
-    let tier = |(tier, (share_bytes, used_bytes)): (&str, _)| TierStatus {
-        tier: tier.into(),
-        share_bytes,
-        used_bytes,
+    let rates = mover.map_or([None; 3], |mover| mover.state().bandwidth.tiers);
+    let tier = |(index, name): (usize, &str)| TierStatus {
+        tier: name.into(),
+        share_bytes: shares[index],
+        used_bytes: stored[index],
+        write_gb_per_s: rates[index].map(|rates| gigabytes(rates.write)),
+        read_gb_per_s: rates[index].map(|rates| gigabytes(rates.read)),
     };
-    all.filter(|(name, (share, _))| *name == "dram" || *share > 0).map(tier).collect()
+    let all = ["dram", "cxl", "disk"].into_iter().enumerate();
+    all.filter(|(index, name)| *name == "dram" || shares[*index] > 0).map(tier).collect()
+}
+
+fn link(rates: LinkRates) -> LinkStatus {
+    LinkStatus {
+        to_host_gb_per_s: gigabytes(rates.to_host),
+        to_gpu_gb_per_s: gigabytes(rates.to_gpu),
+        both_gb_per_s: gigabytes(rates.both),
+    }
+}
+
+/// To a millionth.
+fn gigabytes(bytes: u64) -> f64 {
+    (bytes / 1000) as f64 / 1e6
 }
 
 fn gpu_status(server: &Server, asker: Asker, id: GpuUuid, gpu: &Gpu) -> GpuStatus {
@@ -347,6 +380,7 @@ fn gpu_status(server: &Server, asker: Asker, id: GpuUuid, gpu: &Gpu) -> GpuStatu
         },
         spans: spans(server, asker, gpu),
         tiers: tiers([gpu.share.bytes(), config.cxl_share_bytes, config.disk_share_bytes], mover),
+        link: mover.and_then(|mover| mover.state().bandwidth.link).map(link),
         mover: mover_status(mover),
     }
 }

@@ -168,6 +168,15 @@ impl Gpu {
         context.restores().run(|driver, stream| submit_all(transfers, Way::In, driver, stream))
     }
 
+    /// Copies out and in at once; returns when all is there.
+    pub fn copy_both(&self, out: &[Transfer<'_>], back: &[Transfer<'_>]) -> Result<(), DriverError> {
+        let context = self.engage()?;
+        context.saves().run(|driver, stream| {
+            submit_all(out, Way::Out, driver, stream)?;
+            self.copy_in(back)
+        })
+    }
+
     /// Overwrites ranges with `byte`; returns when all is written.
     pub fn fill(&self, ranges: &[DeviceRange<'_>], byte: u8) -> Result<(), DriverError> {
         let context = self.engage()?;

@@ -134,6 +134,22 @@ fn with_blocks_of_zeros(bench: &mut Bench, is_zero: impl Fn(u64) -> bool) -> (Fi
 }
 
 #[test]
+fn the_disk_is_measured_as_far_as_it_has_room() {
+    on_a_disk("the_disk_is_measured_as_far_as_it_has_room", "", |bench| {
+        filled(bench, 1, 41);
+        assert_eq!(bench.saved_bytes(), 0);
+        assert!(!bench.slabs.contains_key(&ARENA.0), "there is no arena for it");
+        assert_eq!(bench.save(&all(41)), Ok(41 * UNIT));
+        let rest = [moved(1, 41 * UNIT, 1, 41 * UNIT)];
+        assert!(bench.save(&rest).is_err());
+        bench.replace(&[], &[]);
+        bench.measure();
+        let disks: Vec<_> = bench.bandwidths.iter().map(|measured| measured.tiers[2]).collect();
+        assert!(matches!(disks[..], [Some(TierRates { write: 1.., read: 1.. }), Some(_)]), "{disks:?}");
+    });
+}
+
+#[test]
 fn blocks_of_zeros_take_no_room_on_disk() {
     on_a_disk("blocks_of_zeros_take_no_room_on_disk", "", |bench| {
         let (piece, bytes) = with_blocks_of_zeros(bench, |block| block % 2 == 0);

@@ -26,7 +26,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// The first bytes of every slot.
 const MARK: u64 = u64::from_le_bytes(*b"tidestat");
 /// What the texts look like. Any change of what is written changes it.
-const FORMAT: u32 = 9;
+const FORMAT: u32 = 10;
 /// The longest text, with its header. The file is sparse: what is not written takes no memory.
 const SLOT: u64 = 1 << 28;
 const SIZE: u64 = SLOT * 2 * Record::ALL.len() as u64;
