@@ -7,6 +7,7 @@
 //!                                                  ├─ tier/         where saved bytes lie
 //!                                                  ├─ zeros         what takes no room there        (pure)
 //!                                                  ├─ staging       between pieces and the disk
+//!                                                  ├─ turns         whose bytes go to a shared tier next
 //!                                                  └─ copy/         the driver: all unsafe code
 //! ```
 //! A fatal CUDA error stays in this process, and so does a fatal mistake: the manager never loads
@@ -43,6 +44,7 @@ mod staging;
 #[cfg(test)]
 mod tests;
 mod tier;
+pub mod turns;
 mod zeros;
 
 pub use bandwidth::measure_host;
@@ -152,6 +154,7 @@ fn serve(link: &mut Link, gpu: Rc<Gpu>, config: &MoverConfig) -> anyhow::Result<
             Ok((ToMover::End, _)) => return Ok(()),
             Ok((ToMover::Will(will), fds)) => {
                 let state = fds.into_iter().next().context("a will came without its state file")?;
+                mover.share_tiers(config.gpu, &state);
                 orphanage = Some(Orphanage::of(config.gpu, will, state, link));
             }
             Ok((order, fds)) => match mover.handle(order, fds) {

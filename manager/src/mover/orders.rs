@@ -11,14 +11,15 @@ use super::pieces::Pieces;
 use super::save::Store;
 use super::staging::Staging;
 use super::tier::{Disk, Memory, SlabId, SlabNews, Tiers};
+use super::turns::Turns;
 use crate::death;
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Instant;
 use tidegate_ffi::cuda::DriverError;
-use tidegate_ffi::units::{PieceId, Step, TenantId};
+use tidegate_ffi::units::{GpuUuid, PieceId, Step, TenantId};
 use tidegate_ffi::wire::MAX_FDS;
 use tidegate_ffi::wire::message::{Bandwidth, FromMover, Move, ToMover};
 
@@ -115,6 +116,14 @@ impl Mover {
             Err(error) => tracing::warn!(%error, "the save index cannot be written anew"),
         }
         Ok(answers)
+    }
+
+    /// From now on it shares the tiers with the movers of other GPUs, by a page in the manager's state file.
+    pub fn share_tiers(&mut self, gpu: GpuUuid, state: &OwnedFd) {
+        match Turns::of(gpu, state.as_fd()) {
+            Ok(turns) => self.store.share_tiers(turns),
+            Err(error) => tracing::warn!(%error, "this GPU's mover takes of the tiers what it can get"),
+        }
     }
 
     /// All that it has, in messages for a manager that takes over, where the last of all messages had this number.

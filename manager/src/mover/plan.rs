@@ -93,6 +93,25 @@ impl Part {
     }
 }
 
+/// Parts in groups of at most `bytes` bytes, cut where one is larger.
+pub fn in_steps(parts: &[Part], bytes: u64) -> Vec<Vec<Part>> {
+    let mut steps: Vec<Vec<Part>> = Vec::new();
+    let mut room = 0;
+    for part in parts {
+        let mut done = 0;
+        while done < part.extent.bytes {
+            if room == 0 {
+                steps.push(Vec::new());
+                room = bytes;
+            }
+            let next = part.slice(done, done + room);
+            (done, room) = (done + next.extent.bytes, room - next.extent.bytes);
+            steps.last_mut().into_iter().for_each(|step| step.push(next));
+        }
+    }
+    steps
+}
+
 fn part(m: &Move, done: u64, extent: Extent) -> Part {
     Part { piece: m.piece, offset: m.offset + done, class: m.class, at: m.at + done, extent }
 }
@@ -175,6 +194,22 @@ mod tests {
         let seen: Vec<_> = parts.iter().map(|p| (p.piece.0, p.offset, p.at, p.extent)).collect();
         let wanted = [(1, 0, 0, extent(0, 0, 8)), (1, 8, 8, extent(1, 3, 2)), (2, 5, 50, extent(1, 5, 6))];
         assert_eq!(seen, wanted);
+    }
+
+    #[test]
+    fn steps_are_full_but_for_the_last() {
+        let parts = deal(&[moved(1, 0, 10, 0), moved(2, 5, 6, 50)], &[extent(0, 0, 16)]);
+        let steps = in_steps(&parts, 7);
+        let shown: Vec<Vec<_>> = steps
+            .iter()
+            .map(|step| {
+                step.iter().map(|p| (p.piece.0, p.offset, p.at, p.extent.start, p.extent.bytes)).collect()
+            })
+            .collect();
+        let wanted =
+            [vec![(1, 0, 0, 0, 7)], vec![(1, 7, 7, 7, 3), (2, 5, 50, 10, 4)], vec![(2, 9, 54, 14, 2)]];
+        assert_eq!(shown, wanted);
+        assert!(in_steps(&[], 7).is_empty());
     }
 
     #[test]

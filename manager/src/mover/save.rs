@@ -17,9 +17,10 @@ use super::error::OrderError;
 use super::index::Index;
 use super::journal::{self, Journal};
 use super::pieces::Pieces;
-use super::plan::{Part, deal, plan};
+use super::plan::{Part, deal, in_steps, plan};
 use super::staging::Staging;
 use super::tier::{ARENA, BLOCK_BYTES, Extent, Seal, SlabId, Tiers, ZEROS, in_blocks};
+use super::turns::{STEP, SharedTier, Turns};
 use super::zeros;
 use crate::death;
 use std::collections::BTreeSet;
@@ -39,12 +40,19 @@ pub struct Store {
     staging: Staging,
     index: Index,
     journal: Journal,
+    turns: Option<Turns>,
 }
 
 impl Store {
     /// A store that holds nothing.
     pub fn new(tiers: Tiers, staging: Staging) -> io::Result<Self> {
-        Ok(Self { tiers, staging, index: Index::default(), journal: Journal::new()? })
+        let (index, journal) = (Index::default(), Journal::new()?);
+        Ok(Self { tiers, staging, index, journal, turns: None })
+    }
+
+    /// From now on others move bytes of the same CXL memory and disk.
+    pub fn share_tiers(&mut self, turns: Turns) {
+        self.turns = Some(turns);
     }
 
     /// Takes over the slabs and the index of a mover that died, without what was done by the orders in
@@ -121,13 +129,14 @@ impl Store {
 
     fn copy_out(&mut self, gpu: &Gpu, pieces: &Pieces, parts: &[Part]) -> Result<Saved, OrderError> {
         let ByTier { in_memory, on_disk, .. } = ByTier::of(parts);
-        gpu.copy_out(&self.transfers(pieces, &in_memory)?)?;
+        self.in_turns(&in_memory, |parts| Ok(gpu.copy_out(&self.transfers(pieces, parts)?)?))?;
         let mut saved = Saved::default();
         for part in in_memory {
             saved.add(part, &self.tiers.memory(part.extent)?.zeros());
         }
         if !on_disk.is_empty() {
-            saved.seals = self.staging.save(&self.tiers.disk, pieces, &on_disk)?;
+            let stay = self.turns.as_ref().map(|turns| turns.enter(SharedTier::Disk));
+            saved.seals = self.staging.save(&self.tiers.disk, pieces, &on_disk, stay.as_ref())?;
             let sealed: BTreeSet<u64> = saved.seals.iter().map(|seal| seal.start).collect();
             on_disk.into_iter().for_each(|part| saved.add(part, &in_other_blocks(part.extent, &sealed)));
         }
@@ -140,12 +149,34 @@ impl Store {
         if !zeros.is_empty() {
             gpu.fill(&device_ranges(pieces, &zeros)?, 0)?;
         }
-        gpu.copy_in(&self.transfers(pieces, &in_memory)?)?;
+        self.in_turns(&in_memory, |parts| Ok(gpu.copy_in(&self.transfers(pieces, parts)?)?))?;
         if !on_disk.is_empty() {
-            self.staging.restore(&self.tiers.disk, pieces, &on_disk)?;
+            let stay = self.turns.as_ref().map(|turns| turns.enter(SharedTier::Disk));
+            self.staging.restore(&self.tiers.disk, pieces, &on_disk, stay.as_ref())?;
         }
         death::point("restore:bytes");
         Ok(())
+    }
+
+    /// Copies parts in memory: those in CXL memory step by step, where others move bytes of it too.
+    fn in_turns(
+        &self,
+        parts: &[Part],
+        copy: impl Fn(&[Part]) -> Result<(), OrderError>,
+    ) -> Result<(), OrderError> {
+        let (in_cxl, in_dram): (Vec<Part>, Vec<Part>) =
+            parts.iter().partition(|part| self.tiers.cxl.has(part.extent.slab));
+        let Some(turns) = self.turns.as_ref().filter(|_| !in_cxl.is_empty()) else { return copy(parts) };
+        let stay = turns.enter(SharedTier::Cxl);
+        if stay.is_alone() {
+            stay.take(in_cxl.iter().map(|part| part.extent.bytes).sum());
+            return copy(parts);
+        }
+        copy(&in_dram)?;
+        in_steps(&in_cxl, STEP).iter().try_for_each(|step| {
+            stay.take(step.iter().map(|part| part.extent.bytes).sum());
+            copy(step)
+        })
     }
 
     /// Copies saved bytes back into pieces, after filling `poison` with 0xFF, and forgets the

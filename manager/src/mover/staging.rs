@@ -13,6 +13,7 @@ use super::error::OrderError;
 use super::pieces::Pieces;
 use super::plan::Part;
 use super::tier::{BLOCK_BYTES, Disk, Seal, TierError, in_blocks, padded};
+use super::turns::Stay;
 use super::zeros;
 use crate::death;
 use crossbeam_channel::unbounded;
@@ -148,11 +149,18 @@ impl Staging {
     }
 
     /// Copies out of mapped pieces to blocks that nothing else is in; the seals of those that are not all zeros.
-    pub fn save(&mut self, disk: &Disk, pieces: &Pieces, parts: &[Part]) -> Result<Vec<Seal>, OrderError> {
+    pub fn save(
+        &mut self,
+        disk: &Disk,
+        pieces: &Pieces,
+        parts: &[Part],
+        stay: Option<&Stay<'_>>,
+    ) -> Result<Vec<Seal>, OrderError> {
         let (gpu, file) = (self.gpu.clone(), disk.file()?);
         let mut seals = Vec::new();
         self.pump(
             Batch::all_of(parts),
+            stay,
             |batch, lane| Ok(gpu.copy_out(&batch.transfers(pieces, lane)?)?),
             |batch, lane| batch.write(lane, file),
             |_, sealed, _| {
@@ -165,11 +173,18 @@ impl Staging {
     }
 
     /// Copies into mapped pieces what was saved. On an error some of it may have been.
-    pub fn restore(&mut self, disk: &Disk, pieces: &Pieces, parts: &[Part]) -> Result<(), OrderError> {
+    pub fn restore(
+        &mut self,
+        disk: &Disk,
+        pieces: &Pieces,
+        parts: &[Part],
+        stay: Option<&Stay<'_>>,
+    ) -> Result<(), OrderError> {
         let gpu = self.gpu.clone();
         let seals = Seals { file: disk.file()?, seal: &|start| disk.seal_of(start) };
         self.pump(
             Batch::all_of(parts),
+            stay,
             |_, _| Ok(()),
             |batch, lane| batch.read(lane, &seals),
             |batch, (), lane| {
@@ -179,10 +194,11 @@ impl Staging {
         )
     }
 
-    /// Each batch gets a lane, in which this thread does `before`, another `work`, this one `after`.
+    /// Each batch, when it is its turn among other GPUs', gets a lane, in which this thread does `before`, another `work`, this one `after`.
     fn pump<R: Send>(
         &mut self,
         batches: Vec<Batch>,
+        stay: Option<&Stay<'_>>,
         mut before: impl FnMut(&Batch, &mut [u8]) -> Result<(), OrderError>,
         work: impl Fn(&Batch, &mut [u8]) -> Result<R, OrderError> + Sync,
         mut after: impl FnMut(&Batch, R, &mut [u8]) -> Result<(), OrderError>,
@@ -210,6 +226,7 @@ impl Staging {
             loop {
                 while let Some(lane) = idle.pop_if(|_| batches.len() > 0) {
                     let Some(batch) = batches.next() else { break };
+                    stay.into_iter().for_each(|stay| stay.take(batch.end() - batch.start));
                     before(&batch, lane)?;
                     if threads == 0 {
                         let result = work(&batch, lane)?;

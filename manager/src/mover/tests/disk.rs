@@ -1,8 +1,12 @@
 //! The disk tier: what finds no room in memory.
 
 use super::super::tier::{ARENA, BLOCK_BYTES};
+use super::super::turns::{self, SharedTier, Turns};
 use super::*;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
 use tidegate_ffi::os::faults;
+use tidegate_ffi::wire::message::Will;
 
 /// Set in a test's own process: where the arena is.
 const DIRECTORY_VARIABLE: &str = "TIDEGATE_TEST_DISK";
@@ -146,6 +150,37 @@ fn the_disk_is_measured_as_far_as_it_has_room() {
         bench.measure();
         let disks: Vec<_> = bench.bandwidths.iter().map(|measured| measured.tiers[2]).collect();
         assert!(matches!(disks[..], [Some(TierRates { write: 1.., read: 1.. }), Some(_)]), "{disks:?}");
+    });
+}
+
+#[test]
+fn who_is_ahead_of_another_gpu_waits_for_it() {
+    on_a_disk("who_is_ahead_of_another_gpu_waits_for_it", "", |bench| {
+        let (piece, bytes) = filled(bench, 1, 41);
+        let state = turns::tests::file();
+        let will = Will { socket: Vec::new(), start: None };
+        bench.mover.send(&ToMover::Will(will), &[state.as_fd()]);
+        let other = Turns::of(GpuUuid([9; 16]), state.as_fd()).unwrap();
+        other.claim_for_long(SharedTier::Disk);
+        let (has_waited, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !other.somebody_waits() && !is_over.load(SeqCst) {
+                    std::thread::yield_now();
+                }
+                has_waited.store(other.somebody_waits(), SeqCst);
+                other.take_at_once(SharedTier::Disk, 1 << 40);
+            });
+            // Together more than it may be ahead.
+            for _ in 0..5 {
+                assert_eq!(bench.save(&all(41)), Ok(41 * UNIT));
+                assert_eq!(bench.restore(&all(41), &[]), Ok(41 * UNIT));
+            }
+            is_over.store(true, SeqCst);
+        });
+        assert!(has_waited.load(SeqCst) && contents(&piece) == bytes);
+        // Else it would look for the next manager.
+        bench.mover.send(&ToMover::End, &[]);
     });
 }
 
