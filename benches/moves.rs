@@ -172,6 +172,7 @@ impl Mover {
                 FromMover::Slab { .. }
                 | FromMover::SlabGone { .. }
                 | FromMover::Stored { .. }
+                | FromMover::Bandwidth(_)
                 | FromMover::Index => {}
                 answer => return answer,
             }
@@ -199,11 +200,19 @@ impl Mover {
                 at += GAP;
             }
         }
-        let pieces = (1..=at.div_ceil(PIECE)).map(|id| (PieceId(id), PIECE)).collect();
+        let pieces: Vec<PieceId> = (1..=at.div_ceil(PIECE)).map(PieceId).collect();
         let step = self.next_step();
-        self.tell(ToMover::Make { step, pieces, location: Location::Device });
+        self.tell(ToMover::Make { step, pieces: pieces.iter().map(|id| (*id, PIECE)).collect(), location: Location::Device });
         assert!(matches!(self.hear(), FromMover::Made { .. }));
+        self.fill(pieces);
         moves
+    }
+
+    /// Writes other bytes than zeros, which would not be stored.
+    fn fill(&mut self, poison: Vec<PieceId>) {
+        let step = self.next_step();
+        self.tell(ToMover::Restore { step, tenant: TenantId(1), moves: Vec::new(), poison });
+        assert!(matches!(self.hear(), FromMover::Done { .. }));
     }
 
     /// How long it takes to carry the moves out, in seconds.

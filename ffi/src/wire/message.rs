@@ -555,6 +555,42 @@ pub struct Will {
     pub start: Option<Vec<Vec<u8>>>,
 }
 
+/// How fast a mover moves bytes; what was not measured is `None`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bandwidth {
+    /// Between the GPU and the host's memory.
+    pub link: Option<LinkRates>,
+    /// Of the tiers: DRAM, CXL memory, disk.
+    pub tiers: [Option<TierRates>; 3],
+}
+
+/// A GPU's link, in bytes per second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkRates {
+    /// To the host alone.
+    pub to_host: u64,
+    /// To the GPU alone.
+    pub to_gpu: u64,
+    /// To the host and to the GPU at once, added.
+    pub both: u64,
+}
+
+/// A tier, in bytes per second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TierRates {
+    /// What is saved there: of memory, from the GPU; of a disk, from memory.
+    pub write: u64,
+    /// What comes back from there.
+    pub read: u64,
+}
+
+impl Bandwidth {
+    /// The slowest way that bytes go, in bytes per second; `None` if nothing was measured.
+    pub fn slowest(&self) -> Option<u64> {
+        self.tiers.iter().flatten().flat_map(|tier| [tier.write, tier.read]).min()
+    }
+}
+
 /// A mover's messages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FromMover {
@@ -611,6 +647,8 @@ pub enum FromMover {
         /// In the order of the tiers.
         bytes: [u64; 3],
     },
+    /// What it has measured, once it was asked to [measure](ToMover::Measure).
+    Bandwidth(Bandwidth),
     /// From now on the save index lies here. With one descriptor (memfd, sealed against
     /// shrinking), which takes the place of the one before.
     Index,

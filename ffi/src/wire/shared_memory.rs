@@ -82,6 +82,17 @@ impl<T: FromBytes + KnownLayout + Sync> Mapped<T> {
         Self::map(file)
     }
 
+    /// Maps the `T` that begins at byte `start` (a whole number of pages) of somebody else's memory file, after
+    /// checking its seals and size.
+    pub fn open_at(file: BorrowedFd<'_>, start: u64) -> Result<Self, SharedMemoryError> {
+        let (actual, expected) = (sealed_size(file)?, start.saturating_add(size_of::<T>() as u64));
+        if actual < expected {
+            return Err(SharedMemoryError::WrongSize { actual, expected });
+        }
+        let address = os::map_shared_at(file, start, size_of::<T>())?.cast();
+        Ok(Self { address, owned: PhantomData })
+    }
+
     fn map(file: BorrowedFd<'_>) -> Result<Self, SharedMemoryError> {
         let address = os::map_shared(file, size_of::<T>())?.cast();
         Ok(Self { address, owned: PhantomData })

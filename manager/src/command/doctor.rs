@@ -1,8 +1,9 @@
 //! `tidegate doctor`: whether jobs can run here, and what could be better.
 
 use super::connect::{ask_status, candidates};
+use super::manager::configured_disk;
 use crate::doctor::socket::{self, Silence, Tried};
-use crate::doctor::{Machine, Report, driver, environment, libraries, limits, memory};
+use crate::doctor::{Machine, Report, bandwidth, driver, environment, libraries, limits, memory};
 use crate::software_gpu::{NODE_VARIABLE, NodeSpec, SoftwareNode};
 use anyhow::Context;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -59,6 +60,7 @@ fn examine(machine: &Machine, arguments: &Arguments) -> anyhow::Result<Report> {
     findings.push(socket::look(&try_sockets(arguments.socket.as_deref())));
     findings.extend(limits::look(machine));
     findings.extend(memory::look(machine, gpu_bytes));
+    findings.extend(bandwidth::look(configured_disk().as_deref()));
     findings.extend(environment::look(&variables()));
     Ok(Report::of(findings))
 }

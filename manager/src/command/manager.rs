@@ -43,6 +43,8 @@ pub(super) struct Taken(PathBuf);
 
 /// How long a manager that dies may take to let its socket go.
 const DYING: Duration = Duration::from_secs(1);
+/// The options of the manager that is there for all.
+const SYSTEM_CONFIG: &str = "/etc/tidegate/manager.toml";
 /// 1 MiB, for the defaults.
 const MIB: u64 = 1 << 20;
 
@@ -313,8 +315,18 @@ pub(super) fn execute(arguments: Arguments, given: &ArgMatches) -> anyhow::Resul
 /// The file of the manager that is there for all.
 fn system_config(options: &Options) -> Option<PathBuf> {
     let is_system = rustix::process::geteuid().is_root() && options.socket.is_none();
-    let file = Path::new("/etc/tidegate/manager.toml");
+    let file = Path::new(SYSTEM_CONFIG);
     (is_system && file.exists()).then(|| file.to_owned())
+}
+
+/// Where that manager's disk tier is, if it has one.
+pub(super) fn configured_disk() -> Option<PathBuf> {
+    disk_of(&std::fs::read_to_string(SYSTEM_CONFIG).ok()?)
+}
+
+fn disk_of(config: &str) -> Option<PathBuf> {
+    let options: toml::Table = toml::from_str(config).ok()?;
+    Some(options.get("disk")?.as_str()?.parse::<DiskSpace>().ok()?.directory)
 }
 
 fn serve(arguments: Options, log: Option<File>) -> anyhow::Result<ExitCode> {
@@ -634,6 +646,12 @@ mod tests {
         let given = matches.subcommand_matches("manager").unwrap();
         config::complete(&mut options, given, &path).map_err(|error| error.to_string())?;
         Ok(options)
+    }
+
+    #[test]
+    fn the_directory_of_the_disk_tier_is_found_in_a_file() {
+        assert_eq!(disk_of("dram = 4096\ndisk = '/scratch=1GiB'"), Some("/scratch".into()));
+        assert_eq!(disk_of("dram = 4096").or(disk_of("disk = 7")).or(disk_of("disk = '/scratch'")), None);
     }
 
     #[test]

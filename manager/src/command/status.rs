@@ -1,7 +1,7 @@
 //! `tidegate status`: what the GPUs and jobs are doing.
 
 use super::connect::{ask_status, ask_status_json, connect};
-use crate::server::status::{GpuStatus, JobStatus, OthersStatus, Status};
+use crate::server::status::{GpuStatus, JobStatus, LinkStatus, OthersStatus, Status, TierStatus};
 use bytesize::ByteSize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -83,8 +83,27 @@ fn print_gpu(gpu: &GpuStatus) {
         size(gpu.free_bytes),
     );
     for tier in &gpu.tiers {
-        println!("    {}: {} of {} used", tier.tier, size(tier.used_bytes), size(tier.share_bytes));
+        println!("    {}", tier_line(tier));
     }
+    if let Some(link) = &gpu.link {
+        println!("    {}", link_line(link));
+    }
+}
+
+fn tier_line(tier: &TierStatus) -> String {
+    let used = format!("{}: {} of {} used", tier.tier, size(tier.used_bytes), size(tier.share_bytes));
+    match (tier.write_gb_per_s, tier.read_gb_per_s) {
+        (Some(write), Some(read)) => format!("{used}, takes {write:.3} GB/s, gives {read:.3} GB/s"),
+        _ => used,
+    }
+}
+
+fn link_line(link: &LinkStatus) -> String {
+    let LinkStatus { to_host_gb_per_s, to_gpu_gb_per_s, both_gb_per_s } = link;
+    format!(
+        "link: to the host {to_host_gb_per_s:.3} GB/s, to the GPU {to_gpu_gb_per_s:.3} GB/s, \
+         both at once {both_gb_per_s:.3} GB/s"
+    )
 }
 
 fn print_job(job: &JobStatus) {
@@ -118,6 +137,25 @@ mod tests {
     use super::super::connect::tests::manager_for_one;
     use super::*;
     use tidegate_ffi::wire::message::{FromCommand, ToManager};
+
+    #[test]
+    fn rates_are_shown_when_they_are_known() {
+        let tier = |rate: Option<f64>| TierStatus {
+            tier: "disk".into(),
+            share_bytes: 1 << 30,
+            used_bytes: 0,
+            write_gb_per_s: rate,
+            read_gb_per_s: rate.map(|rate| 2.0 * rate),
+        };
+        assert_eq!(tier_line(&tier(None)), "disk: 0 B of 1.0 GiB used");
+        assert_eq!(
+            tier_line(&tier(Some(1.25))),
+            "disk: 0 B of 1.0 GiB used, takes 1.250 GB/s, gives 2.500 GB/s"
+        );
+        let link = LinkStatus { to_host_gb_per_s: 53.0, to_gpu_gb_per_s: 55.4, both_gb_per_s: 0.75 };
+        let line = "link: to the host 53.000 GB/s, to the GPU 55.400 GB/s, both at once 0.750 GB/s";
+        assert_eq!(link_line(&link), line);
+    }
 
     #[test]
     fn the_manager_is_asked_for_the_moment_that_is_wanted() {

@@ -1,5 +1,6 @@
 //! `tidegate doctor`: what of this machine Tidegate needs or uses, and what to do where something is wrong.
 //!
+//! - [`bandwidth`]: how fast saved bytes could go;
 //! - [`driver`]: the CUDA driver and its GPUs, asked in a process of their own;
 //! - [`elf`]: what a library exports and needs;
 //! - [`environment`]: variables that change how programs get GPU memory;
@@ -11,6 +12,7 @@
 //! Invariant: a probe changes nothing, and waits for nothing that may never come. What is read of `/proc` and
 //! `/sys` lies under a root that a test can choose.
 
+pub mod bandwidth;
 pub mod driver;
 pub mod elf;
 pub mod environment;

@@ -2,9 +2,12 @@
 //!
 //! ```text
 //! manager ═ Connection ═ run ─► orders ─┬─► pieces ── what was made, under the manager's names
+//!                                       ├─► bandwidth    how fast bytes go
 //!                                       └─► save ──┬─ plan, index   which byte goes where   (pure)
 //!                                                  ├─ tier/         where saved bytes lie
+//!                                                  ├─ zeros         what takes no room there        (pure)
 //!                                                  ├─ staging       between pieces and the disk
+//!                                                  ├─ turns         whose bytes go to a shared tier next
 //!                                                  └─ copy/         the driver: all unsafe code
 //! ```
 //! A fatal CUDA error stays in this process, and so does a fatal mistake: the manager never loads
@@ -25,6 +28,7 @@
 //!   saved byte, and only its bytes are copied back;
 //! - the tier's memory never exceeds its share (I6).
 
+mod bandwidth;
 mod copy;
 mod error;
 mod heir;
@@ -40,6 +44,10 @@ mod staging;
 #[cfg(test)]
 mod tests;
 mod tier;
+pub mod turns;
+mod zeros;
+
+pub use bandwidth::measure_host;
 
 use crate::numa::cxl::CxlPlace;
 use anyhow::Context as _;
@@ -53,7 +61,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use tidegate_ffi::units::GpuUuid;
 use tidegate_ffi::wire::Connection;
-use tidegate_ffi::wire::message::{FromMover, ToMover};
+use tidegate_ffi::wire::message::{FromMover, TierRates, ToMover};
 
 /// So many pages are looked at to see whether a node keeps what it has.
 const TRIAL_PAGES: u64 = 16;
@@ -99,6 +107,15 @@ pub fn check_disk(directory: &Path) -> io::Result<()> {
     tier::Disk::check(directory)
 }
 
+/// How fast saved bytes go to a directory of the disk tier and back, for a moment: past the page cache where the file
+/// system lets them.
+///
+/// # Errors
+/// No file can be made there, written or read.
+pub fn measure_disk(directory: &Path) -> io::Result<TierRates> {
+    tier::Disk::measure_in(directory)
+}
+
 /// Whether saved bytes can lie on a NUMA node, and stay there when they are page-locked.
 ///
 /// # Errors
@@ -137,6 +154,7 @@ fn serve(link: &mut Link, gpu: Rc<Gpu>, config: &MoverConfig) -> anyhow::Result<
             Ok((ToMover::End, _)) => return Ok(()),
             Ok((ToMover::Will(will), fds)) => {
                 let state = fds.into_iter().next().context("a will came without its state file")?;
+                mover.share_tiers(config.gpu, &state);
                 orphanage = Some(Orphanage::of(config.gpu, will, state, link));
             }
             Ok((order, fds)) => match mover.handle(order, fds) {

@@ -4,22 +4,24 @@
 //! measures (DESIGN §2): a GPU with a single tenant pays for neither.
 
 use super::MoverConfig;
+use super::bandwidth;
 use super::copy::{Gpu, Piece};
 use super::error::OrderError;
 use super::pieces::Pieces;
 use super::save::Store;
 use super::staging::Staging;
 use super::tier::{Disk, Memory, SlabId, SlabNews, Tiers};
+use super::turns::Turns;
 use crate::death;
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Instant;
 use tidegate_ffi::cuda::DriverError;
-use tidegate_ffi::units::{PieceId, Step, TenantId};
+use tidegate_ffi::units::{GpuUuid, PieceId, Step, TenantId};
 use tidegate_ffi::wire::MAX_FDS;
-use tidegate_ffi::wire::message::{FromMover, Location, Move, ToMover};
+use tidegate_ffi::wire::message::{Bandwidth, FromMover, Location, Move, ToMover};
 
 /// The most host memory that is got and page-locked at once.
 const SLAB_BYTES: u64 = 64 << 20;
@@ -31,6 +33,8 @@ pub struct Mover {
     /// What lies in each tier, as the manager was told.
     stored: [u64; 3],
     engaged: bool,
+    /// What was measured, until the manager is told.
+    bandwidth: Bandwidths,
     /// Slabs to take over, until the index comes.
     slabs: Vec<(SlabId, OwnedFd)>,
     /// The orders that the mover before this one was given.
@@ -58,6 +62,13 @@ pub enum Useless {
     Broken(DriverError),
 }
 
+/// How fast bytes go.
+enum Bandwidths {
+    Unknown,
+    New(Bandwidth),
+    Told,
+}
+
 enum Outcome {
     Made(Vec<OwnedFd>),
     Moved(u64),
@@ -72,8 +83,16 @@ impl Mover {
         let cxl = Memory::cxl(config.cxl.as_ref(), slab_bytes, Some(gpu.clone()));
         let disk = Disk::new(config.disk.clone(), config.disk_bytes);
         let store = Store::new(Tiers { dram, cxl, disk }, Staging::new(gpu.clone()))?;
-        let (pieces, stored) = (Pieces::default(), [0; 3]);
-        Ok(Self { pieces, store, stored, engaged: false, slabs: Vec::new(), again: BTreeSet::new(), gpu })
+        Ok(Self {
+            pieces: Pieces::default(),
+            store,
+            stored: [0; 3],
+            engaged: false,
+            bandwidth: Bandwidths::Unknown,
+            slabs: Vec::new(),
+            again: BTreeSet::new(),
+            gpu,
+        })
     }
 
     /// Carries one order out, and says what the manager is to be told, in this order.
@@ -90,12 +109,21 @@ impl Mover {
         // The manager has the slabs before it hears that bytes are saved in them.
         let mut answers = self.slab_news();
         answers.extend(self.stored_news());
+        answers.extend(self.bandwidth_news());
         answers.extend(answer);
         match self.store.tidy() {
             Ok(anew) => answers.extend(anew.map(index)),
             Err(error) => tracing::warn!(%error, "the save index cannot be written anew"),
         }
         Ok(answers)
+    }
+
+    /// From now on it shares the tiers with the movers of other GPUs, by a page in the manager's state file.
+    pub fn share_tiers(&mut self, gpu: GpuUuid, state: &OwnedFd) {
+        match Turns::of(gpu, state.as_fd()) {
+            Ok(turns) => self.store.share_tiers(turns),
+            Err(error) => tracing::warn!(%error, "this GPU's mover takes of the tiers what it can get"),
+        }
     }
 
     /// All that it has, in messages for a manager that takes over, where the last of all messages had this number.
@@ -134,6 +162,12 @@ impl Mover {
         let bytes = self.store.tiers().used();
         let is_new = std::mem::replace(&mut self.stored, bytes) != bytes;
         is_new.then(|| Answer { message: FromMover::Stored { bytes }, fds: Vec::new() })
+    }
+
+    fn bandwidth_news(&mut self) -> Option<Answer> {
+        let Bandwidths::New(bandwidth) = self.bandwidth else { return None };
+        self.bandwidth = Bandwidths::Told;
+        Some(Answer { message: FromMover::Bandwidth(bandwidth), fds: Vec::new() })
     }
 
     /// Takes over what a mover before this one held; with the last part of it, answers.
@@ -270,6 +304,9 @@ impl Mover {
     fn measure(&mut self) -> Result<Outcome, OrderError> {
         self.engage()?;
         let (free_bytes, total_bytes) = self.gpu.measure()?;
+        if let Bandwidths::Unknown = self.bandwidth {
+            self.bandwidth = Bandwidths::New(bandwidth::measure(&self.gpu, self.store.tiers_mut()));
+        }
         death::point("measure");
         Ok(Outcome::Measured { free_bytes, total_bytes, saved_bytes: self.store.tiers().used().iter().sum() })
     }

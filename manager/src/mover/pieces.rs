@@ -78,7 +78,7 @@ impl Pieces {
         self.check_known(ids)?;
         ids.iter().try_for_each(|id| self.map(gpu, *id))?;
         let windows = ids.iter().map(|id| self.window(*id)).collect::<Result<Vec<_>, _>>()?;
-        gpu.fill(&windows, byte)?;
+        gpu.fill(&windows.iter().map(|window| window.whole()).collect::<Vec<_>>(), byte)?;
         Ok(windows.iter().map(|window| window.bytes()).sum())
     }
 

@@ -9,7 +9,8 @@
 
 #![forbid(unsafe_code)]
 
-use super::tier::Extent;
+use super::tier::{Extent, ZEROS};
+use std::ops::Range;
 use tidegate_ffi::units::{Class, PieceId};
 use tidegate_ffi::wire::message::Move;
 
@@ -67,6 +68,48 @@ pub fn deal(moves: &[Move], extents: &[Extent]) -> Vec<Part> {
         }
     }
     parts
+}
+
+impl Part {
+    /// The bytes `from .. to` of the part.
+    fn slice(self, from: u64, to: u64) -> Self {
+        let extent = self.extent.slice(from, to);
+        Self { offset: self.offset + from, at: self.at + from, extent, ..self }
+    }
+
+    /// Cut where runs of zeros begin and end (places in the part, in order); these lie nowhere.
+    pub fn without(self, zeros: &[Range<u64>]) -> Vec<Self> {
+        let mut parts = Vec::with_capacity(2 * zeros.len() + 1);
+        let mut done = 0;
+        for run in zeros {
+            parts.extend((done < run.start).then(|| self.slice(done, run.start)));
+            let zeros = self.slice(run.start, run.end);
+            let nowhere = Extent { slab: ZEROS, start: zeros.at, ..zeros.extent };
+            parts.push(Self { extent: nowhere, ..zeros });
+            done = run.end;
+        }
+        parts.extend((done < self.extent.bytes).then(|| self.slice(done, self.extent.bytes)));
+        parts
+    }
+}
+
+/// Parts in groups of at most `bytes` bytes, cut where one is larger.
+pub fn in_steps(parts: &[Part], bytes: u64) -> Vec<Vec<Part>> {
+    let mut steps: Vec<Vec<Part>> = Vec::new();
+    let mut room = 0;
+    for part in parts {
+        let mut done = 0;
+        while done < part.extent.bytes {
+            if room == 0 {
+                steps.push(Vec::new());
+                room = bytes;
+            }
+            let next = part.slice(done, done + room);
+            (done, room) = (done + next.extent.bytes, room - next.extent.bytes);
+            steps.last_mut().into_iter().for_each(|step| step.push(next));
+        }
+    }
+    steps
 }
 
 fn part(m: &Move, done: u64, extent: Extent) -> Part {
@@ -151,6 +194,44 @@ mod tests {
         let seen: Vec<_> = parts.iter().map(|p| (p.piece.0, p.offset, p.at, p.extent)).collect();
         let wanted = [(1, 0, 0, extent(0, 0, 8)), (1, 8, 8, extent(1, 3, 2)), (2, 5, 50, extent(1, 5, 6))];
         assert_eq!(seen, wanted);
+    }
+
+    #[test]
+    fn steps_are_full_but_for_the_last() {
+        let parts = deal(&[moved(1, 0, 10, 0), moved(2, 5, 6, 50)], &[extent(0, 0, 16)]);
+        let steps = in_steps(&parts, 7);
+        let shown: Vec<Vec<_>> = steps
+            .iter()
+            .map(|step| {
+                step.iter().map(|p| (p.piece.0, p.offset, p.at, p.extent.start, p.extent.bytes)).collect()
+            })
+            .collect();
+        let wanted =
+            [vec![(1, 0, 0, 0, 7)], vec![(1, 7, 7, 7, 3), (2, 5, 50, 10, 4)], vec![(2, 9, 54, 14, 2)]];
+        assert_eq!(shown, wanted);
+        assert!(in_steps(&[], 7).is_empty());
+    }
+
+    #[test]
+    fn zeros_are_cut_out_of_a_part_and_lie_nowhere() {
+        let whole = Part {
+            piece: PieceId(1),
+            offset: 5,
+            class: Class::Temporary,
+            at: 50,
+            extent: extent(3, 500, 30),
+        };
+        let shown = |zeros: &[(u64, u64)]| -> Vec<_> {
+            let zeros: Vec<Range<u64>> = zeros.iter().map(|&(start, end)| start..end).collect();
+            let parts = whole.without(&zeros);
+            parts.iter().map(|p| (p.offset, p.at, p.extent.slab, p.extent.start, p.extent.bytes)).collect()
+        };
+        let there = |done: u64, bytes: u64| (5 + done, 50 + done, SlabId(3), 500 + done, bytes);
+        let nowhere = |done: u64, bytes: u64| (5 + done, 50 + done, ZEROS, 50 + done, bytes);
+        assert_eq!(shown(&[]), [there(0, 30)]);
+        assert_eq!(shown(&[(0, 30)]), [nowhere(0, 30)]);
+        assert_eq!(shown(&[(0, 10), (20, 30)]), [nowhere(0, 10), there(10, 10), nowhere(20, 10)]);
+        assert_eq!(shown(&[(10, 20)]), [there(0, 10), nowhere(10, 10), there(20, 10)]);
     }
 
     /// Every byte of the parts: its place in a piece, its name, its place in the tier.

@@ -1,8 +1,8 @@
 //! Save and restore: a tenant's live bytes, from pieces to a tier and back.
 //!
 //! ```text
-//! save     plan ─► map pieces ─► extents ─► copies, waited for ─► journal ─► index
-//! restore  plan ─► find in the index ─► poison ─► copies, waited for ─► journal ─► forgotten
+//! save     plan ─► map pieces ─► extents ─► copies, waited for ─► zeros ─► journal ─► index ─► zeros' room is free
+//! restore  plan ─► find in the index ─► poison ─► zeros, copies, waited for ─► journal ─► forgotten
 //!                                                 (to and from disk through lanes: `staging`)
 //! ```
 //! The journal is the index as the next mover finds it, should this one die: an order that was not
@@ -12,17 +12,21 @@
 
 #![forbid(unsafe_code)]
 
-use super::copy::{Gpu, Transfer};
+use super::copy::{DeviceRange, Gpu, Transfer};
 use super::error::OrderError;
 use super::index::Index;
 use super::journal::{self, Journal};
 use super::pieces::Pieces;
-use super::plan::{Part, deal, plan};
+use super::plan::{Part, deal, in_steps, plan};
 use super::staging::Staging;
-use super::tier::{ARENA, Extent, Seal, SlabId, Tiers};
+use super::tier::{ARENA, BLOCK_BYTES, Extent, Seal, SlabId, Tiers, ZEROS, in_blocks};
+use super::turns::{STEP, SharedTier, Turns};
+use super::zeros;
 use crate::death;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use tidegate_ffi::units::{PieceId, Step, TenantId};
 use tidegate_ffi::wire::message::Move;
@@ -36,12 +40,19 @@ pub struct Store {
     staging: Staging,
     index: Index,
     journal: Journal,
+    turns: Option<Turns>,
 }
 
 impl Store {
     /// A store that holds nothing.
     pub fn new(tiers: Tiers, staging: Staging) -> io::Result<Self> {
-        Ok(Self { tiers, staging, index: Index::default(), journal: Journal::new()? })
+        let (index, journal) = (Index::default(), Journal::new()?);
+        Ok(Self { tiers, staging, index, journal, turns: None })
+    }
+
+    /// From now on others move bytes of the same CXL memory and disk.
+    pub fn share_tiers(&mut self, turns: Turns) {
+        self.turns = Some(turns);
     }
 
     /// Takes over the slabs and the index of a mover that died, without what was done by the orders in
@@ -53,7 +64,8 @@ impl Store {
         again: &[Step],
     ) -> Result<(), OrderError> {
         let (index, seals) = journal::replay(&File::from(journal), again)?;
-        let saved = index.entries().map(|(_, _, _, extent)| extent).collect();
+        let saved = index.entries().map(|(_, _, _, extent)| extent).filter(|extent| extent.slab != ZEROS);
+        let saved = saved.collect();
         self.tiers.adopt(slabs, saved, &seals)?;
         self.index = index;
         self.journal = Journal::of(&self.index, self.tiers.disk.seals())?;
@@ -104,11 +116,11 @@ impl Store {
         pieces.map_for(gpu, &moves)?;
         let extents = self.tiers.allocate(total(&moves), spared)?;
         let parts = deal(&moves, &extents);
-        match self
-            .copy_out(gpu, pieces, &parts)
-            .and_then(|seals| Ok(self.journal.saved(step, tenant, &parts, &seals).map(|()| seals)?))
-        {
-            Ok(seals) => self.enter(tenant, &parts, &seals),
+        match self.copy_out(gpu, pieces, &parts).and_then(|saved| {
+            self.journal.saved(step, tenant, &saved.parts, &saved.seals)?;
+            Ok(saved)
+        }) {
+            Ok(saved) => self.enter(tenant, saved),
             Err(error) => {
                 self.free(extents);
                 return Err(error);
@@ -117,25 +129,56 @@ impl Store {
         Ok(total(&moves))
     }
 
-    fn copy_out(&mut self, gpu: &Gpu, pieces: &Pieces, parts: &[Part]) -> Result<Vec<Seal>, OrderError> {
-        let (on_disk, in_memory) = by_tier(parts);
-        gpu.copy_out(&self.transfers(pieces, &in_memory)?)?;
-        let seals = match on_disk[..] {
-            [] => Vec::new(),
-            _ => self.staging.save(&self.tiers.disk, pieces, &on_disk)?,
-        };
+    fn copy_out(&mut self, gpu: &Gpu, pieces: &Pieces, parts: &[Part]) -> Result<Saved, OrderError> {
+        let ByTier { in_memory, on_disk, .. } = ByTier::of(parts);
+        self.in_turns(&in_memory, |parts| Ok(gpu.copy_out(&self.transfers(pieces, parts)?)?))?;
+        let mut saved = Saved::default();
+        for part in in_memory {
+            saved.add(part, &self.tiers.memory(part.extent)?.zeros());
+        }
+        if !on_disk.is_empty() {
+            let stay = self.turns.as_ref().map(|turns| turns.enter(SharedTier::Disk));
+            saved.seals = self.staging.save(&self.tiers.disk, pieces, &on_disk, stay.as_ref())?;
+            let sealed: BTreeSet<u64> = saved.seals.iter().map(|seal| seal.start).collect();
+            on_disk.into_iter().for_each(|part| saved.add(part, &in_other_blocks(part.extent, &sealed)));
+        }
         death::point("save:bytes");
-        Ok(seals)
+        Ok(saved)
     }
 
     fn copy_in(&mut self, gpu: &Gpu, pieces: &Pieces, parts: &[Part]) -> Result<(), OrderError> {
-        let (on_disk, in_memory) = by_tier(parts);
-        gpu.copy_in(&self.transfers(pieces, &in_memory)?)?;
+        let ByTier { zeros, in_memory, on_disk } = ByTier::of(parts);
+        if !zeros.is_empty() {
+            gpu.fill(&device_ranges(pieces, &zeros)?, 0)?;
+        }
+        self.in_turns(&in_memory, |parts| Ok(gpu.copy_in(&self.transfers(pieces, parts)?)?))?;
         if !on_disk.is_empty() {
-            self.staging.restore(&self.tiers.disk, pieces, &on_disk)?;
+            let stay = self.turns.as_ref().map(|turns| turns.enter(SharedTier::Disk));
+            self.staging.restore(&self.tiers.disk, pieces, &on_disk, stay.as_ref())?;
         }
         death::point("restore:bytes");
         Ok(())
+    }
+
+    /// Copies parts in memory: those in CXL memory step by step, where others move bytes of it too.
+    fn in_turns(
+        &self,
+        parts: &[Part],
+        copy: impl Fn(&[Part]) -> Result<(), OrderError>,
+    ) -> Result<(), OrderError> {
+        let (in_cxl, in_dram): (Vec<Part>, Vec<Part>) =
+            parts.iter().partition(|part| self.tiers.cxl.has(part.extent.slab));
+        let Some(turns) = self.turns.as_ref().filter(|_| !in_cxl.is_empty()) else { return copy(parts) };
+        let stay = turns.enter(SharedTier::Cxl);
+        if stay.is_alone() {
+            stay.take(in_cxl.iter().map(|part| part.extent.bytes).sum());
+            return copy(parts);
+        }
+        copy(&in_dram)?;
+        in_steps(&in_cxl, STEP).iter().try_for_each(|step| {
+            stay.take(step.iter().map(|part| part.extent.bytes).sum());
+            copy(step)
+        })
     }
 
     /// Copies saved bytes back into pieces, after filling `poison` with 0xFF, and forgets the
@@ -200,11 +243,12 @@ impl Store {
         Ok(Transfer::new(device, self.tiers.memory(part.extent)?))
     }
 
-    fn enter(&mut self, tenant: TenantId, parts: &[Part], seals: &[Seal]) {
-        self.tiers.disk.seal(seals);
-        for part in parts {
+    fn enter(&mut self, tenant: TenantId, saved: Saved) {
+        self.tiers.disk.seal(&saved.seals);
+        for part in saved.parts {
             self.index.insert(tenant, part.class, part.at, part.extent);
         }
+        self.free(saved.blank);
     }
 
     fn remove(&mut self, tenant: TenantId, moves: &[Move]) {
@@ -219,9 +263,54 @@ impl Store {
     }
 }
 
-/// What lies on disk, and what in memory.
-fn by_tier(parts: &[Part]) -> (Vec<Part>, Vec<Part>) {
-    parts.iter().partition(|part| part.extent.slab == ARENA)
+/// What a save has copied.
+#[derive(Default)]
+struct Saved {
+    /// As the index has it.
+    parts: Vec<Part>,
+    seals: Vec<Seal>,
+    /// What was handed out for zeros.
+    blank: Vec<Extent>,
+}
+
+impl Saved {
+    /// Adds a part that has these runs of zeros.
+    fn add(&mut self, part: Part, zeros: &[Range<u64>]) {
+        self.parts.extend(part.without(zeros));
+        self.blank.extend(zeros.iter().map(|run| part.extent.slice(run.start, run.end)));
+    }
+}
+
+/// Parts by where they lie.
+struct ByTier {
+    /// Nowhere.
+    zeros: Vec<Part>,
+    in_memory: Vec<Part>,
+    on_disk: Vec<Part>,
+}
+
+impl ByTier {
+    fn of(parts: &[Part]) -> Self {
+        let (zeros, stored): (Vec<Part>, Vec<Part>) =
+            parts.iter().partition(|part| part.extent.slab == ZEROS);
+        let (on_disk, in_memory) = stored.into_iter().partition(|part| part.extent.slab == ARENA);
+        Self { zeros, in_memory, on_disk }
+    }
+}
+
+/// Where the parts are on the GPU.
+fn device_ranges<'a>(pieces: &'a Pieces, parts: &[Part]) -> Result<Vec<DeviceRange<'a>>, OrderError> {
+    parts.iter().map(|part| pieces.range(part.piece, part.offset, part.extent.bytes)).collect()
+}
+
+/// The bytes of an extent on disk that lie in other blocks than those that are sealed.
+fn in_other_blocks(extent: Extent, sealed: &BTreeSet<u64>) -> Vec<Range<u64>> {
+    let mut ranges = Vec::new();
+    let other = |block: &Extent| !sealed.contains(&(block.start - block.start % BLOCK_BYTES));
+    for block in in_blocks(extent).filter(other) {
+        zeros::extend(&mut ranges, block.start - extent.start..block.end() - extent.start);
+    }
+    ranges
 }
 
 fn total(moves: &[Move]) -> u64 {

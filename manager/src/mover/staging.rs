@@ -2,7 +2,7 @@
 //! write out what is in others; or the other way.
 //!
 //! ```text
-//! save      GPU ─► lane ─► sealed and written by a thread ─► the seals
+//! save      GPU ─► lane ─► sealed and written by a thread, but for blocks of zeros ─► the seals
 //! restore   read and compared with its seals by a thread ─► lane ─► GPU
 //! ```
 
@@ -13,6 +13,8 @@ use super::error::OrderError;
 use super::pieces::Pieces;
 use super::plan::Part;
 use super::tier::{BLOCK_BYTES, Disk, Seal, TierError, in_blocks, padded};
+use super::turns::Stay;
+use super::zeros;
 use crate::death;
 use crossbeam_channel::unbounded;
 use std::fs::File;
@@ -82,17 +84,23 @@ impl Batch {
         self.parts.iter().map(transfer).collect()
     }
 
-    /// Seals the blocks and writes them.
+    /// Seals the blocks and writes them, but for those of zeros.
     fn write(&self, lane: &mut [u8], file: &File) -> Result<Vec<Seal>, OrderError> {
         let used = self.parts.last().map_or(0, |last| last.extent.end() - self.start);
         let (used, all) = (used as usize, padded(used) as usize);
         lane[used..all].fill(0);
         let block = |start: u64| {
             let from = (start - self.start) as usize;
-            Seal::of(start, &lane[from..used.min(from + BLOCK_BYTES as usize)])
+            let bytes = &lane[from..used.min(from + BLOCK_BYTES as usize)];
+            (!zeros::is_zero(bytes)).then(|| Seal::of(start, bytes))
         };
-        let seals = self.blocks().map(block).collect();
-        os::store(file, &lane[..all], self.start).map_err(TierError::Disk)?;
+        let seals: Vec<Seal> = self.blocks().filter_map(block).collect();
+        for run in seals.chunk_by(|one, next| one.start + BLOCK_BYTES == next.start) {
+            let (start, last) = (run[0].start, run[run.len() - 1]);
+            let [from, to] =
+                [start, last.start + padded(last.bytes)].map(|place| (place - self.start) as usize);
+            os::store(file, &lane[from..to], start).map_err(TierError::Disk)?;
+        }
         Ok(seals)
     }
 
@@ -140,12 +148,19 @@ impl Staging {
         Self { gpu, lanes: Vec::new() }
     }
 
-    /// Copies out of mapped pieces to blocks that nothing else is in; their seals.
-    pub fn save(&mut self, disk: &Disk, pieces: &Pieces, parts: &[Part]) -> Result<Vec<Seal>, OrderError> {
+    /// Copies out of mapped pieces to blocks that nothing else is in; the seals of those that are not all zeros.
+    pub fn save(
+        &mut self,
+        disk: &Disk,
+        pieces: &Pieces,
+        parts: &[Part],
+        stay: Option<&Stay<'_>>,
+    ) -> Result<Vec<Seal>, OrderError> {
         let (gpu, file) = (self.gpu.clone(), disk.file()?);
         let mut seals = Vec::new();
         self.pump(
             Batch::all_of(parts),
+            stay,
             |batch, lane| Ok(gpu.copy_out(&batch.transfers(pieces, lane)?)?),
             |batch, lane| batch.write(lane, file),
             |_, sealed, _| {
@@ -158,11 +173,18 @@ impl Staging {
     }
 
     /// Copies into mapped pieces what was saved. On an error some of it may have been.
-    pub fn restore(&mut self, disk: &Disk, pieces: &Pieces, parts: &[Part]) -> Result<(), OrderError> {
+    pub fn restore(
+        &mut self,
+        disk: &Disk,
+        pieces: &Pieces,
+        parts: &[Part],
+        stay: Option<&Stay<'_>>,
+    ) -> Result<(), OrderError> {
         let gpu = self.gpu.clone();
         let seals = Seals { file: disk.file()?, seal: &|start| disk.seal_of(start) };
         self.pump(
             Batch::all_of(parts),
+            stay,
             |_, _| Ok(()),
             |batch, lane| batch.read(lane, &seals),
             |batch, (), lane| {
@@ -172,10 +194,11 @@ impl Staging {
         )
     }
 
-    /// Each batch gets a lane, in which this thread does `before`, another `work`, this one `after`.
+    /// Each batch, when it is its turn among other GPUs', gets a lane, in which this thread does `before`, another `work`, this one `after`.
     fn pump<R: Send>(
         &mut self,
         batches: Vec<Batch>,
+        stay: Option<&Stay<'_>>,
         mut before: impl FnMut(&Batch, &mut [u8]) -> Result<(), OrderError>,
         work: impl Fn(&Batch, &mut [u8]) -> Result<R, OrderError> + Sync,
         mut after: impl FnMut(&Batch, R, &mut [u8]) -> Result<(), OrderError>,
@@ -203,6 +226,7 @@ impl Staging {
             loop {
                 while let Some(lane) = idle.pop_if(|_| batches.len() > 0) {
                     let Some(batch) = batches.next() else { break };
+                    stay.into_iter().for_each(|stay| stay.take(batch.end() - batch.start));
                     before(&batch, lane)?;
                     if threads == 0 {
                         let result = work(&batch, lane)?;

@@ -7,6 +7,7 @@
 mod cxl;
 mod disk;
 mod hosted;
+mod zeros;
 
 use super::{MoverConfig, run};
 use crate::software_gpu::{NODE_VARIABLE, SoftwareNode};
@@ -25,7 +26,7 @@ use std::time::Duration;
 use tidegate_ffi::units::{Class, GpuUuid, PieceId, Step, TenantId, Tier};
 use tidegate_ffi::wire::Connection;
 use tidegate_ffi::wire::line::{Line, Numbered};
-use tidegate_ffi::wire::message::{FromMover, Location, Move, ToMover};
+use tidegate_ffi::wire::message::{Bandwidth, FromMover, LinkRates, Location, Move, TierRates, ToMover};
 
 /// Set in a test's own process: the GPU.
 const GPU_VARIABLE: &str = "TIDEGATE_TEST_MOVER_GPU";
@@ -64,6 +65,8 @@ struct Bench {
     slabs: BTreeMap<u32, OwnedFd>,
     /// What lies in each tier.
     stored: [u64; 3],
+    /// What each mover has measured.
+    bandwidths: Vec<Bandwidth>,
     index: Option<OwnedFd>,
 }
 
@@ -127,8 +130,17 @@ fn software_driver() -> CString {
 impl Bench {
     fn start(config: MoverConfig) -> Self {
         let (mover, thread, ready) = start(config.clone());
-        let (slabs, stored) = (BTreeMap::new(), [0; 3]);
-        let mut bench = Self { mover, thread, ready, next: 0, config, slabs, stored, index: None };
+        let mut bench = Self {
+            mover,
+            thread,
+            ready,
+            next: 0,
+            config,
+            slabs: BTreeMap::new(),
+            stored: [0; 3],
+            bandwidths: Vec::new(),
+            index: None,
+        };
         bench.adopt(&[], &[]);
         bench
     }
@@ -156,6 +168,7 @@ impl Bench {
                 FromMover::Slab { slab } => drop(self.slabs.insert(slab, fds.remove(0))),
                 FromMover::SlabGone { slab } => drop(self.slabs.remove(&slab)),
                 FromMover::Stored { bytes } => self.stored = bytes,
+                FromMover::Bandwidth(bandwidth) => self.bandwidths.push(bandwidth),
                 FromMover::Index => self.index = Some(fds.remove(0)),
                 answer => return (answer, fds),
             }
@@ -385,7 +398,7 @@ fn a_failed_save_keeps_nothing() {
         let mut refused = |moves: &[Move], why: &str, out_of_memory: bool| {
             let (reason, memory) = bench.save(moves).unwrap_err();
             assert!(reason.contains(why) && memory == out_of_memory, "{reason}");
-            assert_eq!(bench.saved_bytes(), 0);
+            assert_eq!(bench.stored, [0; 3]);
         };
         refused(&both, "cuMemcpyBatchAsync_v2", true);
         refused(&both, "cuStreamSynchronize", true);
@@ -622,6 +635,42 @@ fn the_manager_is_told_what_the_gpu_is() {
         let (_, thread, first) = start(config);
         assert!(matches!(&first, FromMover::Unusable { reason } if reason.contains("GPU-0101")), "{first:?}");
         thread.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn the_manager_is_told_once_how_fast_bytes_go() {
+    on_a_software_gpu("the_manager_is_told_once_how_fast_bytes_go", 4, "", |bench| {
+        let free = bench.measure().0;
+        assert_eq!(bench.measure(), (free, GPU_UNITS * UNIT, 0));
+        let [Bandwidth { link: Some(link), tiers: [Some(dram), None, None] }] = bench.bandwidths[..] else {
+            panic!("{:?}", bench.bandwidths)
+        };
+        let LinkRates { to_host, to_gpu, both } = link;
+        assert_eq!(dram, TierRates { write: to_host, read: to_gpu });
+        assert!(to_host > 0 && to_gpu > 0 && both > 0, "{link:?}");
+        bench.replace(&[], &[]);
+        bench.measure();
+        assert_eq!(bench.bandwidths.len(), 2, "the next one has measured, too");
+    });
+}
+
+#[test]
+fn where_nothing_is_free_nothing_is_measured_and_nothing_is_harmed() {
+    on_a_software_gpu("where_nothing_is_free_nothing_is_measured_and_nothing_is_harmed", 1, "", |bench| {
+        let (piece, bytes) = filled(bench, 1, GPU_UNITS);
+        let first = [moved(1, 0, UNIT, 0)];
+        assert_eq!(bench.save(&first), Ok(UNIT));
+        assert_eq!(bench.saved_bytes(), UNIT);
+        bench.replace(&[(1, GPU_UNITS, &piece)], &[]);
+        assert_eq!(bench.destroy(&[]), Ok(0));
+        drop(piece);
+        assert_eq!(bench.destroy(&[1]), Ok(GPU_UNITS * UNIT));
+        assert_eq!(bench.saved_bytes(), UNIT, "there is room on the GPU, and none in the tier");
+        assert_eq!(bench.bandwidths, [Bandwidth::default(); 2]);
+        let second = bench.make(2, 1);
+        assert_eq!(bench.restore(&[moved(2, 0, UNIT, 0)], &[]), Ok(UNIT));
+        assert!(contents(&second) == bytes[..UNIT as usize]);
     });
 }
 

@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 use tidegate_ffi::os;
 use tidegate_ffi::units::{GpuUuid, PieceId};
 use tidegate_ffi::wire::line::{Line, LineError, Numbered};
-use tidegate_ffi::wire::message::{FromMover, ToMover, Will};
+use tidegate_ffi::wire::message::{Bandwidth, FromMover, ToMover, Will};
 use tidegate_ffi::wire::{Connection, MAX_FDS, Parcel};
 use tracing::{error, info, warn};
 
@@ -42,9 +42,11 @@ const USELESS_MOVERS: u32 = 5;
 const LONG_LIFE: Duration = Duration::from_secs(10);
 /// The pause before the third mover in a row; twice as long before each that follows.
 const PAUSE: Duration = Duration::from_millis(50);
-/// No mover moves fewer bytes in a second; else it hangs. Nor to or from a disk.
+/// No mover moves fewer bytes in a second; else it hangs. Nor to or from a disk. A mover that has measured less is
+/// given so many times as long as that takes.
 const SLOWEST: u64 = 64 << 20;
 const SLOWEST_DISK: u64 = 2 << 20;
+const SLOWER: u64 = 8;
 /// Names of orders in one message.
 const STEPS: usize = 65536;
 
@@ -116,6 +118,8 @@ pub(crate) struct MoverState {
     pub(crate) shares: PerTier,
     /// What lies in each tier.
     pub(crate) stored: PerTier,
+    /// What it, or one before it, has measured.
+    pub(crate) bandwidth: Bandwidth,
     /// The orders that are not answered, in order.
     orders: VecDeque<ToMover>,
     /// The conversation with the present one.
@@ -310,7 +314,7 @@ impl MoverLink {
     /// When it will have taken `patience` longer than its oldest order can take, if it has one.
     pub(super) fn overdue(&self, patience: Duration) -> Option<Instant> {
         let order = self.oldest_order().filter(|_| self.process.is_some())?;
-        let slowest = if self.plan.has_disk { SLOWEST_DISK } else { SLOWEST };
+        let slowest = slowest(self.plan.has_disk, &self.state.bandwidth);
         let work = Duration::from_millis(order.bytes().saturating_mul(1000) / slowest);
         Some(self.silent_since + patience + work)
     }
@@ -341,6 +345,7 @@ impl MoverLink {
                 self.slabs.remove(slab);
             }
             FromMover::Stored { bytes } => self.state.stored = *bytes,
+            FromMover::Bandwidth(bandwidth) => self.state.bandwidth = *bandwidth,
             FromMover::Index => self.index = fds.pop().map(Arc::new).or(self.index.take()),
             FromMover::Adopted { micros } => self.note_adopted(*micros),
             FromMover::Unusable { reason } => self.state.replacements.reason = Some(reason.clone()),
@@ -542,6 +547,12 @@ impl Process {
     }
 }
 
+/// How many bytes in a second a mover moves at least that does not hang, by what it has measured.
+fn slowest(has_disk: bool, measured: &Bandwidth) -> u64 {
+    let slowest = if has_disk { SLOWEST_DISK } else { SLOWEST };
+    measured.slowest().map_or(slowest, |rate| slowest.min(rate / SLOWER)).max(1)
+}
+
 /// A process of our own. It does not outlive its being looked after, and is no zombie then.
 struct OwnChild(Child);
 
@@ -630,4 +641,21 @@ pub(super) fn wait_until_ready(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_ffi::wire::message::TierRates;
+
+    #[test]
+    fn a_slow_tier_gives_its_mover_time() {
+        let measured =
+            |read| Bandwidth { tiers: [None, Some(TierRates { write: 1 << 40, read }), None], link: None };
+        assert_eq!(slowest(false, &Bandwidth::default()), SLOWEST);
+        assert_eq!(slowest(true, &Bandwidth::default()), SLOWEST_DISK);
+        assert_eq!(slowest(false, &measured(1 << 40)), SLOWEST, "a fast one does not make it hang earlier");
+        assert_eq!(slowest(false, &measured(SLOWER << 20)), 1 << 20);
+        assert_eq!(slowest(true, &measured(0)), 1);
+    }
 }

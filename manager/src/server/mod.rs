@@ -705,6 +705,7 @@ impl Server {
             | FromMover::Slab { .. }
             | FromMover::SlabGone { .. }
             | FromMover::Stored { .. }
+            | FromMover::Bandwidth(_)
             | FromMover::Index
             | FromMover::Adopted { .. }
             | FromMover::Holds { .. }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, Tier};
-use tidegate_ffi::wire::message::ToCommand;
+use tidegate_ffi::wire::message::{LinkRates, ToCommand};
 use tidegate_ffi::wire::{Frame, MAX_MESSAGE_BYTES};
 
 /// Everything.
@@ -89,6 +89,8 @@ pub struct GpuStatus {
     pub spans: Vec<SpanStatus>,
     /// Where spilled bytes lie.
     pub tiers: Vec<TierStatus>,
+    /// How fast bytes go between it and the host; absent until measured.
+    pub link: Option<LinkStatus>,
     /// The process that moves its memory.
     pub mover: MoverStatus,
 }
@@ -133,6 +135,21 @@ pub struct TierStatus {
     pub share_bytes: u64,
     /// In use.
     pub used_bytes: u64,
+    /// How fast bytes are saved there, in GB/s (10⁹ bytes per second); absent until measured.
+    pub write_gb_per_s: Option<f64>,
+    /// How fast they come back.
+    pub read_gb_per_s: Option<f64>,
+}
+
+/// Between a GPU and the host's memory, in GB/s (10⁹ bytes per second).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct LinkStatus {
+    /// To the host alone.
+    pub to_host_gb_per_s: f64,
+    /// To the GPU alone.
+    pub to_gpu_gb_per_s: f64,
+    /// Both ways at once, added.
+    pub both_gb_per_s: f64,
 }
 
 /// One living job.
@@ -334,13 +351,29 @@ impl OthersStatus {
 /// The tiers that there are, in their order.
 fn tiers(config: &Config, gpu: &Gpu, mover: Option<&super::MoverLink>) -> Vec<TierStatus> {
     let (shares, stored) = (gpu.share_bytes(), mover.map_or([0; TIERS], |mover| mover.state().stored));
+    let rates = mover.map_or([None; TIERS], |mover| mover.state().bandwidth.tiers);
     let is_there = |tier: &Tier| *tier == Tier::Dram || config.tier_bytes[tier.index()] > 0;
     let status = |tier: Tier| TierStatus {
         tier: tier.to_string(),
         share_bytes: shares[tier.index()],
         used_bytes: stored[tier.index()],
+        write_gb_per_s: rates[tier.index()].map(|rates| gigabytes(rates.write)),
+        read_gb_per_s: rates[tier.index()].map(|rates| gigabytes(rates.read)),
     };
     Tier::ALL.into_iter().filter(is_there).map(status).collect()
+}
+
+fn link(rates: LinkRates) -> LinkStatus {
+    LinkStatus {
+        to_host_gb_per_s: gigabytes(rates.to_host),
+        to_gpu_gb_per_s: gigabytes(rates.to_gpu),
+        both_gb_per_s: gigabytes(rates.both),
+    }
+}
+
+/// To a millionth.
+fn gigabytes(bytes: u64) -> f64 {
+    (bytes / 1000) as f64 / 1e6
 }
 
 fn gpu_status(server: &Server, asker: Asker, id: GpuUuid, gpu: &Gpu) -> GpuStatus {
@@ -375,6 +408,7 @@ fn gpu_status(server: &Server, asker: Asker, id: GpuUuid, gpu: &Gpu) -> GpuStatu
         },
         spans: spans(server, asker, gpu),
         tiers: tiers(config, gpu, mover),
+        link: mover.and_then(|mover| mover.state().bandwidth.link).map(link),
         mover: mover_status(mover),
     }
 }

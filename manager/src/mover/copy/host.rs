@@ -9,12 +9,14 @@
 use super::gpu::log_release;
 use super::{Gpu, OutOfBounds, check_bounds};
 use crate::hardware::Machine;
+use crate::mover::zeros;
 use crate::numa::{self, Node, STAY_ADVICE};
 use rustix::fs::{FlockOperation, SealFlags, fcntl_get_seals, flock, fstat};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise, munmap};
 use std::fs::File;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -240,6 +242,14 @@ impl<'a> HostRange<'a> {
         check_bounds(start, bytes, self.bytes)?;
         // SAFETY: the result is inside the range, or one past its end (just checked).
         Ok(Self::new(unsafe { self.address.add(start as usize) }, bytes))
+    }
+
+    /// Where it has runs of zeros, in order.
+    pub fn zeros(self) -> Vec<Range<u64>> {
+        // SAFETY: present memory, borrowed and so mapped as long. Nobody writes it meanwhile: a copy is waited for
+        // before the call that submits it returns, and whoever else has the file keeps it for the next mover.
+        let bytes = unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.bytes as usize) };
+        zeros::runs(bytes)
     }
 
     pub(super) fn address(&self) -> NonNull<u8> {

@@ -9,7 +9,7 @@
 //! Why it is sound: everything has one owner that releases it when dropped; ranges borrow what they
 //! lie in, so it outlives them; each batch of copies is waited for before the function that takes
 //! the borrowed ranges returns, also after an error; and no Rust reference into memory that copies
-//! write is ever made, but for a lane's, which copies borrow as long. A process has one GPU (DESIGN §2), used by one thread.
+//! write is made, but for a lane's, which copies borrow as long, and between copies, to look for zeros. A process has one GPU (DESIGN §2), used by one thread.
 
 mod gpu;
 mod host;
@@ -168,17 +168,31 @@ impl Gpu {
         context.restores().run(|driver, stream| submit_all(transfers, Way::In, driver, stream))
     }
 
-    /// Overwrites whole windows with `byte`; returns when all is written.
-    pub fn fill(&self, windows: &[&Window], byte: u8) -> Result<(), DriverError> {
+    /// Copies out and in at once; returns when all is there.
+    pub fn copy_both(&self, out: &[Transfer<'_>], back: &[Transfer<'_>]) -> Result<(), DriverError> {
+        let context = self.engage()?;
+        context.saves().run(|driver, stream| {
+            submit_all(out, Way::Out, driver, stream)?;
+            self.copy_in(back)
+        })
+    }
+
+    /// Overwrites ranges with `byte`; returns when all is written.
+    pub fn fill(&self, ranges: &[DeviceRange<'_>], byte: u8) -> Result<(), DriverError> {
         let context = self.engage()?;
         context.restores().run(|driver, stream| {
-            windows.iter().try_for_each(|window| submit_fill(driver, stream, window, byte))
+            ranges.iter().try_for_each(|range| submit_fill(driver, stream, *range, byte))
         })
     }
 }
 
-fn submit_fill(driver: &Driver, stream: CUstream, window: &Window, byte: u8) -> Result<(), DriverError> {
-    // SAFETY: the window is mapped for writing over its whole length, and stays so until Gpu::fill
+fn submit_fill(
+    driver: &Driver,
+    stream: CUstream,
+    range: DeviceRange<'_>,
+    byte: u8,
+) -> Result<(), DriverError> {
+    // SAFETY: the range lies in a window that is mapped for writing, and stays so until Gpu::fill
     // has waited for the stream.
-    unsafe { driver.cuMemsetD8Async(window.address(), byte, window.bytes() as usize, stream) }
+    unsafe { driver.cuMemsetD8Async(range.address(), byte, range.bytes() as usize, stream) }
 }

@@ -108,6 +108,11 @@ impl Window {
         self.addresses.bytes
     }
 
+    /// All of its bytes.
+    pub fn whole(&self) -> DeviceRange<'_> {
+        DeviceRange { address: self.address(), bytes: self.bytes(), within: PhantomData }
+    }
+
     /// Some of its bytes.
     pub fn range(&self, offset: u64, bytes: u64) -> Result<DeviceRange<'_>, OutOfBounds> {
         check_bounds(offset, bytes, self.bytes())?;

@@ -78,6 +78,21 @@ fn restored(bench: &mut Bench, units: u64, piece: &File, bytes: &[u8]) {
 }
 
 #[test]
+fn zeros_take_no_room_in_cxl_memory() {
+    on_cxl_memory("zeros_take_no_room_in_cxl_memory", Stage::File, "", |bench| {
+        let (piece, mut bytes) = filled(bench, 1, 16);
+        bytes[(8 * UNIT) as usize..].fill(0);
+        piece.write_all_at(&bytes, 0).unwrap();
+        assert_eq!(bench.save(&first(16)), Ok(16 * UNIT));
+        assert_eq!(bench.stored, [DRAM * UNIT, 6 * UNIT, 0]);
+        piece.write_all_at(&vec![7; bytes.len()], 0).unwrap();
+        bench.replace(&[(1, 16, &piece)], &[]);
+        assert_eq!(bench.restore(&first(16), &[]), Ok(16 * UNIT));
+        assert!(contents(&piece) == bytes && bench.saved_bytes() == 0);
+    });
+}
+
+#[test]
 fn dram_is_filled_first_then_cxl_memory_then_the_disk() {
     let test = "dram_is_filled_first_then_cxl_memory_then_the_disk";
     on_cxl_memory(test, Stage::NodeAndDisk, "", |bench| {

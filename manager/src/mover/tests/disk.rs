@@ -1,8 +1,12 @@
 //! The disk tier: what finds no room in memory.
 
 use super::super::tier::{ARENA, BLOCK_BYTES};
+use super::super::turns::{self, SharedTier, Turns};
 use super::*;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
 use tidegate_ffi::os::faults;
+use tidegate_ffi::wire::message::Will;
 
 /// Set in a test's own process: where the arena is.
 const DIRECTORY_VARIABLE: &str = "TIDEGATE_TEST_DISK";
@@ -119,6 +123,122 @@ fn a_full_disk_keeps_nothing_and_has_room_again() {
         assert_eq!(bench.saved_bytes(), 0);
         assert_eq!(arena(bench).metadata().unwrap().len(), 0, "the system has it back");
         assert_eq!(bench.save(&all(40)), Ok(40 * UNIT));
+    });
+}
+
+/// A piece of 41 units, of which all but the first go to disk in blocks; zeros in those that `is_zero` names.
+fn with_blocks_of_zeros(bench: &mut Bench, is_zero: impl Fn(u64) -> bool) -> (File, Vec<u8>) {
+    let (piece, mut bytes) = filled(bench, 1, 41);
+    for block in (0..10).filter(|block| is_zero(*block)) {
+        let start = (DRAM * UNIT + block * BLOCK_BYTES) as usize;
+        bytes[start..start + BLOCK_BYTES as usize].fill(0);
+    }
+    piece.write_all_at(&bytes, 0).unwrap();
+    (piece, bytes)
+}
+
+#[test]
+fn the_disk_is_measured_as_far_as_it_has_room() {
+    on_a_disk("the_disk_is_measured_as_far_as_it_has_room", "", |bench| {
+        filled(bench, 1, 41);
+        assert_eq!(bench.saved_bytes(), 0);
+        assert!(!bench.slabs.contains_key(&ARENA.0), "there is no arena for it");
+        assert_eq!(bench.save(&all(41)), Ok(41 * UNIT));
+        let rest = [moved(1, 41 * UNIT, 1, 41 * UNIT)];
+        assert!(bench.save(&rest).is_err());
+        bench.replace(&[], &[]);
+        bench.measure();
+        let disks: Vec<_> = bench.bandwidths.iter().map(|measured| measured.tiers[2]).collect();
+        assert!(matches!(disks[..], [Some(TierRates { write: 1.., read: 1.. }), Some(_)]), "{disks:?}");
+    });
+}
+
+#[test]
+fn who_is_ahead_of_another_gpu_waits_for_it() {
+    on_a_disk("who_is_ahead_of_another_gpu_waits_for_it", "", |bench| {
+        let (piece, bytes) = filled(bench, 1, 41);
+        let state = turns::tests::file();
+        let will = Will { socket: Vec::new(), start: None };
+        bench.mover.send(&ToMover::Will(will), &[state.as_fd()]);
+        let other = Turns::of(GpuUuid([9; 16]), state.as_fd()).unwrap();
+        other.claim_for_long(SharedTier::Disk);
+        let (has_waited, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !other.somebody_waits() && !is_over.load(SeqCst) {
+                    std::thread::yield_now();
+                }
+                has_waited.store(other.somebody_waits(), SeqCst);
+                other.take_at_once(SharedTier::Disk, 1 << 40);
+            });
+            // Together more than it may be ahead.
+            for _ in 0..5 {
+                assert_eq!(bench.save(&all(41)), Ok(41 * UNIT));
+                assert_eq!(bench.restore(&all(41), &[]), Ok(41 * UNIT));
+            }
+            is_over.store(true, SeqCst);
+        });
+        assert!(has_waited.load(SeqCst) && contents(&piece) == bytes);
+        // Else it would look for the next manager.
+        bench.mover.send(&ToMover::End, &[]);
+    });
+}
+
+#[test]
+fn blocks_of_zeros_take_no_room_on_disk() {
+    on_a_disk("blocks_of_zeros_take_no_room_on_disk", "", |bench| {
+        let (piece, bytes) = with_blocks_of_zeros(bench, |block| block % 2 == 0);
+        assert_eq!(bench.save(&all(41)), Ok(41 * UNIT));
+        assert_eq!(bench.stored, [UNIT, 0, 5 * BLOCK_BYTES]);
+        piece.write_all_at(&vec![7; bytes.len()], 0).unwrap();
+        bench.replace(&[(1, 41, &piece)], &[]);
+        let cut = 13 * UNIT + 5;
+        assert_eq!(bench.restore(&[moved(1, cut, 41 * UNIT - cut, cut)], &[]), Ok(41 * UNIT - cut));
+        assert_eq!(bench.restore(&[moved(1, 0, cut, 0)], &[]), Ok(cut));
+        assert!(contents(&piece) == bytes && bench.saved_bytes() == 0);
+    });
+}
+
+#[test]
+fn zeros_are_not_written_to_disk() {
+    on_a_disk("zeros_are_not_written_to_disk", "mover:store@1+=EIO", |bench| {
+        let (piece, bytes) = with_blocks_of_zeros(bench, |_| true);
+        assert_eq!(bench.save(&all(41)), Ok(41 * UNIT));
+        assert_eq!(bench.saved_bytes(), UNIT);
+        piece.write_all_at(&vec![7; bytes.len()], 0).unwrap();
+        assert_eq!(bench.restore(&all(41), &[]), Ok(41 * UNIT));
+        assert!(contents(&piece) == bytes);
+    });
+}
+
+#[test]
+fn switches_with_zeros_anywhere_lose_no_byte() {
+    on_a_disk("switches_with_zeros_anywhere_lose_no_byte", "", |bench| {
+        let (piece, before) = filled(bench, 1, 20);
+        let mut random = 1u64;
+        let mut below = |bound: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 33) % bound
+        };
+        for round in 0..100 {
+            let mut bytes = before.clone();
+            for _ in 0..below(4) {
+                let start = below(20 * UNIT) as usize;
+                let end = (start + below(8 * UNIT) as usize).min(bytes.len());
+                bytes[start..end].fill(0);
+            }
+            piece.write_all_at(&bytes, 0).unwrap();
+            let (start, cut) = (below(4 * UNIT), below(10 * UNIT));
+            let rest = 20 * UNIT - start;
+            assert_eq!(bench.save(&[moved(1, start, rest, 3)]), Ok(rest));
+            piece.write_all_at(&vec![7; rest as usize], start).unwrap();
+            if round % 25 == 24 {
+                bench.replace(&[(1, 20, &piece)], &[]);
+            }
+            let parts = [moved(1, start + cut, rest - cut, 3 + cut), moved(1, start, cut, 3)];
+            assert_eq!(parts.map(|part| bench.restore(&[part], &[]).unwrap()).iter().sum::<u64>(), rest);
+            assert!(contents(&piece) == bytes && bench.saved_bytes() == 0, "round {round}");
+        }
     });
 }
 

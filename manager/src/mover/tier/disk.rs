@@ -18,7 +18,7 @@
 
 use super::shortage::Shortage;
 use super::{Extent, SlabId, SlabNews, TierError};
-use crate::mover::whole_blocks;
+use crate::mover::{bandwidth, whole_blocks};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -27,6 +27,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use tidegate_ffi::os;
+use tidegate_ffi::wire::message::TierRates;
 use twox_hash::XxHash3_64;
 
 /// What is written and read, sealed and freed at once.
@@ -238,6 +239,19 @@ impl Disk {
         try_out(&file)
     }
 
+    /// How fast bytes go to a file like the arena and back, as far as there is room for one; `None`: there is none.
+    pub fn measure(&self) -> io::Result<Option<TierRates>> {
+        match self.room().min(bandwidth::MOST) {
+            0 => Ok(None),
+            most => rates(&self.open()?, most).map(Some),
+        }
+    }
+
+    /// How fast bytes go to a file in a directory and back.
+    pub fn measure_in(directory: &Path) -> io::Result<TierRates> {
+        rates(&Self::new(Some(directory.to_owned()), 0).open()?, bandwidth::MOST)
+    }
+
     /// Takes an extent back, or a part of one.
     pub fn free(&mut self, extent: Extent) {
         for part in in_blocks(extent) {
@@ -304,14 +318,41 @@ fn preallocate(file: &File, at: u64, bytes: u64) -> io::Result<()> {
     })
 }
 
-/// Writes and reads a file's first sector, in memory as aligned as lanes are.
+/// Writes and reads a file's first sector.
 fn try_out(file: &File) -> io::Result<()> {
-    const BYTES: usize = SECTOR as usize;
-    let mut room = vec![0; 2 * BYTES];
-    let start = room.as_ptr().align_offset(BYTES);
-    let sector = &mut room[start..start + BYTES];
-    file.write_all_at(sector, 0)?;
-    file.read_exact_at(sector, 0)
+    with_aligned(SECTOR, |sector| {
+        file.write_all_at(sector, 0)?;
+        file.read_exact_at(sector, 0)
+    })
+}
+
+/// Lends memory that is as aligned as lanes are.
+fn with_aligned<R>(bytes: u64, work: impl FnOnce(&mut [u8]) -> R) -> R {
+    const ALIGN: usize = SECTOR as usize;
+    let mut room = vec![0; bytes as usize + ALIGN];
+    let start = room.as_ptr().align_offset(ALIGN);
+    work(&mut room[start..start + bytes as usize])
+}
+
+/// How fast at most `most` bytes, in whole sectors, are written to an empty file and read again.
+fn rates(file: &File, most: u64) -> io::Result<TierRates> {
+    preallocate(file, 0, most)?;
+    with_aligned(most, |bytes| {
+        // A disk may know zeros.
+        bytes.fill(0xA5);
+        let mut written = 0;
+        let mut write = || {
+            bandwidth::rate(most, |some| {
+                written = some.max(written);
+                file.write_all_at(&bytes[..some as usize], 0)
+            })
+        };
+        // What is written for the first time takes longer (FACTS §6).
+        let write = write()?.max(write()?);
+        // What was not written is not read from the disk either.
+        let read = bandwidth::rate(written, |some| file.read_exact_at(&mut bytes[..some as usize], 0))?;
+        Ok(TierRates { write, read })
+    })
 }
 
 fn block_of(start: u64) -> usize {

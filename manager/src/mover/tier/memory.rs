@@ -22,7 +22,7 @@
 
 use super::free_list::FreeList;
 use super::shortage::Shortage;
-use super::{ARENA, Extent, SlabId, SlabNews, TierError};
+use super::{ARENA, Extent, SlabId, SlabNews, TierError, ZEROS};
 use crate::mover::CxlPart;
 use crate::mover::copy::{Gpu, HostMemory, HostMemoryError, HostRange, Place, page_bytes};
 use crate::numa::cxl::CxlPlace;
@@ -116,7 +116,7 @@ impl Memory {
 
     /// Whether a slab of this number would be its own.
     pub fn has(&self, slab: SlabId) -> bool {
-        (slab.0 >= FIRST_CXL) == (self.first == FIRST_CXL) && slab != ARENA
+        (slab.0 >= FIRST_CXL) == (self.first == FIRST_CXL) && slab != ARENA && slab != ZEROS
     }
 
     /// Takes over the slabs of a mover that died, with the saved bytes in them. They are
@@ -274,7 +274,7 @@ impl Memory {
         let unused = |slab: &SlabId| !self.slabs.contains_key(slab);
         match self.source {
             Source::Device { .. } => {
-                (self.first..ARENA.0).map(SlabId).find(unused).unwrap_or(SlabId(self.next))
+                (self.first..ZEROS.0).map(SlabId).find(unused).unwrap_or(SlabId(self.next))
             }
             _ => SlabId(self.next),
         }

@@ -19,6 +19,10 @@ use tidegate_ffi::units::Tier;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SlabId(pub u32);
 
+/// In the place of a slab: the bytes are zeros, and lie nowhere. They begin where they are in the tenant's address
+/// range, so that neighbours continue each other.
+pub const ZEROS: SlabId = SlabId(u32::MAX - 1);
+
 /// A run of bytes in a slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Extent {
@@ -103,6 +107,7 @@ impl Tiers {
     pub fn free(&mut self, extent: Extent) {
         match extent.slab {
             ARENA => self.disk.free(extent),
+            ZEROS => {}
             slab if self.cxl.has(slab) => self.cxl.free(extent),
             _ => self.dram.free(extent),
         }

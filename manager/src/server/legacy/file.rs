@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::mover::turns;
 use rustix::fs::{SealFlags, fstat};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fs::File;
@@ -29,7 +30,8 @@ const MARK: u64 = u64::from_le_bytes(*b"tidestat");
 const FORMAT: u32 = 10;
 /// The longest text, with its header. The file is sparse: what is not written takes no memory.
 const SLOT: u64 = 1 << 28;
-const SIZE: u64 = SLOT * 2 * Record::ALL.len() as u64;
+/// Behind the records lies the page by which movers share tiers.
+const SIZE: u64 = SLOT * 2 * Record::ALL.len() as u64 + turns::BYTES;
 
 /// A part of the state that is written by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
