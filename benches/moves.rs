@@ -202,7 +202,11 @@ impl Mover {
         }
         let pieces: Vec<PieceId> = (1..=at.div_ceil(PIECE)).map(PieceId).collect();
         let step = self.next_step();
-        self.tell(ToMover::Make { step, pieces: pieces.iter().map(|id| (*id, PIECE)).collect(), location: Location::Device });
+        self.tell(ToMover::Make {
+            step,
+            pieces: pieces.iter().map(|id| (*id, PIECE)).collect(),
+            location: Location::Device,
+        });
         assert!(matches!(self.hear(), FromMover::Made { .. }));
         self.fill(pieces);
         moves

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use support::deaths::{children, kill_movers, nothing_is_lost_at};
-use support::training::{Training, alone};
+use support::training::{Training, alone_on};
 use support::{Jobs, KIB, MIB, Manager, Probe, Status, command, nothing_is_used, train_digits};
 
 /// What a job has, and says that it needs: on a GPU of 5 MiB one of them fits.
@@ -143,31 +143,40 @@ fn who_finds_no_room_on_disk_either_waits_and_then_runs() {
 }
 
 #[test]
-fn trainings_of_several_times_the_gpus_memory_end_as_alone() {
-    // The four have some 13 MiB.
-    const SEEDS: [&str; 4] = ["1", "2", "3", "4"];
-    let arguments = |seed| ["--hidden", "256", "--batch", "240", "--steps", "120", "--seed", seed];
-    let solo = SEEDS.map(|seed| alone(&arguments(seed)));
+fn trainings_of_five_times_the_gpus_memory_end_as_alone() {
+    const GPU: u64 = 3136 * KIB;
+    const NAMES: [&str; 4] = ["large", "b", "c", "d"];
+    // The first needs more than the GPU has; what it lacks is host memory.
+    let arguments = |name| {
+        let hidden = if name == "large" { "512" } else { "256" };
+        ["--hidden", hidden, "--batch", "240", "--steps", "120"]
+    };
+    let solo = NAMES.map(|name| alone_on("1x16MiB", &arguments(name)));
     let directory = tempfile::tempdir().unwrap();
     let disk = format!("{}=64MiB", directory.path().display());
     // Node 0 stands in for one of CXL memory.
     let tiers: [&[&str]; 3] = [
         &["--dram", "64MiB"],
-        &["--dram", "2MiB", "--cxl", "node:0=64MiB"],
-        &["--dram", "2MiB", "--cxl", "node:0=2MiB", "--disk", &disk],
+        &["--dram", "6MiB", "--cxl", "node:0=64MiB"],
+        &["--dram", "6MiB", "--cxl", "node:0=2MiB", "--disk", &disk],
     ];
     for tiers in tiers {
-        let manager = Manager::start("1x3840KiB", &[&OPTIONS, tiers].concat());
-        let start = |seed| {
-            let command = manager.run(&["--name", seed], Path::new(&train_digits()));
-            Training::start(command, &arguments(seed))
+        let manager = Manager::start(&format!("1x{GPU}B"), &[&OPTIONS, tiers].concat());
+        let start = |name| {
+            let command = manager.run(&["--name", name], Path::new(&train_digits()));
+            Training::start(command, &arguments(name))
         };
-        let trainings = SEEDS.map(start);
+        let large = start("large");
+        manager.status_when(|status| {
+            status.jobs.iter().any(|job| job.hosted_bytes > 0 && job.figures.boundaries > 1)
+        });
+        let [b, c, d] = ["b", "c", "d"].map(start);
         manager.status_when(|status| used(status).iter().all(|used| *used > 0));
-        let results = trainings.map(Training::result);
-        assert_eq!(results, solo);
-        let status = manager.status_when(|status| SEEDS.iter().all(|seed| status.has_ended(seed)));
-        assert!(SEEDS.iter().any(|seed| status.ended_job(seed).saved_bytes > 0));
+        assert_eq!([large, b, c, d].map(Training::result), solo);
+        let status = manager.status_when(|status| NAMES.iter().all(|name| status.has_ended(name)));
+        assert!(NAMES.iter().any(|name| status.ended_job(name).saved_bytes > 0));
+        let footprint: u64 = NAMES.iter().map(|name| status.ended_job(name).footprint_bytes).sum();
+        assert!(footprint >= 5 * GPU, "{footprint} bytes on {GPU}");
     }
 }
 

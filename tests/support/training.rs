@@ -39,7 +39,12 @@ pub fn without_boundaries(seed: &str) -> [&str; 10] {
 
 /// The result of a training that has a software GPU for itself, without Tidegate.
 pub fn alone(arguments: &[&str]) -> String {
-    let node = SoftwareNode::create(&"1x4MiB".parse().unwrap(), 64 << 10).unwrap();
+    alone_on("1x4MiB", arguments)
+}
+
+/// The same, on a GPU of some size.
+pub fn alone_on(gpu: &str, arguments: &[&str]) -> String {
+    let node = SoftwareNode::create(&gpu.parse().unwrap(), 64 << 10).unwrap();
     let mut command = Command::new(train_digits());
     command.env(NODE_VARIABLE, node.path()).env("LD_LIBRARY_PATH", node.path().join("lib"));
     Training::start(command, arguments).result()

@@ -120,6 +120,9 @@ fn print_job(job: &JobStatus) {
         size(job.spilled_bytes),
         figures.switches,
     );
+    if job.hosted_bytes > 0 {
+        println!("      it is larger than its GPU: {} are host memory", size(job.hosted_bytes));
+    }
     if let Some(reason) = &job.unsliceable_because {
         println!("      it is never preempted: {reason}");
     }

@@ -25,6 +25,9 @@ use tidegate_ffi::wire::message::{Bandwidth, FromMover, Location, Move, ToMover}
 
 /// The most host memory that is got and page-locked at once.
 const SLAB_BYTES: u64 = 64 << 20;
+/// Of the DRAM tier, at most this part of a GPU's memory: what is free in a slab is of no use to pieces in the
+/// GPU's place.
+const SLABS_PER_GPU: u64 = 16;
 
 /// All that a mover has. The fields are dropped in this order: the GPU's context goes last.
 pub struct Mover {
@@ -78,8 +81,10 @@ enum Outcome {
 impl Mover {
     /// A mover that has made nothing yet.
     pub fn new(gpu: Rc<Gpu>, config: &MoverConfig) -> io::Result<Self> {
-        let slab_bytes = SLAB_BYTES.min(gpu.properties().total_bytes);
-        let dram = Memory::dram(config.dram_bytes, slab_bytes, Some(gpu.clone()));
+        let total_bytes = gpu.properties().total_bytes;
+        let slab_bytes = SLAB_BYTES.min(total_bytes);
+        let dram_slab_bytes = SLAB_BYTES.min(total_bytes / SLABS_PER_GPU);
+        let dram = Memory::dram(config.dram_bytes, dram_slab_bytes, Some(gpu.clone()));
         let cxl = Memory::cxl(config.cxl.as_ref(), slab_bytes, Some(gpu.clone()));
         let disk = Disk::new(config.disk.clone(), config.disk_bytes);
         let store = Store::new(Tiers { dram, cxl, disk }, Staging::new(gpu.clone()))?;

@@ -361,15 +361,17 @@ impl Scheduler {
     }
 
     /// What a tenant leaves of the first tier: what may have to be saved of those with a higher priority on its GPU,
-    /// and is not yet (R0.4).
+    /// and is not yet (R0.4); and what who is larger than the GPU may need there.
     fn spared_for_others(&self, id: TenantId) -> u64 {
         let Some(tenant) = self.tenants.get(&id) else { return 0 };
         let priority = |tenant: &Tenant| self.jobs.get(&tenant.job).map(|job| job.spec.priority);
         let is_higher = |other: &Tenant| priority(other) > priority(tenant);
-        let higher = self.tenants_on(tenant.gpu).map(|(_, other)| other).filter(|other| is_higher(other));
-        higher
-            .map(|other| self.most_saved(other).saturating_sub(other.saved_bytes()))
-            .fold(0, u64::saturating_add)
+        let of_higher = |other: &Tenant| match is_higher(other) {
+            true => self.most_saved(other).saturating_sub(other.saved_bytes()),
+            false => 0,
+        };
+        let spared = |other: &Tenant| of_higher(other).saturating_add(self.spared_for_hosting(other));
+        self.tenants_on(tenant.gpu).map(|(_, other)| spared(other)).fold(0, u64::saturating_add)
     }
 
     /// A part of the bytes is safe; when all are, the pieces may go.

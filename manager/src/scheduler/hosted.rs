@@ -29,7 +29,7 @@ impl Scheduler {
         if self.exceeds_saved_quota(id, wanted) {
             return Served::Refused(format!("{too_small}, and its user may have no more host memory"));
         }
-        let left = self.hostable_bytes(gpu);
+        let left = self.hostable_bytes(id);
         if wanted > left && self.claim(id, wanted) {
             return Served::Waits;
         }
@@ -61,11 +61,13 @@ impl Scheduler {
         starts.map(place).collect()
     }
 
-    /// What of a GPU's share may become host memory in its place.
-    fn hostable_bytes(&self, gpu: GpuUuid) -> u64 {
-        let [dram, cxl, disk] = self.gpus[&gpu].share_bytes();
-        let saved = self.promised_to_many(gpu).saturating_sub(cxl.saturating_add(disk));
-        dram.saturating_sub(saved.saturating_add(self.hosted_bytes(gpu)))
+    /// What of a GPU's share may become host memory of a tenant's in its place.
+    fn hostable_bytes(&self, id: TenantId) -> u64 {
+        let Some(tenant) = self.tenants.get(&id) else { return 0 };
+        let [dram, cxl, disk] = self.gpus[&tenant.gpu].share_bytes();
+        let saved = self.promised_to_many(tenant.gpu).saturating_sub(cxl.saturating_add(disk));
+        let taken = saved.saturating_add(self.hosted_bytes(tenant.gpu));
+        dram.saturating_sub(taken).saturating_add(self.spared_for_hosting(tenant))
     }
 
     /// Wants a larger share for a lease. `false`: it is as large as it can be.
@@ -83,9 +85,18 @@ impl Scheduler {
         self.tenants_on(gpu).map(|(_, tenant)| tenant.claim).fold(0, u64::saturating_add)
     }
 
-    /// Host memory in a GPU's place, bytes.
+    /// Host memory in a GPU's place, bytes: what its tenants have, or had and may need again.
     pub(super) fn hosted_bytes(&self, gpu: GpuUuid) -> u64 {
-        self.tenants_on(gpu).map(|(_, tenant)| self.hosted_bytes_of(tenant)).sum()
+        let kept = |tenant: &Tenant| self.hosted_bytes_of(tenant) + self.spared_for_hosting(tenant);
+        self.tenants_on(gpu).map(|(_, tenant)| kept(tenant)).sum()
+    }
+
+    /// Bytes that a tenant may need besides those it has, in the middle of an iteration: as many as it had, and an
+    /// eighth more, for no iteration lies quite as the one before.
+    pub(super) fn spared_for_hosting(&self, tenant: &Tenant) -> u64 {
+        let peak = u64::from(tenant.peak_hosted);
+        let most = peak + peak.div_ceil(8);
+        most.saturating_sub(tenant.hosted_units().into()) * self.config.unit_bytes
     }
 
     pub(super) fn hosted_bytes_of(&self, tenant: &Tenant) -> u64 {
@@ -105,7 +116,8 @@ impl Scheduler {
             }
         }
         for (id, gpu) in self.gpus.iter().filter(|(_, gpu)| !gpu.lost) {
-            let (hosted, share) = (self.hosted_bytes(*id), gpu.share(Tier::Dram).bytes());
+            let hosted: u64 = self.tenants_on(*id).map(|(_, tenant)| self.hosted_bytes_of(tenant)).sum();
+            let share = gpu.share(Tier::Dram).bytes();
             if hosted > share {
                 return Err(format!(
                     "{hosted} bytes are host memory in place of {id}, of a share of {share} (I6)"

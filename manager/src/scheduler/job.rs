@@ -281,7 +281,9 @@ pub struct Tenant {
     pub held: BTreeSet<PieceId>,
     /// Those of its pieces, and of those being made, that are host memory; units.
     pub hosted: BTreeMap<PieceId, u32>,
-    /// It was told that its GPU is too small, and no lease of it has found room there since.
+    /// The most units of host memory it had at once: kept for it.
+    pub peak_hosted: u32,
+    /// It was told that its GPU is too small.
     pub warned: bool,
     /// Bytes of host memory that its first lease waits for: a share is to grow for it.
     pub claim: u64,
@@ -489,6 +491,7 @@ impl Tenant {
             pieces: Placements::default(),
             held: BTreeSet::new(),
             hosted: BTreeMap::new(),
+            peak_hosted: 0,
             warned: false,
             claim: 0,
             live: Vec::new(),

@@ -187,9 +187,6 @@ impl Scheduler {
         self.all_fits(id, request, most)?;
         let run = Run { class: request.class, first: request.first.0, units, whole: request.whole };
         let acquired = self.acquire(id, request.class, &[run], slack)?;
-        if let Some(tenant) = self.tenants.get_mut(&id) {
-            tenant.warned = false;
-        }
         self.answer(id, request, acquired, Location::Device);
         Ok(())
     }
@@ -327,6 +324,7 @@ impl Scheduler {
         tenant.making = None;
         tenant.deceived = false;
         tenant.pieces.extend(placed.iter().copied());
+        tenant.peak_hosted = tenant.peak_hosted.max(tenant.hosted_units());
         if request.whole {
             tenant.whole.insert((request.class, request.first.0), request.units.0);
         }

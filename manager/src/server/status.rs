@@ -133,7 +133,7 @@ pub struct TierStatus {
     pub tier: String,
     /// This GPU's share.
     pub share_bytes: u64,
-    /// In use.
+    /// In use, by saved bytes and by host memory in the GPU's place.
     pub used_bytes: u64,
     /// How fast bytes are saved there, in GB/s (10⁹ bytes per second); absent until measured.
     pub write_gb_per_s: Option<f64>,
@@ -177,6 +177,8 @@ pub struct JobStatus {
     pub held_bytes: u64,
     /// Bytes in tiers now.
     pub spilled_bytes: u64,
+    /// Host memory in its GPUs' place, of what is more than they have.
+    pub hosted_bytes: u64,
     /// The rest, the same words as for an ended job.
     #[serde(flatten)]
     pub figures: EndedJob,
@@ -460,6 +462,8 @@ fn job_status(server: &Server, id: JobId, job: &Job) -> JobStatus {
         held_bytes: tenants.iter().map(|tenant| u64::from(tenant.held_units())).sum::<u64>()
             * scheduler.config().unit_bytes,
         spilled_bytes: tenants.iter().map(|tenant| spilled(tenant)).sum(),
+        hosted_bytes: tenants.iter().map(|tenant| u64::from(tenant.hosted_units())).sum::<u64>()
+            * scheduler.config().unit_bytes,
         figures: EndedJob::new(id, job, published, None),
     }
 }

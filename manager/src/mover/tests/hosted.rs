@@ -21,7 +21,7 @@ fn what_is_made_in_host_memory_counts_to_the_share_and_not_to_the_gpu() {
             assert_eq!((bench.measure().0, bench.stored), (free, [3 * UNIT, 0, 0]));
             let (why, out_of_memory) = bench.host(2, 2).unwrap_err();
             assert!(why.contains("65536 of 262144 are free; raise --dram") && out_of_memory, "{why}");
-            bench.make(3, 4);
+            bench.make(3, 4).write_all_at(&[7; 4 * UNIT as usize], 0).unwrap();
             assert!(bench.save(&[moved(3, 0, 2 * UNIT, 0)]).is_err(), "one unit is left");
             bench.destroy(&[1]).unwrap();
             assert_eq!(bench.save(&[moved(3, 0, 4 * UNIT, 0)]), Ok(4 * UNIT));
