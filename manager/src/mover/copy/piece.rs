@@ -4,7 +4,7 @@ use super::gpu::{log_memory_release, log_release, read};
 use super::{Gpu, OutOfBounds, check_bounds};
 use std::ffi::c_int;
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, offset_of};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use tidegate_ffi::cuda::sys::{
     CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp,
@@ -188,8 +188,9 @@ impl Handle {
         let out = properties.as_mut_ptr();
         // SAFETY: `out` is a valid place for properties, the handle is alive.
         unsafe { self.driver.cuMemGetAllocationPropertiesFromHandle(out, self.raw) }?;
-        // SAFETY: the place is initialised. As a number: the driver may know locations that the enum does not.
-        let location = unsafe { (&raw const (*out).location.type_).cast::<u32>().read() };
+        let location = out.wrapping_byte_add(offset_of!(CUmemAllocationProp, location.type_));
+        // SAFETY: a number within the properties, initialised; the driver may know ones that the enum does not.
+        let location = unsafe { location.cast::<u32>().read() };
         let is_device = location == CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as u32;
         Ok(if is_device { Location::Device } else { Location::Host })
     }
