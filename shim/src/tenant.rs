@@ -499,7 +499,12 @@ impl Tenant {
                         return outcome.map(|()| arrival);
                     }
                 }
-                Reply::Refused(reason) => return Err(Shortage::Refused(reason)),
+                Reply::Refused(reason) => {
+                    // What came of it before is there, and in no use.
+                    self.books().enter_arrived(replies.step());
+                    self.publish_mapped(process);
+                    return Err(Shortage::Refused(reason));
+                }
                 Reply::Attached { .. } | Reply::Lent { .. } | Reply::Room { .. } => {
                     return Err(Shortage::Misplaced);
                 }

@@ -33,6 +33,10 @@ impl Scheduler {
         if wanted > left && self.claim(id, wanted) {
             return Served::Waits;
         }
+        if wanted > left && self.units_are_coming(gpu) {
+            // What was given back, or made for a lease that is void, may be host memory.
+            return Served::Waits;
+        }
         if wanted > left {
             let tier = "of its share of the dram tier";
             return Served::Refused(format!("{too_small}, and {left} bytes {tier} are free for {wanted}"));
@@ -42,7 +46,12 @@ impl Scheduler {
             tenant.hosted.extend(placed.iter().map(|placed| (placed.piece, placed.units.0)));
         }
         let new: Vec<PieceId> = placed.iter().map(|placed| placed.piece).collect();
+        let rest = wanted
+            - placed.iter().map(|placed| u64::from(placed.units.0)).sum::<u64>() * self.config.unit_bytes;
         self.answer(id, request, Acquired { placed, new }, Location::Host);
+        if let Some(tenant) = self.tenants.get_mut(&id) {
+            tenant.claim = rest;
+        }
         Served::Yes
     }
 
@@ -66,8 +75,8 @@ impl Scheduler {
         let Some(tenant) = self.tenants.get(&id) else { return 0 };
         let [dram, cxl, disk] = self.gpus[&tenant.gpu].share_bytes();
         let saved = self.promised_to_many(tenant.gpu).saturating_sub(cxl.saturating_add(disk));
-        let taken = saved.saturating_add(self.hosted_bytes(tenant.gpu));
-        dram.saturating_sub(taken).saturating_add(self.spared_for_hosting(tenant))
+        let others = self.hosted_bytes(tenant.gpu) - self.spared_for_hosting(tenant);
+        dram.saturating_sub(saved.saturating_add(others))
     }
 
     /// Wants a larger share for a lease. `false`: it is as large as it can be.

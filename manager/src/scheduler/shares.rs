@@ -269,7 +269,7 @@ impl Scheduler {
             fits
         };
         for gpu in alive() {
-            want(gpu, self.promised(gpu), true);
+            want(gpu, self.promised(gpu).saturating_add(self.claimed_bytes(gpu)), true);
         }
         let mut promised: BTreeMap<GpuUuid, u64> =
             alive().map(|gpu| (gpu, self.promised_bytes(gpu) + self.hosted_bytes(gpu))).collect();

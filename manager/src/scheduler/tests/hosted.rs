@@ -13,11 +13,11 @@ fn warned(desk: &mut Desk) -> SessionId {
     session
 }
 
-/// The same, with 40 units of host memory.
+/// The same, with 40 units of host memory; nothing is alive in the last piece.
 fn large(desk: &mut Desk) -> SessionId {
     let session = warned(desk);
     desk.lease(session, T, 80, 40);
-    desk.live(session, T, 80 * UNIT, 40 * UNIT, Life::Short);
+    desk.live(session, T, 80 * UNIT, 35 * UNIT, Life::Short);
     session
 }
 
@@ -145,6 +145,30 @@ fn the_share_grows_for_host_memory() {
     assert_eq!((desk.refusals(a), hosted(&desk, a)), (1, 40), "the other GPU needs none of its 30");
     let shares = [GPU, OTHER_GPU].map(|gpu| desk.scheduler.gpus()[&gpu].share_bytes()[0] / UNIT);
     assert!(shares[0] >= 40 && shares[0] + shares[1] <= 60, "{shares:?}");
+}
+
+#[test]
+fn it_grows_beside_what_others_were_promised() {
+    let mut desk = Desk::new(|config| config.tier_bytes = [160 * UNIT, 0, 0]);
+    let a = warned(&mut desk);
+    let need = Some(Need { persistent: 0, temporary: 20 * UNIT });
+    let (_, b) = desk.start(JobSpec { need, ..spec("b") });
+    desk.attach(b, GPU);
+    // 100 may have to be saved, of 80: the other GPU has the rest.
+    desk.lease(a, T, 80, 40);
+    assert_eq!((desk.refusals(a), hosted(&desk, a)), (1, 40));
+    let share = desk.scheduler.gpus()[&GPU].share_bytes()[0] / UNIT;
+    assert!(share >= 140, "{share}");
+}
+
+#[test]
+fn a_share_is_not_overrun_by_what_is_kept_for_its_owner() {
+    let mut desk = Desk::new(|config| config.tier_bytes = [40 * UNIT, 0, 0]);
+    let a = large(&mut desk);
+    desk.lease(a, T, 120, 20);
+    assert_eq!((hosted(&desk, a), free(&desk)), (40, 0));
+    desk.lease(a, T, 140, 4);
+    assert_eq!((desk.refusals(a), hosted(&desk, a)), (2, 40), "an eighth more is not there");
 }
 
 #[test]

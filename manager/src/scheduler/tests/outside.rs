@@ -40,6 +40,21 @@ fn a_newcomer_is_let_in_only_if_everybody_still_fits_beside_its_context() {
 }
 
 #[test]
+fn a_newcomer_is_not_let_in_where_who_is_away_could_not_come_back() {
+    let mut desk = Desk::new(|config| config.headroom_units = 5);
+    let a = job_with(&mut desk, "a", 10, 75);
+    let c = job_with(&mut desk, "c", 1, 20);
+    desk.until(|desk| desk.phase(c) == Phase::Open && desk.units(a, T) == 0);
+    desk.outside = 11;
+    let b = desk.job(spec("b"));
+    desk.pass(ms(1));
+    assert!(!is_let_in(&desk, b), "there is room, but a needs it");
+    desk.until(|desk| desk.phase(a) == Phase::Open);
+    desk.end(a);
+    assert!(is_let_in(&desk, b));
+}
+
+#[test]
 fn a_newcomer_that_has_no_room_is_looked_at_again() {
     let mut desk = Desk::new(|config| config.headroom_units = 5);
     let a = job_with(&mut desk, "a", 10, 80);
