@@ -27,7 +27,7 @@ use tidegate_ffi::wire::message::{Bandwidth, FromMover, Location, Move, ToMover}
 const SLAB_BYTES: u64 = 64 << 20;
 /// Of the DRAM tier, at most this part of a GPU's memory: what is free in a slab is of no use to pieces in the
 /// GPU's place.
-const SLABS_PER_GPU: u64 = 16;
+const SLABS_PER_GPU: u64 = 8;
 
 /// All that a mover has. The fields are dropped in this order: the GPU's context goes last.
 pub struct Mover {
