@@ -21,6 +21,8 @@ use crate::stream::{self, Stream};
 use crate::work::Op;
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
+/// Bytes that are copied at once: far fewer than the C library writes past the caches.
+const STRIDE: usize = 1 << 20;
 
 /// One copy.
 #[derive(Clone)]
@@ -187,12 +189,19 @@ fn on_device(space: &Space, end: &End) -> bool {
     space.touches_device(end.start, end.start + 1) && space.hosted_bytes(end.start) == 0
 }
 
-/// As `memmove`.
+/// As `memmove`, but each byte costs the same however many there are, as with a copy engine: the C library writes
+/// long ranges past the caches, and takes two thirds of the time for them.
 fn copy_bytes(to: usize, from: usize, bytes: usize) {
-    // SAFETY: device ranges were found mapped and accessible; host ranges are the program's word,
-    // as with the driver. Both may be used by others at the same time only in racing programs, whose
-    // bytes are then undefined on hardware too.
-    unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+    let apart = to.abs_diff(from) >= bytes;
+    let stride = if apart { STRIDE } else { bytes.max(1) };
+    for done in (0..bytes).step_by(stride) {
+        // SAFETY: device ranges were found mapped and accessible; host ranges are the program's word,
+        // as with the driver. Both may be used by others at the same time only in racing programs, whose
+        // bytes are then undefined on hardware too.
+        unsafe {
+            std::ptr::copy((from + done) as *const u8, (to + done) as *mut u8, stride.min(bytes - done));
+        }
+    }
 }
 
 fn device(at: u64) -> (usize, Side) {
