@@ -163,6 +163,13 @@ impl Connection {
         }
     }
 
+    /// Whether something has come: the beginning of a message, or the connection's end.
+    pub fn has_come(&self) -> bool {
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let ready = || poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&at_once));
+        rustix::io::retry_on_intr(ready).is_ok_and(|ready| ready > 0)
+    }
+
     /// Waits for one message and its file descriptors (close-on-exec).
     pub fn receive<M: DeserializeOwned>(&self) -> Result<(M, Vec<OwnedFd>), ReceiveError> {
         self.receive_parcel()?.whole()

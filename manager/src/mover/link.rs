@@ -21,7 +21,12 @@ pub struct Link {
     line: Line<FromMover>,
     /// The descriptors of the messages that are not known to be heard, in order.
     fds: VecDeque<Vec<OwnedFd>>,
+    /// What was heard and has not been answered by `hear` yet.
+    next: Option<Result<Order, LinkError>>,
 }
+
+/// What the manager says, with its descriptors.
+pub type Order = (ToMover, Vec<OwnedFd>);
 
 /// Why a conversation is interrupted, or over.
 #[derive(Debug, thiserror::Error)]
@@ -55,7 +60,7 @@ impl From<ReceiveError> for LinkError {
 impl Link {
     /// A conversation that begins.
     pub fn new(connection: Connection) -> Self {
-        Self { connection, line: Line::new(), fds: VecDeque::new() }
+        Self { connection, line: Line::new(), fds: VecDeque::new(), next: None }
     }
 
     /// Says something. Who is gone does not hear it now, but when the conversation goes on.
@@ -69,18 +74,35 @@ impl Link {
     }
 
     /// Waits for the next message.
-    pub fn hear(&mut self) -> Result<(ToMover, Vec<OwnedFd>), LinkError> {
+    pub fn hear(&mut self) -> Result<Order, LinkError> {
+        if let Some(next) = self.next.take() {
+            return next;
+        }
         loop {
-            let (letter, fds) = self.connection.receive::<Numbered<ToMover>>()?;
-            let heard = self.line.hear(letter)?;
-            self.forget();
-            if self.line.owes_a_word() {
-                self.say(Answer { message: FromMover::Heard, fds: Vec::new() })?;
-            }
-            if let Some(message) = heard {
-                return Ok((message, fds));
+            if let Some(order) = self.hear_one()? {
+                return Ok(order);
             }
         }
+    }
+
+    /// The next message, if it has come and is wanted; else it is what `hear` answers.
+    pub fn hear_if(&mut self, is_wanted: impl FnOnce(&ToMover) -> bool) -> Option<ToMover> {
+        while self.next.is_none() && self.connection.has_come() {
+            self.next = self.hear_one().transpose();
+        }
+        let wanted = self.next.take_if(|next| next.as_ref().is_ok_and(|(next, _)| is_wanted(next)));
+        wanted.and_then(Result::ok).map(|(order, _)| order)
+    }
+
+    /// `None`: it was heard before.
+    fn hear_one(&mut self) -> Result<Option<Order>, LinkError> {
+        let (letter, fds) = self.connection.receive::<Numbered<ToMover>>()?;
+        let heard = self.line.hear(letter)?;
+        self.forget();
+        if self.line.owes_a_word() {
+            self.say(Answer { message: FromMover::Heard, fds: Vec::new() })?;
+        }
+        Ok(heard.map(|message| (message, fds)))
     }
 
     /// The manager's process, if it lives, by the kernel's word.

@@ -3,6 +3,7 @@
 //! ```text
 //! manager ═ Connection ═ run ─► orders ─┬─► pieces ── what was made, under the manager's names
 //!                                       ├─► bandwidth    how fast bytes go
+//!                                       ├─► exchange     which two orders go both ways at once     (pure)
 //!                                       └─► save ──┬─ plan, index   which byte goes where   (pure)
 //!                                                  ├─ tier/         where saved bytes lie
 //!                                                  ├─ zeros         what takes no room there        (pure)
@@ -12,8 +13,8 @@
 //! ```
 //! A fatal CUDA error stays in this process, and so does a fatal mistake: the manager never loads
 //! CUDA. After an error of the driver that may be the context's this process ends, and the next one
-//! tries once more. Orders are handled one by one, in the order in which they come; each is answered before
-//! the next is read, so an answered order is over.
+//! tries once more. Orders are carried out in the order in which they come, one by one, but for a save and a restore
+//! that follow each other: they go both ways at once where that was measured to be faster.
 //!
 //! It may die at any moment, and lose nothing: the manager holds a descriptor of every piece, of
 //! every slab of the tier and of the save index (`journal`). The next mover is handed them, and the
@@ -31,6 +32,7 @@
 mod bandwidth;
 mod copy;
 mod error;
+mod exchange;
 mod heir;
 mod index;
 mod journal;
@@ -52,6 +54,7 @@ pub use bandwidth::measure_host;
 use crate::numa::cxl::CxlPlace;
 use anyhow::Context as _;
 use copy::Gpu;
+use exchange::Exchange;
 use link::{Link, LinkError};
 use orders::{Answer, Mover, Useless};
 use orphan::Orphanage;
@@ -157,15 +160,18 @@ fn serve(link: &mut Link, gpu: Rc<Gpu>, config: &MoverConfig) -> anyhow::Result<
                 mover.share_tiers(config.gpu, &state);
                 orphanage = Some(Orphanage::of(config.gpu, will, state, link));
             }
-            Ok((order, fds)) => match mover.handle(order, fds) {
-                Ok(answers) => {
-                    answers.into_iter().try_for_each(|answer| link.say(answer))?;
-                    // Its death gives back what the driver did not take; the next one loses nothing.
-                    anyhow::ensure!(!copy::has_leaked(), "the driver keeps memory that was released");
+            Ok((order, fds)) => {
+                let may_be_two = mover.may_exchange(&order);
+                let other =
+                    may_be_two.then(|| link.hear_if(|next| Exchange::of(&order, next).is_some())).flatten();
+                match mover.handle(order, other, fds) {
+                    Ok(answers) => answers.into_iter().try_for_each(|answer| link.say(answer))?,
+                    Err(Useless::CannotTakeOver(error)) => return refuse(link, &error),
+                    Err(useless) => return Err(useless.into()),
                 }
-                Err(Useless::CannotTakeOver(error)) => return refuse(link, &error),
-                Err(useless) => return Err(useless.into()),
-            },
+                // Its death gives back what the driver did not take; the next one loses nothing.
+                anyhow::ensure!(!copy::has_leaked(), "the driver keeps memory that was released");
+            }
             Err(LinkError::Ended) => match &mut orphanage {
                 Some(orphanage) => orphanage.reunite(link, &mover)?,
                 // It has died before it could leave anything to anybody.

@@ -7,6 +7,7 @@ use super::MoverConfig;
 use super::bandwidth;
 use super::copy::{Gpu, Piece};
 use super::error::OrderError;
+use super::exchange::{Exchange, Order, Save, is_faster, may_be_half};
 use super::pieces::Pieces;
 use super::save::Store;
 use super::staging::Staging;
@@ -36,8 +37,9 @@ pub struct Mover {
     /// What lies in each tier, as the manager was told.
     stored: [u64; 3],
     engaged: bool,
-    /// What was measured, until the manager is told.
-    bandwidth: Bandwidths,
+    /// What was measured, and whether the manager knows.
+    bandwidth: Option<Bandwidth>,
+    has_told_bandwidth: bool,
     /// Slabs to take over, until the index comes.
     slabs: Vec<(SlabId, OwnedFd)>,
     /// The orders that the mover before this one was given.
@@ -65,13 +67,6 @@ pub enum Useless {
     Broken(DriverError),
 }
 
-/// How fast bytes go.
-enum Bandwidths {
-    Unknown,
-    New(Bandwidth),
-    Told,
-}
-
 enum Outcome {
     Made(Vec<OwnedFd>),
     Moved(u64),
@@ -93,23 +88,36 @@ impl Mover {
             store,
             stored: [0; 3],
             engaged: false,
-            bandwidth: Bandwidths::Unknown,
+            bandwidth: None,
+            has_told_bandwidth: false,
             slabs: Vec::new(),
             again: BTreeSet::new(),
             gpu,
         })
     }
 
-    /// Carries one order out, and says what the manager is to be told, in this order.
+    /// Whether an order may be carried out with another: what is done again is done as it was first ordered.
+    pub fn may_exchange(&self, order: &ToMover) -> bool {
+        let link = self.bandwidth.as_ref().and_then(|bandwidth| bandwidth.link.as_ref());
+        self.again.is_empty() && link.is_some_and(is_faster) && may_be_half(order)
+    }
+
+    /// Carries one order out, or two at once, and says what the manager is to be told, in this order.
     ///
     /// # Errors
     /// This mover is of no use any more.
-    pub fn handle(&mut self, order: ToMover, fds: Vec<OwnedFd>) -> Result<Vec<Answer>, Useless> {
-        let answer = match order {
-            ToMover::Adopt { pieces, slabs, again } => {
+    pub fn handle(
+        &mut self,
+        order: ToMover,
+        other: Option<ToMover>,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Vec<Answer>, Useless> {
+        let answer = match (order, other) {
+            (ToMover::Adopt { pieces, slabs, again }, _) => {
                 return self.adopt(&pieces, &slabs, again, fds).map_err(Useless::CannotTakeOver);
             }
-            order => self.obey(order)?,
+            (order, None) => self.obey(order)?.into_iter().collect(),
+            (first, Some(second)) => self.obey_both(first, second)?,
         };
         // The manager has the slabs before it hears that bytes are saved in them.
         let mut answers = self.slab_news();
@@ -170,8 +178,8 @@ impl Mover {
     }
 
     fn bandwidth_news(&mut self) -> Option<Answer> {
-        let Bandwidths::New(bandwidth) = self.bandwidth else { return None };
-        self.bandwidth = Bandwidths::Told;
+        let bandwidth = self.bandwidth.filter(|_| !self.has_told_bandwidth)?;
+        self.has_told_bandwidth = true;
         Some(Answer { message: FromMover::Bandwidth(bandwidth), fds: Vec::new() })
     }
 
@@ -240,6 +248,19 @@ impl Mover {
         }
     }
 
+    /// Carries out two orders: at once if that works, else one after the other.
+    fn obey_both(&mut self, first: ToMover, second: ToMover) -> Result<Vec<Answer>, Useless> {
+        let began = Instant::now();
+        if let Some(exchange) = Exchange::of(&first, &second)
+            && let Some(moved) =
+                self.store.exchange(&self.gpu, &mut self.pieces, &exchange).map_err(Useless::Unnoted)?
+        {
+            let done = exchange.steps().into_iter().zip(moved);
+            return Ok(done.map(|(step, bytes)| answer(step, Ok(Outcome::Moved(bytes)), began)).collect());
+        }
+        Ok(self.obey(first)?.into_iter().chain(self.obey(second)?).collect())
+    }
+
     fn make(&mut self, wanted: &[(PieceId, u64)], location: Location) -> Result<Outcome, OrderError> {
         self.pieces.check_new(wanted, self.gpu.properties().granularity_bytes)?;
         if wanted.len() > MAX_FDS {
@@ -274,7 +295,8 @@ impl Mover {
         spared: u64,
     ) -> Result<Outcome, OrderError> {
         self.engage()?;
-        let bytes = self.store.save(&self.gpu, &mut self.pieces, step, tenant, moves, spared)?;
+        let save = Save { order: Order { step, tenant, moves }, spared };
+        let bytes = self.store.save(&self.gpu, &mut self.pieces, save)?;
         death::point("save:index");
         Ok(Outcome::Moved(bytes))
     }
@@ -287,7 +309,8 @@ impl Mover {
         poison: &[PieceId],
     ) -> Result<Outcome, OrderError> {
         self.engage()?;
-        let bytes = self.store.restore(&self.gpu, &mut self.pieces, step, tenant, moves, poison)?;
+        let order = Order { step, tenant, moves };
+        let bytes = self.store.restore(&self.gpu, &mut self.pieces, order, poison)?;
         death::point("restore:index");
         Ok(Outcome::Moved(bytes))
     }
@@ -309,8 +332,8 @@ impl Mover {
     fn measure(&mut self) -> Result<Outcome, OrderError> {
         self.engage()?;
         let (free_bytes, total_bytes) = self.gpu.measure()?;
-        if let Bandwidths::Unknown = self.bandwidth {
-            self.bandwidth = Bandwidths::New(bandwidth::measure(&self.gpu, self.store.tiers_mut()));
+        if self.bandwidth.is_none() {
+            self.bandwidth = Some(bandwidth::measure(&self.gpu, self.store.tiers_mut()));
         }
         death::point("measure");
         Ok(Outcome::Measured { free_bytes, total_bytes, saved_bytes: self.store.tiers().used().iter().sum() })

@@ -5,6 +5,9 @@
 //! restore  plan ─► find in the index ─► poison ─► zeros, copies, waited for ─► journal ─► forgotten
 //!                                                 (to and from disk through lanes: `staging`)
 //! ```
+//! One of each can be carried out at once, where both lie in DRAM: an `exchange`. Then the copies of both are waited
+//! for together.
+//!
 //! The journal is the index as the next mover finds it, should this one die: an order that was not
 //! answered has, for the next, not been carried out.
 //!
@@ -14,6 +17,7 @@
 
 use super::copy::{DeviceRange, Gpu, Transfer};
 use super::error::OrderError;
+use super::exchange::{Exchange, Order, Save};
 use super::index::Index;
 use super::journal::{self, Journal};
 use super::pieces::Pieces;
@@ -102,40 +106,48 @@ impl Store {
 
     /// Copies live bytes out of pieces, and leaves `spared` bytes of the first tier free where it can; returns how
     /// many. Nothing of a failed save is kept.
-    pub fn save(
+    pub fn save(&mut self, gpu: &Gpu, pieces: &mut Pieces, order: Save<'_>) -> Result<u64, OrderError> {
+        let leaving = self.prepare_save(gpu, pieces, order)?;
+        let saved = self.copy_out(gpu, pieces, &leaving.parts);
+        self.finish_save(leaving, saved)
+    }
+
+    fn prepare_save(
         &mut self,
         gpu: &Gpu,
         pieces: &mut Pieces,
-        step: Step,
-        tenant: TenantId,
-        moves: &[Move],
-        spared: u64,
-    ) -> Result<u64, OrderError> {
+        Save { order: Order { step, tenant, moves }, spared }: Save<'_>,
+    ) -> Result<Leaving, OrderError> {
         let moves = plan(moves)?;
         moves.iter().try_for_each(|m| self.check_not_saved(tenant, m))?;
         pieces.map_for(gpu, &moves)?;
         let extents = self.tiers.allocate(total(&moves), spared)?;
         let parts = deal(&moves, &extents);
-        match self.copy_out(gpu, pieces, &parts).and_then(|saved| {
+        Ok(Leaving { step, tenant, extents, parts })
+    }
+
+    fn finish_save(&mut self, leaving: Leaving, saved: Result<Saved, OrderError>) -> Result<u64, OrderError> {
+        let Leaving { step, tenant, extents, .. } = leaving;
+        let bytes = extents.iter().map(|extent| extent.bytes).sum();
+        let noted = saved.and_then(|saved| {
             self.journal.saved(step, tenant, &saved.parts, &saved.seals)?;
             Ok(saved)
-        }) {
+        });
+        match noted {
             Ok(saved) => self.enter(tenant, saved),
             Err(error) => {
                 self.free(extents);
                 return Err(error);
             }
         }
-        Ok(total(&moves))
+        Ok(bytes)
     }
 
     fn copy_out(&mut self, gpu: &Gpu, pieces: &Pieces, parts: &[Part]) -> Result<Saved, OrderError> {
         let ByTier { in_memory, on_disk, .. } = ByTier::of(parts);
         self.in_turns(&in_memory, |parts| Ok(gpu.copy_out(&self.transfers(pieces, parts)?)?))?;
         let mut saved = Saved::default();
-        for part in in_memory {
-            saved.add(part, &self.tiers.memory(part.extent)?.zeros());
-        }
+        in_memory.into_iter().try_for_each(|part| self.note(part, &mut saved))?;
         if !on_disk.is_empty() {
             let stay = self.turns.as_ref().map(|turns| turns.enter(SharedTier::Disk));
             saved.seals = self.staging.save(&self.tiers.disk, pieces, &on_disk, stay.as_ref())?;
@@ -148,9 +160,7 @@ impl Store {
 
     fn copy_in(&mut self, gpu: &Gpu, pieces: &Pieces, parts: &[Part]) -> Result<(), OrderError> {
         let ByTier { zeros, in_memory, on_disk } = ByTier::of(parts);
-        if !zeros.is_empty() {
-            gpu.fill(&device_ranges(pieces, &zeros)?, 0)?;
-        }
+        self.clear(gpu, pieces, &zeros)?;
         self.in_turns(&in_memory, |parts| Ok(gpu.copy_in(&self.transfers(pieces, parts)?)?))?;
         if !on_disk.is_empty() {
             let stay = self.turns.as_ref().map(|turns| turns.enter(SharedTier::Disk));
@@ -158,6 +168,20 @@ impl Store {
         }
         death::point("restore:bytes");
         Ok(())
+    }
+
+    /// What has been copied to memory: which of it are zeros is looked for there.
+    fn note(&self, part: Part, saved: &mut Saved) -> Result<(), OrderError> {
+        saved.add(part, &self.tiers.memory(part.extent)?.zeros());
+        Ok(())
+    }
+
+    /// Writes zeros where they were.
+    fn clear(&self, gpu: &Gpu, pieces: &Pieces, zeros: &[Part]) -> Result<(), OrderError> {
+        if zeros.is_empty() {
+            return Ok(());
+        }
+        Ok(gpu.fill(&device_ranges(pieces, zeros)?, 0)?)
     }
 
     /// Copies parts in memory: those in CXL memory step by step, where others move bytes of it too.
@@ -187,20 +211,75 @@ impl Store {
         &mut self,
         gpu: &Gpu,
         pieces: &mut Pieces,
-        step: Step,
-        tenant: TenantId,
-        moves: &[Move],
+        order: Order<'_>,
         poison: &[PieceId],
     ) -> Result<u64, OrderError> {
+        let coming = self.prepare_restore(gpu, pieces, order)?;
+        pieces.fill(gpu, poison, POISON)?;
+        self.copy_in(gpu, pieces, &coming.parts)?;
+        self.finish_restore(coming)
+    }
+
+    fn prepare_restore(
+        &self,
+        gpu: &Gpu,
+        pieces: &mut Pieces,
+        Order { step, tenant, moves }: Order<'_>,
+    ) -> Result<Coming, OrderError> {
         let moves = plan(moves)?;
         let extents = self.find_all(tenant, &moves)?;
         pieces.map_for(gpu, &moves)?;
-        pieces.fill(gpu, poison, POISON)?;
         let parts = deal(&moves, &extents);
-        self.copy_in(gpu, pieces, &parts)?;
+        Ok(Coming { step, tenant, moves, parts })
+    }
+
+    fn finish_restore(&mut self, coming: Coming) -> Result<u64, OrderError> {
+        let Coming { step, tenant, moves, .. } = coming;
         self.journal.restored(step, tenant, &moves).map_err(OrderError::Unnoted)?;
         self.remove(tenant, &moves);
         Ok(total(&moves))
+    }
+
+    /// Saves and restores at once, where both lie in DRAM; returns how many bytes each. `None`: neither is carried out,
+    /// each alone may be, or will say why not.
+    pub fn exchange(
+        &mut self,
+        gpu: &Gpu,
+        pieces: &mut Pieces,
+        Exchange { save, restore }: &Exchange<'_>,
+    ) -> Result<Option<[u64; 2]>, OrderError> {
+        let Ok(coming) = self.prepare_restore(gpu, pieces, *restore) else { return Ok(None) };
+        if !self.are_in_dram(&coming.parts) {
+            return Ok(None);
+        }
+        let Ok(leaving) = self.prepare_save(gpu, pieces, *save) else { return Ok(None) };
+        if !self.are_in_dram(&leaving.parts) {
+            self.free(leaving.extents);
+            return Ok(None);
+        }
+        let saved = self.copy_both(gpu, pieces, &leaving.parts, &coming.parts);
+        let Ok(saved) = self.finish_save(leaving, saved) else { return Ok(None) };
+        // Where this cannot be noted the next mover is given both orders again, and undoes the first.
+        Ok(Some([saved, self.finish_restore(coming)?]))
+    }
+
+    fn are_in_dram(&self, parts: &[Part]) -> bool {
+        parts.iter().all(|part| part.extent.slab == ZEROS || self.tiers.dram.has(part.extent.slab))
+    }
+
+    fn copy_both(
+        &self,
+        gpu: &Gpu,
+        pieces: &Pieces,
+        out: &[Part],
+        back: &[Part],
+    ) -> Result<Saved, OrderError> {
+        let ByTier { zeros, in_memory, .. } = ByTier::of(back);
+        self.clear(gpu, pieces, &zeros)?;
+        gpu.copy_both(&self.transfers(pieces, out)?, &self.transfers(pieces, &in_memory)?)?;
+        let mut saved = Saved::default();
+        out.iter().try_for_each(|part| self.note(*part, &mut saved))?;
+        Ok(saved)
     }
 
     /// Forgets all of a tenant's saved bytes.
@@ -261,6 +340,22 @@ impl Store {
     fn free(&mut self, extents: Vec<Extent>) {
         extents.into_iter().for_each(|extent| self.tiers.free(extent));
     }
+}
+
+/// A save that has room in the tiers.
+struct Leaving {
+    step: Step,
+    tenant: TenantId,
+    extents: Vec<Extent>,
+    parts: Vec<Part>,
+}
+
+/// A restore whose bytes are found.
+struct Coming {
+    step: Step,
+    tenant: TenantId,
+    moves: Vec<Move>,
+    parts: Vec<Part>,
 }
 
 /// What a save has copied.

@@ -6,6 +6,7 @@
 
 mod cxl;
 mod disk;
+mod exchange;
 mod hosted;
 mod zeros;
 
@@ -76,6 +77,12 @@ fn on_a_software_gpu(test: &str, dram: u64, faults: &str, body: impl FnOnce(&mut
     in_its_own_process(test, &[(FAULTS_VARIABLE, faults)], |gpu| config(gpu, dram * UNIT), body);
 }
 
+/// The same over a link, of so much in each direction: `1MB/s`.
+fn over_a_link(test: &str, link: &str, dram: u64, faults: &str, body: impl FnOnce(&mut Bench)) {
+    let (options, faults) = (format!(",link={link}"), [(FAULTS_VARIABLE, faults)]);
+    on_a_node(test, &options, &faults, |gpu| config(gpu, dram * UNIT), body);
+}
+
 fn config(gpu: GpuUuid, dram_bytes: u64) -> MoverConfig {
     MoverConfig { gpu, dram_bytes, cxl: None, disk: None, disk_bytes: 0, driver: software_driver() }
 }
@@ -86,12 +93,22 @@ fn in_its_own_process(
     config: impl FnOnce(GpuUuid) -> MoverConfig,
     body: impl FnOnce(&mut Bench),
 ) {
+    on_a_node(test, "", variables, config, body);
+}
+
+fn on_a_node(
+    test: &str,
+    options: &str,
+    variables: &[(&str, &str)],
+    config: impl FnOnce(GpuUuid) -> MoverConfig,
+    body: impl FnOnce(&mut Bench),
+) {
     if let Ok(gpu) = std::env::var(GPU_VARIABLE) {
         let mut bench = Bench::start(config(gpu.parse().unwrap()));
         body(&mut bench);
         return bench.end();
     }
-    let spec = format!("1x{}B", GPU_UNITS * UNIT).parse().unwrap();
+    let spec = format!("1x{}B{options}", GPU_UNITS * UNIT).parse().unwrap();
     let node = SoftwareNode::create(&spec, UNIT).unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([&format!("mover::tests::{test}"), "--exact", "--nocapture"]);
