@@ -7,30 +7,20 @@
 
 #[path = "support/mod.rs"]
 mod bench;
+#[path = "support/mover.rs"]
+mod mover;
 
 use bench::Spread;
 use cudarc::driver::{result, sys};
-use std::ffi::{CString, c_void};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-use std::process::Command;
+use mover::{BYTES, MIB, Mover, on_each};
+use std::ffi::c_void;
 use std::time::Instant;
-use tidegate_ffi::units::{Class, PieceId, Step, TenantId};
-use tidegate_ffi::wire::Connection;
-use tidegate_ffi::wire::line::{Line, Numbered};
-use tidegate_ffi::wire::message::{FromMover, Location, Move, ToMover};
-use tidegate_manager::mover::{MoverConfig, run};
-use tidegate_manager::scheduler::MOVES_PER_MESSAGE;
-use tidegate_manager::software_gpu::{NODE_VARIABLE, SoftwareNode};
+use tidegate_ffi::units::TenantId;
+use tidegate_manager::mover::MoverConfig;
 
 const KIB: u64 = 1 << 10;
-const MIB: u64 = 1 << 20;
-/// What is alive.
-const BYTES: u64 = 256 * MIB;
-/// What lies between two ranges.
-const GAP: u64 = 512;
-const PIECE: u64 = 32 * MIB;
 const ROUNDS: usize = 9;
+const TENANT: TenantId = TenantId(1);
 
 /// Ranges of one size, and of many: how many bytes, and what part of all is in ranges of that size, in percent.
 const MIXES: [(&str, &[(u64, u64)]); 5] = [
@@ -43,47 +33,25 @@ const MIXES: [(&str, &[(u64, u64)]); 5] = [
 /// The software GPUs: as fast as it goes, and with what a call costs on hardware.
 const NODES: [&str; 2] = ["1x640MiB", "1x640MiB,call=2300ns"];
 
-/// Set in a process that measures: the GPU.
-const GPU_VARIABLE: &str = "TIDEGATE_BENCH_GPU";
-
 fn main() {
-    if let Ok(gpu) = std::env::var(GPU_VARIABLE) {
-        return measure(&gpu);
-    }
-    for spec in NODES {
+    let announce = |spec: &str| {
         println!("software GPU {spec}: 256 MiB; medians of {ROUNDS} rounds, the fastest and the slowest");
         println!("ranges     save ÷ copy out                      restore ÷ copy in");
-        let node = SoftwareNode::create(&spec.parse().unwrap(), 2 * MIB).unwrap();
-        // The driver reads its environment once.
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.env(NODE_VARIABLE, node.path()).env(GPU_VARIABLE, node.gpus()[0].to_string());
-        command.env("LD_LIBRARY_PATH", node.path().join("lib"));
-        assert!(command.status().unwrap().success());
-    }
+    };
+    on_each(&NODES, announce, measure);
 }
 
-fn measure(gpu: &str) {
-    let driver = Path::new(&std::env::var_os(NODE_VARIABLE).unwrap()).join("lib/libcuda.so.1");
-    let driver = CString::new(driver.as_os_str().as_bytes()).unwrap();
-    let config = MoverConfig {
-        gpu: gpu.parse().unwrap(),
-        dram_bytes: 2 * BYTES,
-        cxl: None,
-        disk: None,
-        disk_bytes: 0,
-        driver,
-    };
+fn measure(config: MoverConfig) {
     for (name, mix) in MIXES {
         let copies = Copies::new();
         let mut mover = Mover::start(config.clone());
         let moves = mover.lay_out(mix);
+        // As if it were all of it: a mix has rounded down.
+        let part = moves.iter().map(|m| m.bytes).sum::<u64>() as f64 / BYTES as f64;
         let rounds = (0..=ROUNDS).map(|_| {
-            let out = copies.out();
-            let save =
-                mover.go(&moves, |step, tenant, moves| ToMover::Save { step, tenant, moves, spared: 0 });
-            let back = copies.back();
-            let restore = |step, tenant, moves| ToMover::Restore { step, tenant, moves, poison: Vec::new() };
-            (out / save, back / mover.go(&moves, restore))
+            let (saves, restores) = (mover.saves(TENANT, &moves), mover.restores(TENANT, &moves));
+            let save = part * copies.out() / mover.carry_out(saves, 1);
+            (save, part * copies.back() / mover.carry_out(restores, 1))
         });
         let rounds: Vec<(f64, f64)> = rounds.skip(1).collect();
         let save = Spread::of(rounds.iter().map(|(save, _)| *save)).line("");
@@ -137,109 +105,5 @@ impl Drop for Copies {
         unsafe { result::free_sync(self.device) }.unwrap();
         // SAFETY: as above.
         unsafe { sys::cuMemFreeHost(self.host) }.result().unwrap();
-    }
-}
-
-/// A mover, and the manager's end of its line.
-struct Mover {
-    connection: Connection,
-    line: Line<ToMover>,
-    thread: std::thread::JoinHandle<anyhow::Result<()>>,
-    step: u64,
-}
-
-impl Mover {
-    fn start(config: MoverConfig) -> Self {
-        let (connection, theirs) = Connection::pair().unwrap();
-        let thread = std::thread::spawn(move || run(theirs, config));
-        let mut mover = Self { connection, line: Line::new(), thread, step: 0 };
-        assert!(matches!(mover.hear(), FromMover::Ready { .. }));
-        mover.tell(ToMover::Adopt { pieces: Vec::new(), slabs: Vec::new(), again: Some(Vec::new()) });
-        assert!(matches!(mover.hear(), FromMover::Adopted { .. }));
-        mover
-    }
-
-    fn tell(&mut self, order: ToMover) {
-        let letter = self.line.say(order).unwrap();
-        self.connection.send(&letter, &[]).unwrap();
-    }
-
-    /// The next answer; what a manager keeps for the next mover is of no use here.
-    fn hear(&mut self) -> FromMover {
-        loop {
-            let (letter, _) = self.connection.receive::<Numbered<FromMover>>().unwrap();
-            match self.line.hear(letter).unwrap().unwrap() {
-                FromMover::Slab { .. }
-                | FromMover::SlabGone { .. }
-                | FromMover::Stored { .. }
-                | FromMover::Bandwidth(_)
-                | FromMover::Index => {}
-                answer => return answer,
-            }
-        }
-    }
-
-    fn next_step(&mut self) -> Step {
-        self.step += 1;
-        Step(self.step)
-    }
-
-    /// Makes pieces, and lays what is alive out in them.
-    fn lay_out(&mut self, mix: &[(u64, u64)]) -> Vec<Move> {
-        let mut moves = Vec::new();
-        let mut at = 0;
-        for &(bytes, percent) in mix {
-            for _ in 0..BYTES * percent / 100 / bytes {
-                let end = at + bytes;
-                while at < end {
-                    let (piece, offset) = (PieceId(at / PIECE + 1), at % PIECE);
-                    let bytes = (end - at).min(PIECE - offset);
-                    moves.push(Move { piece, offset, bytes, class: Class::Temporary, at });
-                    at += bytes;
-                }
-                at += GAP;
-            }
-        }
-        let pieces: Vec<PieceId> = (1..=at.div_ceil(PIECE)).map(PieceId).collect();
-        let step = self.next_step();
-        self.tell(ToMover::Make {
-            step,
-            pieces: pieces.iter().map(|id| (*id, PIECE)).collect(),
-            location: Location::Device,
-        });
-        assert!(matches!(self.hear(), FromMover::Made { .. }));
-        self.fill(pieces);
-        moves
-    }
-
-    /// Writes other bytes than zeros, which would not be stored.
-    fn fill(&mut self, poison: Vec<PieceId>) {
-        let step = self.next_step();
-        self.tell(ToMover::Restore { step, tenant: TenantId(1), moves: Vec::new(), poison });
-        assert!(matches!(self.hear(), FromMover::Done { .. }));
-    }
-
-    /// How long it takes to carry the moves out, in seconds.
-    fn go(&mut self, moves: &[Move], order: impl Fn(Step, TenantId, Vec<Move>) -> ToMover) -> f64 {
-        let mut moved = 0;
-        let took = seconds(|| {
-            for moves in moves.chunks(MOVES_PER_MESSAGE) {
-                let step = self.next_step();
-                self.tell(order(step, TenantId(1), moves.to_vec()));
-                match self.hear() {
-                    FromMover::Done { bytes, .. } => moved += bytes,
-                    answer => panic!("{answer:?}"),
-                }
-            }
-        });
-        assert_eq!(moved, moves.iter().map(|m| m.bytes).sum::<u64>());
-        // As if it were all of it: a mix has rounded down.
-        took * BYTES as f64 / moved as f64
-    }
-
-    fn end(mut self) {
-        self.tell(ToMover::End);
-        drop(self.connection);
-        self.thread.join().unwrap().unwrap();
     }
 }
