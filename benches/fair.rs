@@ -3,14 +3,13 @@
 //! The tier is a model: it serves one request after the other, in the order in which they come, so many bytes in a
 //! second. The greedy mover has eight requests under way at once, the modest one has one.
 
-use rustix::fs::SealFlags;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::thread::{scope, sleep};
 use std::time::Duration;
-use tidegate_ffi::os;
 use tidegate_ffi::units::GpuUuid;
+use tidegate_ffi::wire::create_sealed;
 use tidegate_manager::mover::turns::{BYTES, STEP, SharedTier, Stay, Turns};
 
 /// How long the tier takes for a step: 1 GB/s.
@@ -57,10 +56,7 @@ fn race(in_turns: bool) -> (u64, u64) {
 
 /// As a manager's, with nothing but the page in it.
 fn state_file() -> OwnedFd {
-    let file = os::memory_file("fair").unwrap();
-    os::set_size(&file, BYTES).unwrap();
-    os::seal(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).unwrap();
-    file
+    create_sealed("fair", BYTES).unwrap()
 }
 
 /// Serves whoever drew the lowest number.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 use support::deaths::{kill, kill_movers};
 use support::training::{Training, alone};
-use support::{Jobs, KIB, MIB, Manager, Status, nothing_is_used, train_digits};
+use support::{Jobs, KIB, MIB, Manager, Probe, Status, nothing_is_used, train_digits};
 
 const OPTIONS: [&str; 6] = ["--unit", "64KiB", "--offset", "64KiB", "--slice", "10ms"];
 /// It has some 2.7 MiB.
@@ -20,6 +20,14 @@ fn train(manager: &Manager, name: &str) -> Training {
 
 fn on(gpu: &str, options: &[&str]) -> Manager {
     Manager::start(gpu, &[&OPTIONS, options].concat())
+}
+
+/// A job that has three quarters of a GPU of 2 MiB, in `x`.
+fn large(manager: &Manager) -> Probe {
+    let mut job = manager.probe(&["--name", "large"]);
+    job.tell("device 0");
+    job.tell(&format!("alloc x {}", 1536 * KIB));
+    job
 }
 
 fn hosted(status: &Status) -> u64 {
@@ -61,9 +69,7 @@ fn two_that_are_larger_than_the_gpu_take_turns_and_survive_deaths() {
 #[test]
 fn what_is_read_and_written_there_is_right_over_a_managers_death() {
     let manager = on("1x2MiB", &["--dram", "8MiB"]);
-    let mut job = manager.probe(&["--name", "large"]);
-    job.tell("device 0");
-    job.tell(&format!("alloc x {}", 1536 * KIB));
+    let mut job = large(&manager);
     let refused = job.try_tell(&format!("alloc y {}", 1536 * KIB)).unwrap_err();
     assert!(refused.contains("CUDA_ERROR_OUT_OF_MEMORY"), "first it is told: {refused}");
     job.tell(&format!("alloc y {}", 1536 * KIB));
@@ -82,9 +88,7 @@ fn what_is_read_and_written_there_is_right_over_a_managers_death() {
 #[test]
 fn where_there_is_no_host_memory_either_it_is_told_so() {
     let manager = on("1x2MiB", &["--dram", "1MiB"]);
-    let mut job = manager.probe(&["--name", "large"]);
-    job.tell("device 0");
-    job.tell(&format!("alloc x {}", 1536 * KIB));
+    let mut job = large(&manager);
     for _ in 0..2 {
         let refused = job.try_tell(&format!("alloc y {}", 1600 * KIB)).unwrap_err();
         assert!(refused.contains("CUDA_ERROR_OUT_OF_MEMORY"), "{refused}");

@@ -8,6 +8,7 @@ use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 use std::fs::read_to_string;
 use std::os::fd::OwnedFd;
+use std::str::FromStr;
 use std::time::Duration;
 use tidegate_ffi::os;
 
@@ -60,8 +61,13 @@ impl Image {
     }
 }
 
-/// A field of `/proc/PID/stat`, by its number in proc(5), from the fourth on.
-fn field_of(pid: i32, number: usize) -> Option<u64> {
+/// Whether a process is stopped (SIGSTOP, Ctrl-Z, a debugger), by the kernel's word.
+pub fn is_stopped(pid: i32) -> bool {
+    matches!(field_of(pid, 3), Some('T' | 't'))
+}
+
+/// A field of `/proc/PID/stat`, by its number in proc(5), from the third on.
+fn field_of<T: FromStr>(pid: i32, number: usize) -> Option<T> {
     let stat = read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The second field is a name in brackets, which may hold anything.
     let (_, fields) = stat.rsplit_once(')')?;

@@ -494,15 +494,13 @@ impl Tenant {
                         process.link.give_back(self.id, pieces.iter().map(|piece| piece.piece).collect());
                     }
                     if !more {
-                        self.books().enter_arrived(replies.step());
-                        self.publish_mapped(process);
+                        self.enter_arrived(process, replies.step());
                         return outcome.map(|()| arrival);
                     }
                 }
                 Reply::Refused(reason) => {
                     // What came of it before is there, and in no use.
-                    self.books().enter_arrived(replies.step());
-                    self.publish_mapped(process);
+                    self.enter_arrived(process, replies.step());
                     return Err(Shortage::Refused(reason));
                 }
                 Reply::Attached { .. } | Reply::Lent { .. } | Reply::Room { .. } => {
@@ -532,6 +530,12 @@ impl Tenant {
         self.put(process, pieces, handles)?;
         self.books().arriving.entry(step).or_default().extend_from_slice(pieces);
         Ok(())
+    }
+
+    /// The last answer to a lease is here: what came for it may be used.
+    fn enter_arrived(&self, process: &Process, step: Step) {
+        self.books().enter_arrived(step);
+        self.publish_mapped(process);
     }
 
     /// Maps pieces: in our ranges, or where the program has mapped its handle.

@@ -80,7 +80,8 @@ struct Row {
 pub fn write(ranges: &[LiveRange]) -> Result<OwnedFd, LiveMapError> {
     let rows: Vec<Row> = ranges.iter().map(Row::from).collect();
     let bytes = rows.as_bytes();
-    let file = File::from(shared_memory::create("tidegate-live", bytes.len() as u64)?);
+    let file = shared_memory::create_sealed("tidegate-live", bytes.len() as u64);
+    let file = File::from(file.map_err(SharedMemoryError::from)?);
     os::write_at(&file, bytes, 0)?;
     Ok(file.into())
 }

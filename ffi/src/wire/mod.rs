@@ -18,7 +18,7 @@ mod watch;
 
 pub use codec::{CodecError, Header, MAX_FDS, MAX_MESSAGE_BYTES, VERSION};
 pub use connection::{Connection, Frame, Limits, Parcel, ReceiveError, SendError};
-pub use shared_memory::{Mapped, SharedMemoryError, is_sealed};
+pub use shared_memory::{Mapped, SharedMemoryError, create_sealed, is_sealed};
 pub use watch::{Seen, Watch};
 
 use std::path::PathBuf;

@@ -98,7 +98,7 @@ mod tests {
         let plain = tempfile::tempfile().unwrap();
         plain.set_len(size_of::<Page>() as u64).unwrap();
         assert!(matches!(Page::open(plain.as_fd()), Err(SharedMemoryError::NotSealed)));
-        let small = super::super::shared_memory::create("small", 8).unwrap();
+        let small = super::super::create_sealed("small", 8).unwrap();
         assert!(matches!(Page::open(small.as_fd()), Err(SharedMemoryError::WrongSize { .. })));
     }
 }

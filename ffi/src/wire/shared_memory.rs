@@ -31,7 +31,7 @@ pub enum SharedMemoryError {
 const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// A new memory file of `bytes` bytes whose size is sealed.
-pub(super) fn create(name: &str, bytes: u64) -> Result<OwnedFd, SharedMemoryError> {
+pub fn create_sealed(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
     let file = os::memory_file(name)?;
     os::set_size(&file, bytes)?;
     os::seal(&file, SIZE_SEALS)?;
@@ -69,7 +69,7 @@ unsafe impl<T: Sync> Sync for Mapped<T> {}
 impl<T: FromBytes + KnownLayout + Sync> Mapped<T> {
     /// Makes a sealed memory file with a zeroed `T` in it and maps it.
     pub fn create(name: &str) -> Result<(Self, OwnedFd), SharedMemoryError> {
-        let file = create(name, size_of::<T>() as u64)?;
+        let file = create_sealed(name, size_of::<T>() as u64)?;
         Ok((Self::map(file.as_fd())?, file))
     }
 

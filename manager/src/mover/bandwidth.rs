@@ -13,7 +13,7 @@ use super::pieces::Pieces;
 use super::tier::{Extent, Memory, Tiers};
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
-use tidegate_ffi::units::PieceId;
+use tidegate_ffi::units::{PieceId, Tier};
 use tidegate_ffi::wire::message::{Bandwidth, LinkRates, Location, TierRates};
 
 /// A copy that takes so long is timed well enough.
@@ -33,15 +33,15 @@ pub fn measure(gpu: &Gpu, tiers: &mut Tiers) -> Bandwidth {
     let memory = Scratch::new(gpu).and_then(|scratch| {
         let dram = scratch.measure(&mut tiers.dram)?;
         bandwidth.link = dram.map(|(_, link)| link);
-        bandwidth.tiers[0] = dram.map(|(tier, _)| tier);
-        bandwidth.tiers[1] = scratch.measure(&mut tiers.cxl)?.map(|(tier, _)| tier);
+        bandwidth.tiers[Tier::Dram.index()] = dram.map(|(tier, _)| tier);
+        bandwidth.tiers[Tier::Cxl.index()] = scratch.measure(&mut tiers.cxl)?.map(|(tier, _)| tier);
         Ok(())
     });
     if let Err(error) = memory {
         tracing::info!(%error, "how fast bytes go to memory is not measured");
     }
     match tiers.disk.measure() {
-        Ok(disk) => bandwidth.tiers[2] = disk,
+        Ok(disk) => bandwidth.tiers[Tier::Disk.index()] = disk,
         Err(error) => tracing::info!(%error, "how fast bytes go to the disk is not measured"),
     }
     tracing::info!(?bandwidth, "measured, in bytes per second");

@@ -284,6 +284,11 @@ impl Mover {
 
     fn add(&mut self, pieces: Vec<(PieceId, Piece)>) {
         self.pieces.add(pieces);
+        self.note_hosted();
+    }
+
+    /// Tells the DRAM tier how much of its share is host memory in the GPU's place now.
+    fn note_hosted(&mut self) {
         self.store.tiers_mut().dram.set_apart(self.pieces.hosted_bytes());
     }
 
@@ -324,7 +329,7 @@ impl Mover {
 
     fn destroy(&mut self, ids: &[PieceId]) -> Result<Outcome, OrderError> {
         let bytes = self.pieces.remove(ids)?;
-        self.store.tiers_mut().dram.set_apart(self.pieces.hosted_bytes());
+        self.note_hosted();
         death::point("destroy");
         Ok(Outcome::Moved(bytes))
     }

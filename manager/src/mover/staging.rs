@@ -194,7 +194,8 @@ impl Staging {
         )
     }
 
-    /// Each batch, when it is its turn among other GPUs', gets a lane, in which this thread does `before`, another `work`, this one `after`.
+    /// Each batch, when it is its turn among other GPUs', gets a lane, in which this thread does `before`, another
+    /// `work`, this one `after`.
     fn pump<R: Send>(
         &mut self,
         batches: Vec<Batch>,

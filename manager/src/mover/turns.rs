@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use tidegate_ffi::units::GpuUuid;
 use tidegate_ffi::wire::{Mapped, SharedMemoryError};
+use twox_hash::XxHash3_64;
 use zerocopy::{FromBytes, IntoBytes, KnownLayout};
 
 /// The room of the page in a file, in bytes.
@@ -198,9 +199,7 @@ impl Drop for Stay<'_> {
 
 /// Not 0, and as good as certainly another for another GPU.
 fn name(gpu: GpuUuid) -> u64 {
-    const PRIME: u64 = 0x0100_0000_01b3;
-    let (halves, _) = gpu.0.as_chunks::<8>();
-    halves.iter().fold(0, |name: u64, half| name.wrapping_mul(PRIME) ^ u64::from_le_bytes(*half)) | 1
+    XxHash3_64::oneshot(&gpu.0) | 1
 }
 
 /// Nanoseconds of a clock that all processes of the machine have.
@@ -212,15 +211,11 @@ fn now() -> u64 {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use rustix::fs::SealFlags;
     use std::os::fd::OwnedFd;
-    use tidegate_ffi::os;
+    use tidegate_ffi::wire::create_sealed;
 
     pub(in crate::mover) fn file() -> OwnedFd {
-        let file = os::memory_file("turns").unwrap();
-        os::set_size(&file, 2 * BYTES).unwrap();
-        os::seal(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).unwrap();
-        file
+        create_sealed("turns", 2 * BYTES).unwrap()
     }
 
     impl Turns {
@@ -241,8 +236,7 @@ pub(super) mod tests {
     }
 
     fn place(file: &OwnedFd, gpu: u8) -> Turns {
-        let gpu = GpuUuid(std::array::from_fn(|at| if at == 0 { 2 * gpu } else { 0 }));
-        Turns::of(gpu, file.as_fd()).unwrap_or_else(|error| panic!("{error}"))
+        Turns::of(GpuUuid([gpu; 16]), file.as_fd()).unwrap_or_else(|error| panic!("{error}"))
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What the scheduler hears and what it orders. It has no clock and does no I/O itself.
 
-use super::job::Job;
-use super::quota::{SavedQuota, UserQuotas};
+use super::job::{Job, QueuePlace};
+use super::quota::UserQuotas;
 use crate::planner::shares::PerTier;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -304,13 +304,7 @@ pub enum Effect {
         /// The job.
         job: JobId,
         /// Its place.
-        place: u32,
-        /// How many wait.
-        of: u32,
-        /// A job in its way that cannot be stopped.
-        behind: Option<JobId>,
-        /// The quota that keeps it from being admitted.
-        quota: Option<SavedQuota>,
+        place: QueuePlace,
     },
     /// The pieces are no more: their fds can be closed.
     Destroyed(Vec<PieceId>),

@@ -11,7 +11,7 @@
 //! Invariant (I6): they are a part of their GPU's share of the DRAM tier, which grows for them where others can
 //! do with less, and leave of it what was promised to jobs that share the GPU; they count to their user's quota.
 
-use super::lease::{Acquired, PIECES_AT_ONCE, Served};
+use super::lease::{Acquired, Served};
 use super::{Scheduler, Tenant};
 use tidegate_ffi::units::{GpuUuid, PieceId, SlotIndex, TenantId, Tier, Units};
 use tidegate_ffi::wire::message::{LeaseRequest, Location, Placed};
@@ -30,14 +30,11 @@ impl Scheduler {
             return Served::Refused(format!("{too_small}, and its user may have no more host memory"));
         }
         let left = self.hostable_bytes(id);
-        if wanted > left && self.claim(id, wanted) {
-            return Served::Waits;
-        }
-        if wanted > left && self.units_are_coming(gpu) {
-            // What was given back, or made for a lease that is void, may be host memory.
-            return Served::Waits;
-        }
         if wanted > left {
+            // Its share grows; or what was given back, or made for a lease that is void, is host memory.
+            if self.claim(id, wanted) || self.units_are_coming(gpu) {
+                return Served::Waits;
+            }
             let tier = "of its share of the dram tier";
             return Served::Refused(format!("{too_small}, and {left} bytes {tier} are free for {wanted}"));
         }
@@ -46,8 +43,8 @@ impl Scheduler {
             tenant.hosted.extend(placed.iter().map(|placed| (placed.piece, placed.units.0)));
         }
         let new: Vec<PieceId> = placed.iter().map(|placed| placed.piece).collect();
-        let rest = wanted
-            - placed.iter().map(|placed| u64::from(placed.units.0)).sum::<u64>() * self.config.unit_bytes;
+        let got: u32 = placed.iter().map(|placed| placed.units.0).sum();
+        let rest = u64::from(request.units.0 - got) * self.config.unit_bytes;
         self.answer(id, request, Acquired { placed, new }, Location::Host);
         if let Some(tenant) = self.tenants.get_mut(&id) {
             tenant.claim = rest;
@@ -57,17 +54,13 @@ impl Scheduler {
 
     /// New pieces for a lease, or for as much of it as one message can carry.
     fn host_pieces(&mut self, request: LeaseRequest) -> Vec<Placed> {
-        let (first, all) = (request.first.0, request.units.0);
-        let (largest, most) = match request.whole {
-            true => (all, all),
-            false => (self.config.piece_units, all.min(PIECES_AT_ONCE * self.config.piece_units)),
+        let run = self.config.run_at_once(request, 0);
+        let (largest, end) = (self.config.largest_piece(run), run.first + run.units);
+        let place = |slot: u32| {
+            let (piece, class) = (self.new_piece(), run.class);
+            Placed { piece, class, slot: SlotIndex(slot), units: Units(largest.min(end - slot)) }
         };
-        let starts = (0..most).step_by(largest.max(1) as usize);
-        let place = |from: u32| {
-            let (piece, class) = (self.new_piece(), request.class);
-            Placed { piece, class, slot: SlotIndex(first + from), units: Units(largest.min(most - from)) }
-        };
-        starts.map(place).collect()
+        (run.first..end).step_by(largest as usize).map(place).collect()
     }
 
     /// What of a GPU's share may become host memory of a tenant's in its place.

@@ -181,18 +181,16 @@ impl Scheduler {
         ahead: u32,
         slack: Slack,
     ) -> Result<(), NoRoom> {
-        // One message's worth at a time; the rest stays the tenant's first lease.
-        let most = PIECES_AT_ONCE * self.config.piece_units;
-        let units = if request.whole { request.units.0 } else { (request.units.0 + ahead).min(most) };
-        self.all_fits(id, request, most)?;
-        let run = Run { class: request.class, first: request.first.0, units, whole: request.whole };
+        self.all_fits(id, request)?;
+        let run = self.config.run_at_once(request, ahead);
         let acquired = self.acquire(id, request.class, &[run], slack)?;
         self.answer(id, request, acquired, Location::Device);
         Ok(())
     }
 
     /// A lease of several messages is begun only if all of it has room.
-    fn all_fits(&self, id: TenantId, request: LeaseRequest, most: u32) -> Result<(), NoRoom> {
+    fn all_fits(&self, id: TenantId, request: LeaseRequest) -> Result<(), NoRoom> {
+        let most = self.config.units_at_once();
         let gpu = self.tenants.get(&id).and_then(|tenant| self.gpus.get(&tenant.gpu));
         let free = gpu.map_or(0, |gpu| gpu.ledger.free());
         if request.units.0 > most && request.units.0 > free {
@@ -259,7 +257,7 @@ impl Scheduler {
         let (mut adopted, mut wanted) = (Vec::new(), Vec::new());
         for run in runs {
             let (mut slot, end) = (run.first, run.first + run.units);
-            let largest = if run.whole { run.units } else { self.config.piece_units };
+            let largest = self.config.largest_piece(*run);
             while slot < end {
                 let least = if run.whole { run.units } else { 0 };
                 let (piece, units) = match self.adopt(gpu_id, id, region, uid, least..=end - slot) {
@@ -718,9 +716,24 @@ impl Tenant {
     }
 }
 
-pub(super) const PIECES_AT_ONCE: u32 = super::PIECES_PER_MESSAGE as u32;
-
 impl super::Config {
+    /// Units that one message can carry, where they are not to be one piece.
+    fn units_at_once(&self) -> u32 {
+        super::PIECES_PER_MESSAGE as u32 * self.piece_units
+    }
+
+    /// One message's worth of a lease and of what is leased ahead with it; the rest stays the tenant's first lease.
+    pub(super) fn run_at_once(&self, request: LeaseRequest, ahead: u32) -> Run {
+        let LeaseRequest { class, first, units, whole, .. } = request;
+        let units = if whole { units.0 } else { (units.0 + ahead).min(self.units_at_once()) };
+        Run { class, first: first.0, units, whole }
+    }
+
+    /// The units of the largest piece of a run.
+    pub(super) fn largest_piece(&self, run: Run) -> u32 {
+        if run.whole { run.units } else { self.piece_units }
+    }
+
     /// Slots of one address range: four times the GPU.
     fn range_slots(&self, units: u32) -> u64 {
         u64::from(units) * 4

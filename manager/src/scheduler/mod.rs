@@ -489,6 +489,10 @@ impl Scheduler {
         ids.filter_map(|id| Some((*id, self.tenants.get(id)?)))
     }
 
+    fn jobs_on(&self, gpu: GpuUuid) -> BTreeSet<JobId> {
+        self.tenants_on(gpu).map(|(_, tenant)| tenant.job).collect()
+    }
+
     fn tenants_of(&self, job: JobId) -> Vec<TenantId> {
         let sessions = self.jobs.get(&job).into_iter().flat_map(|job| &job.sessions);
         sessions

@@ -308,8 +308,7 @@ impl Scheduler {
             let told = place.map(|place| QueuePlace { place, of, behind, quota });
             if let Some(job) = self.jobs.get_mut(&id).filter(|job| job.told_place != Some(told)) {
                 job.told_place = Some(told);
-                let QueuePlace { place, of, behind, quota } = told.unwrap_or_default();
-                self.effects.push(Effect::Queue { job: id, place, of, behind, quota });
+                self.effects.push(Effect::Queue { job: id, place: told.unwrap_or_default() });
             }
         }
     }

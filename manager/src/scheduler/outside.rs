@@ -159,9 +159,8 @@ impl Scheduler {
     pub(super) fn has_room_for_one_more(&self, gpu_id: GpuUuid) -> bool {
         let ledger = &self.gpus[&gpu_id].ledger;
         let room = ledger.total().saturating_sub(ledger.reserved() + self.expected_outside(gpu_id, true));
-        let jobs: BTreeSet<JobId> = self.tenants_on(gpu_id).map(|(_, tenant)| tenant.job).collect();
         let known = !self.is_measuring(gpu_id) && !self.is_recalling(gpu_id);
-        known && jobs.into_iter().all(|job| self.units_in_use(gpu_id, job) <= room)
+        known && self.jobs_on(gpu_id).into_iter().all(|job| self.units_in_use(gpu_id, job) <= room)
     }
 
     /// Units that newcomers' contexts will take which may not be there yet; `all`: of those too

@@ -55,7 +55,7 @@ impl Scheduler {
         if self.config.saved_quotas == UserQuotas::default() {
             return None;
         }
-        let there = self.tenants_on(gpu).map(|(_, tenant)| tenant.job).chain([job]);
+        let there = self.jobs_on(gpu).into_iter().chain([job]);
         let users: BTreeSet<u32> = there.filter_map(|job| Some(self.jobs.get(&job)?.uid)).collect();
         users.into_iter().find_map(|uid| {
             let bytes = self.config.saved_quotas.of(uid)?;
@@ -68,18 +68,19 @@ impl Scheduler {
     /// What may have to be saved of a user's jobs, by what is known of them; as if one more were on a GPU. A job that
     /// is alone on its GPU is not saved.
     fn promised_to_user(&self, uid: u32, newcomer: Option<(JobId, GpuUuid)>) -> u64 {
-        let is_theirs = |job: JobId| self.jobs.get(&job).is_some_and(|job| job.uid == uid);
         let on_gpu = |gpu: &GpuUuid| {
             let newcomer = newcomer.filter(|(_, to)| to == gpu).map(|(job, _)| job);
-            let jobs = self.tenants_on(*gpu).map(|(_, tenant)| tenant.job).chain(newcomer);
-            if jobs.collect::<BTreeSet<JobId>>().len() < 2 {
+            let mut jobs = self.jobs_on(*gpu);
+            jobs.extend(newcomer);
+            if jobs.len() < 2 {
                 return 0;
             }
-            let theirs = self.tenants_on(*gpu).filter(|(_, tenant)| is_theirs(tenant.job));
-            let newcomer = newcomer.filter(|job| is_theirs(*job)).map_or(0, |job| self.need_bytes(job));
+            let theirs = self.tenants_on(*gpu).filter(|(_, tenant)| self.is_of_user(tenant.job, uid));
+            let newcomer = newcomer.filter(|job| self.is_of_user(*job, uid));
+            let newcomer = newcomer.map_or(0, |job| self.need_bytes(job));
             theirs.map(|(_, tenant)| self.most_saved(tenant)).fold(newcomer, u64::saturating_add)
         };
-        let hosted = self.tenants.values().filter(|tenant| is_theirs(tenant.job));
+        let hosted = self.tenants.values().filter(|tenant| self.is_of_user(tenant.job, uid));
         let hosted = hosted.map(|tenant| self.hosted_bytes_of(tenant)).sum::<u64>();
         self.gpus.keys().map(on_gpu).fold(hosted, u64::saturating_add)
     }
@@ -87,8 +88,7 @@ impl Scheduler {
     /// What lies in the tiers of a user's jobs, or is on the way there, in bytes; what is host memory in a GPU's
     /// place does too.
     pub fn saved_of_user(&self, uid: u32) -> u64 {
-        let is_theirs = |tenant: &&Tenant| self.jobs.get(&tenant.job).is_some_and(|job| job.uid == uid);
-        let theirs = self.tenants.values().filter(is_theirs);
+        let theirs = self.tenants.values().filter(|tenant| self.is_of_user(tenant.job, uid));
         theirs.map(|tenant| tenant.saved_bytes() + self.hosted_bytes_of(tenant)).sum()
     }
 
@@ -149,22 +149,25 @@ impl Scheduler {
 
     /// What a user's jobs have on a GPU, wherever it lies now.
     pub(super) fn units_of_user(&self, gpu: GpuUuid, uid: u32) -> u32 {
-        let is_theirs = |job: &JobId| self.jobs.get(job).is_some_and(|job| job.uid == uid);
-        let theirs = self.tenants_on(gpu).filter(|(_, tenant)| is_theirs(&tenant.job));
+        let theirs = self.tenants_on(gpu).filter(|(_, tenant)| self.is_of_user(tenant.job, uid));
         theirs.map(|(_, tenant)| tenant.slots_with_memory()).sum()
+    }
+
+    fn is_of_user(&self, job: JobId, uid: u32) -> bool {
+        self.jobs.get(&job).is_some_and(|job| job.uid == uid)
     }
 
     /// No user has more than their quota.
     pub(super) fn check_quotas(&self) -> Result<(), String> {
         let users: BTreeSet<u32> = self.jobs.values().map(|job| job.uid).collect();
-        let limited = users.into_iter().filter_map(|uid| Some((uid, self.config.user_quotas.of(uid)?)));
+        let limited = users.iter().filter_map(|uid| Some((uid, self.config.user_quotas.of(*uid)?)));
         for ((uid, quota), gpu) in limited.flat_map(|user| self.gpus.keys().map(move |gpu| (user, gpu))) {
-            let bytes = u64::from(self.units_of_user(*gpu, uid)) * self.config.unit_bytes;
+            let bytes = u64::from(self.units_of_user(*gpu, *uid)) * self.config.unit_bytes;
             if bytes > quota {
                 return Err(format!("user {uid} has {bytes} bytes of {gpu}, of {quota} (I6)"));
             }
         }
-        for uid in self.jobs.values().map(|job| job.uid).collect::<BTreeSet<u32>>() {
+        for uid in users {
             let Some(quota) = self.config.saved_quotas.of(uid) else { continue };
             let bytes = self.saved_of_user(uid);
             if bytes > quota {

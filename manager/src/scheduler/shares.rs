@@ -318,8 +318,7 @@ impl Scheduler {
     /// What the tiers may have to take of a GPU that several jobs share: what they said that they need, or what they
     /// had if that is more; alone there nobody needs any.
     pub(super) fn promised_to_many(&self, id: GpuUuid) -> u64 {
-        let jobs: BTreeSet<JobId> = self.tenants_on(id).map(|(_, tenant)| tenant.job).collect();
-        if jobs.len() < 2 {
+        if self.jobs_on(id).len() < 2 {
             return 0;
         }
         self.tenants_on(id).map(|(_, tenant)| self.most_saved(tenant)).fold(0, u64::saturating_add)

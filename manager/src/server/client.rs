@@ -12,7 +12,7 @@ use super::crowd::Crowd;
 use super::descriptors::Shares;
 use super::legacy::ClientState;
 use super::outbox::Outbox;
-use crate::process::{Image, ProcessName, dies_within, wait_for_death};
+use crate::process::{Image, ProcessName, dies_within, is_stopped, wait_for_death};
 use anyhow::Context;
 use crossbeam_channel::{Sender, bounded};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -140,13 +140,9 @@ impl Client {
         Ok(())
     }
 
-    /// Whether the process is stopped (SIGSTOP, Ctrl-Z, a debugger), by the kernel's word.
+    /// Whether the process is stopped.
     pub(crate) fn is_stopped(&self) -> bool {
-        let stat =
-            std::fs::read_to_string(format!("/proc/{}/stat", self.conversation.pid)).unwrap_or_default();
-        // The name, in brackets, may hold anything.
-        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-        matches!(state, Some('T' | 't'))
+        is_stopped(self.conversation.pid)
     }
 
     /// Ends the process.

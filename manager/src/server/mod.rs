@@ -40,7 +40,7 @@ pub(crate) use setup::leave_mover;
 pub use setup::{Setup, has_died, heirs, run, stop_signals};
 
 use crate::death;
-use crate::scheduler::{Effect, Event, Job, Pages, SavedQuota, Scheduler, Session, Time};
+use crate::scheduler::{Effect, Event, Job, Pages, QueuePlace, SavedQuota, Scheduler, Session, Time};
 use bytesize::ByteSize;
 use client::{Client, ClientId, NoPage, Published, Role, Standing};
 use clock::Clock;
@@ -795,9 +795,7 @@ impl Server {
             Effect::Welcome { session, job, closed } => self.welcome(ClientId(session.0), job, closed),
             Effect::Mover(gpu, message) => self.send_to_mover(gpu, &message),
             Effect::Expel(session, reason) => self.cut_off(ClientId(session.0), &reason),
-            Effect::Queue { job, place, of, behind, quota } => {
-                self.tell_place(job, place, of, behind, quota);
-            }
+            Effect::Queue { job, place } => self.tell_place(job, place),
             Effect::Destroyed(pieces) => {
                 for piece in pieces {
                     self.pieces.remove(&piece);
@@ -840,15 +838,9 @@ impl Server {
         }
     }
 
-    fn tell_place(
-        &mut self,
-        job: JobId,
-        place: u32,
-        of: u32,
-        behind: Option<JobId>,
-        quota: Option<SavedQuota>,
-    ) {
+    fn tell_place(&mut self, job: JobId, place: QueuePlace) {
         let Some(id) = self.announcers.get(&job).copied() else { return };
+        let QueuePlace { place, of, behind, quota } = place;
         let behind = behind.map(|other| self.name_for(other, job));
         let quota = quota.map(|quota| self.words_for_quota(quota, job));
         self.answer(id, ToCommand::Queue { place, of, behind, quota });

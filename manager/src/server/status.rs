@@ -449,6 +449,9 @@ fn job_status(server: &Server, id: JobId, job: &Job) -> JobStatus {
     let mut published = server.published.get(&id).copied().unwrap_or_default();
     clients().for_each(|client| client.add_published(&mut published));
     let queue = scheduler.queue();
+    let bytes = |units: fn(&Tenant) -> u32| {
+        tenants.iter().map(|tenant| u64::from(units(tenant))).sum::<u64>() * scheduler.config().unit_bytes
+    };
     JobStatus {
         state: state(job, tenants.is_empty()).into(),
         queue_place: queue.iter().position(|waiting| *waiting == id).map_or(0, |index| index as u32 + 1),
@@ -459,11 +462,9 @@ fn job_status(server: &Server, id: JobId, job: &Job) -> JobStatus {
         pids: clients().map(|client| client.conversation.pid).collect(),
         persistent_bytes: scheduler.resident_bytes(id, Class::Persistent),
         temporary_bytes: scheduler.resident_bytes(id, Class::Temporary),
-        held_bytes: tenants.iter().map(|tenant| u64::from(tenant.held_units())).sum::<u64>()
-            * scheduler.config().unit_bytes,
+        held_bytes: bytes(Tenant::held_units),
         spilled_bytes: tenants.iter().map(|tenant| spilled(tenant)).sum(),
-        hosted_bytes: tenants.iter().map(|tenant| u64::from(tenant.hosted_units())).sum::<u64>()
-            * scheduler.config().unit_bytes,
+        hosted_bytes: bytes(Tenant::hosted_units),
         figures: EndedJob::new(id, job, published, None),
     }
 }

@@ -44,8 +44,8 @@ impl Launch {
         let Ok(gpu) = context.gpu() else { return };
         clock.begin(gpu.config.call_cost());
         self.call();
-        let arrival = Some(self.hosted_bytes()).filter(|bytes| *bytes > 0);
-        let arrival = arrival.and_then(|bytes| gpu.inward.book(bytes));
+        let hosted = gpu.inward.is_modelled().then(|| self.hosted_bytes());
+        let arrival = hosted.filter(|bytes| *bytes > 0).and_then(|bytes| gpu.inward.book(bytes));
         clock.finish(gpu.config.kernel_time(&self.function.name), arrival);
     }
 

@@ -107,7 +107,7 @@ impl Fill {
         for row in 0..self.height {
             self.value.write(self.start + row * self.pitch, self.width);
         }
-        let is_hosted = space::look().hosted_bytes(self.start) > 0;
+        let is_hosted = gpu.outward.is_modelled() && space::look().hosted_bytes(self.start) > 0;
         let bytes = self.height * self.width * self.value.size();
         clock.finish(Duration::ZERO, is_hosted.then(|| gpu.outward.book(bytes)).flatten());
     }

@@ -56,6 +56,11 @@ impl Link {
         Link { rate, free_at: Mutex::new(None) }
     }
 
+    /// Whether it is modelled: else nothing is booked.
+    pub fn is_modelled(&self) -> bool {
+        self.rate.is_some()
+    }
+
     /// Books a transfer of `bytes`: when it ends.
     pub fn book(&self, bytes: usize) -> Option<Instant> {
         let duration = Duration::from_secs_f64(bytes as f64 / self.rate?);

@@ -150,15 +150,10 @@ macro_rules! products {
             handle: Handle, a_op: i32, b_op: i32, m: i32, n: i32, k: i32,
             alpha: Device<u8>, a: Device<u8>, a_leading: i32, b: Device<u8>, b_leading: i32, beta: Device<u8>, c: Device<u8>, c_leading: i32,
         ) -> Status {
-            let element = Some(Element::$element);
-            let operand = |place, op, leading: i32| {
-                Operand { place, element, transposed: op != 0, leading: leading.into(), stride: 0 }
-            };
-            let (a, b, c) = (operand(a, a_op, a_leading), operand(b, b_op, b_leading), operand(c, 0, c_leading));
-            let product =
-                Product { sizes: [m, n, k], batch: 1, factors: [alpha, beta], scale: element, a, b, c };
             // SAFETY: as the caller promises to the library.
-            unsafe { multiply(handle, &product) }
+            unsafe {
+                $batched(handle, a_op, b_op, m, n, k, alpha, a, a_leading, 0, b, b_leading, 0, beta, c, c_leading, 0, 1)
+            }
         }
 
         #[unsafe(no_mangle)]

@@ -11,18 +11,19 @@ use super::{Gpu, OutOfBounds, check_bounds};
 use crate::hardware::Machine;
 use crate::mover::zeros;
 use crate::numa::{self, Node, STAY_ADVICE};
-use rustix::fs::{FlockOperation, SealFlags, fcntl_get_seals, flock, fstat};
+use rustix::fs::{FlockOperation, flock, fstat};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise, munmap};
 use std::fs::File;
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tidegate_ffi::cuda::DriverError;
 use tidegate_ffi::os::{self, pages};
+use tidegate_ffi::wire::{create_sealed, is_sealed};
 
 /// Host memory that copies may read and write. The fields are dropped in this order: memory is
 /// unlocked before it is unmapped.
@@ -140,7 +141,8 @@ impl HostMemory {
     /// The memory that another process made, by its file; `bytes` bytes of it, where the file has more.
     pub fn adopt(file: OwnedFd, bytes: u64, place: Place<'_>) -> Result<Self, HostMemoryError> {
         let mapping = match place {
-            Place::File(_, start) if !is_sealed(&file) => Mapping::map(file, start, bytes as usize),
+            // A memory file has seals, a device has none.
+            Place::File(_, start) if !is_sealed(file.as_fd()) => Mapping::map(file, start, bytes as usize),
             _ => Mapping::adopt(file),
         };
         let none = |errno| HostMemoryError::None { bytes, errno };
@@ -273,20 +275,9 @@ struct Mapping {
     file: OwnedFd,
 }
 
-/// The size of the file stays what it is.
-const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
-
-/// Whether a file is a memory file of a mover's.
-fn is_sealed(file: &OwnedFd) -> bool {
-    fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SEALS))
-}
-
 impl Mapping {
     fn make(bytes: usize) -> Result<Self, Errno> {
-        let file = os::memory_file("tidegate-saved")?;
-        os::set_size(&file, bytes as u64)?;
-        os::seal(&file, SEALS)?;
-        Self::map(file, 0, bytes)
+        Self::map(create_sealed("tidegate-saved", bytes as u64)?, 0, bytes)
     }
 
     fn part_of(file: &OwnedFd, start: u64, bytes: usize) -> Result<Self, Errno> {
@@ -295,7 +286,7 @@ impl Mapping {
     }
 
     fn adopt(file: OwnedFd) -> Result<Self, Errno> {
-        if !is_sealed(&file) {
+        if !is_sealed(file.as_fd()) {
             return Err(Errno::PERM);
         }
         let bytes = fstat(&file)?.st_size as usize;

@@ -9,7 +9,8 @@
 //! Why it is sound: everything has one owner that releases it when dropped; ranges borrow what they
 //! lie in, so it outlives them; each batch of copies is waited for before the function that takes
 //! the borrowed ranges returns, also after an error; and no Rust reference into memory that copies
-//! write is made, but for a lane's, which copies borrow as long, and between copies, to look for zeros. A process has one GPU (DESIGN §2), used by one thread.
+//! write is made, but for a lane's, which copies borrow as long, and between copies, to look for zeros.
+//! A process has one GPU (DESIGN §2), used by one thread.
 
 mod gpu;
 mod host;

@@ -35,10 +35,9 @@ fn what_is_made_in_host_memory_counts_to_the_share_and_not_to_the_gpu() {
 fn a_share_does_not_shrink_below_what_is_hosted() {
     on_a_software_gpu("hosted::a_share_does_not_shrink_below_what_is_hosted", 8, "", |bench| {
         bench.host(1, 3).unwrap();
-        let share = |units: u64| move |step| ToMover::Share { step, tier: Tier::Dram, bytes: units * UNIT };
-        assert_eq!(bench.moved(share(2)), Ok(3 * UNIT));
+        assert_eq!(bench.share(Tier::Dram, 2 * UNIT), 3 * UNIT);
         bench.destroy(&[1]).unwrap();
-        assert_eq!(bench.moved(share(2)), Ok(2 * UNIT));
+        assert_eq!(bench.share(Tier::Dram, 2 * UNIT), 2 * UNIT);
     });
 }
 

@@ -21,6 +21,20 @@ fn large(desk: &mut Desk) -> SessionId {
     session
 }
 
+/// Starts a job that does not fit beside the large one, and lets it have its turn.
+fn let_another_run(desk: &mut Desk) {
+    let b = job_with(desk, "b", 10, 60);
+    desk.until(|desk| desk.phase(b) == Phase::Open && desk.units(b, T) == 60);
+}
+
+/// A job that says that it needs so many units, and comes to a GPU.
+fn come(desk: &mut Desk, gpu: GpuUuid, units: u64) -> SessionId {
+    let need = Some(Need { persistent: 0, temporary: units * UNIT });
+    let (_, session) = desk.start(JobSpec { need, ..spec("b") });
+    desk.attach(session, gpu);
+    session
+}
+
 fn hosted(desk: &Desk, session: SessionId) -> u32 {
     desk.scheduler.tenants()[&desk.tenant(session)].hosted_units()
 }
@@ -84,8 +98,7 @@ fn host_memory_stays_mapped_while_others_run() {
     let mut desk = Desk::new(|_| {});
     let a = large(&mut desk);
     let pieces = host_pieces(&desk, a);
-    let b = job_with(&mut desk, "b", 10, 60);
-    desk.until(|desk| desk.phase(b) == Phase::Open && desk.units(b, T) == 60);
+    let_another_run(&mut desk);
     assert_eq!(desk.pieces(a, T), pieces, "all the rest has gone");
     let tenant = desk.tenant(a);
     assert!(desk.unmapped(tenant).iter().all(|piece| pieces.iter().all(|placed| placed.piece != *piece)));
@@ -114,10 +127,8 @@ fn host_memory_in_a_gpus_place_is_of_its_share() {
     let share = |desk: &Desk| desk.scheduler.gpus()[&GPU].share_bytes()[0] / UNIT;
     let a = warned(&mut desk);
     // The other GPU has two jobs that may have to be saved.
-    let half = Some(Need { persistent: 0, temporary: 15 * UNIT });
     for _ in 0..2 {
-        let (_, session) = desk.start(JobSpec { need: half, ..spec("other") });
-        desk.attach(session, OTHER_GPU);
+        come(&mut desk, OTHER_GPU, 15);
     }
     desk.lease(a, T, 80, 40);
     assert_eq!((desk.refusals(a), hosted(&desk, a), share(&desk)), (2, 0, 30), "it can have no more than 30");
@@ -130,9 +141,7 @@ fn host_memory_in_a_gpus_place_is_of_its_share() {
     desk.lease(a, T, 80, 25);
     assert_eq!((desk.refusals(a), hosted(&desk, a)), (2, 25));
     // What would have to be saved of a newcomer has no room beside it.
-    let need = Some(Need { persistent: 0, temporary: 40 * UNIT });
-    let (_, b) = desk.start(JobSpec { need, ..spec("b") });
-    desk.attach(b, GPU);
+    let b = come(&mut desk, GPU, 40);
     assert!(desk.scheduler.sessions()[&b].tenants.is_empty());
     desk.end(a);
     assert!(!desk.scheduler.sessions()[&b].tenants.is_empty());
@@ -151,9 +160,7 @@ fn the_share_grows_for_host_memory() {
 fn it_grows_beside_what_others_were_promised() {
     let mut desk = Desk::new(|config| config.tier_bytes = [160 * UNIT, 0, 0]);
     let a = warned(&mut desk);
-    let need = Some(Need { persistent: 0, temporary: 20 * UNIT });
-    let (_, b) = desk.start(JobSpec { need, ..spec("b") });
-    desk.attach(b, GPU);
+    come(&mut desk, GPU, 20);
     // 100 may have to be saved, of 80: the other GPU has the rest.
     desk.lease(a, T, 80, 40);
     assert_eq!((desk.refusals(a), hosted(&desk, a)), (1, 40));
@@ -180,8 +187,7 @@ fn what_was_given_back_is_kept_for_who_may_need_it_again() {
     desk.tell(Event::Returned { session: a, tenant, pieces });
     desk.dead(a, T);
     desk.live(a, T, 0, 80 * UNIT, Life::Short);
-    let b = job_with(&mut desk, "b", 10, 60);
-    desk.until(|desk| desk.phase(b) == Phase::Open && desk.units(b, T) == 60);
+    let_another_run(&mut desk);
     let spared = desk.log.iter().find_map(|effect| match effect {
         Effect::Mover(_, ToMover::Save { spared, .. }) => Some(*spared),
         _ => None,

@@ -99,7 +99,7 @@ fn is_in(desk: &Desk, session: SessionId) -> bool {
 /// What was said last of where a job stands: its place, and for whose quota it waits.
 fn told(desk: &Desk, of: JobId) -> (u32, Option<SavedQuota>) {
     let told = desk.log.iter().rev().find_map(|effect| match effect {
-        Effect::Queue { job, place, quota, .. } if *job == of => Some((*place, *quota)),
+        Effect::Queue { job, place } if *job == of => Some((place.place, place.quota)),
         _ => None,
     });
     told.expect("it was told nothing")

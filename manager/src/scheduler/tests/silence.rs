@@ -37,7 +37,7 @@ fn who_waits_is_told_behind_whom_that_does_not_answer() {
     desk.until(|desk| desk.phase(a) == Phase::Closing);
     let (of_a, of_b) = [a, b].map(|session| desk.scheduler.sessions()[&session].job).into();
     let told = |desk: &Desk| {
-        let is = |effect: &Effect| matches!(effect, Effect::Queue { job, behind: Some(other), .. } if (*job, *other) == (of_b, of_a));
+        let is = |effect: &Effect| matches!(effect, Effect::Queue { job, place } if (*job, place.behind) == (of_b, Some(of_a)));
         desk.log.iter().any(is)
     };
     assert!(!told(&desk), "it may still answer in time");

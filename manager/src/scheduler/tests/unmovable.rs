@@ -18,7 +18,7 @@ fn pass_long(desk: &mut Desk) {
 fn told_behind(desk: &Desk, session: SessionId) -> Option<JobId> {
     let id = desk.scheduler.sessions()[&session].job;
     let told = desk.log.iter().rev().find_map(|effect| match effect {
-        Effect::Queue { job, behind, .. } if *job == id => Some(*behind),
+        Effect::Queue { job, place } if *job == id => Some(place.behind),
         _ => None,
     });
     told.flatten()

@@ -15,13 +15,14 @@
 #![forbid(unsafe_code)]
 
 use crate::mover::turns;
-use rustix::fs::{SealFlags, fstat};
+use rustix::fs::fstat;
 use serde::{Serialize, de::DeserializeOwned};
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use tidegate_ffi::os;
+use tidegate_ffi::wire::create_sealed;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The first bytes of every slot.
@@ -91,9 +92,7 @@ pub(crate) struct StateFile {
 impl StateFile {
     /// A file in which nothing is written yet.
     pub(crate) fn create() -> Result<Self, FileError> {
-        let file = os::memory_file("tidegate-state").map_err(io::Error::from)?;
-        os::set_size(&file, SIZE).map_err(io::Error::from)?;
-        os::seal(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).map_err(io::Error::from)?;
+        let file = create_sealed("tidegate-state", SIZE).map_err(io::Error::from)?;
         Ok(Self { file: file.into(), numbers: [0; Record::ALL.len()], text: Vec::new() })
     }
 
