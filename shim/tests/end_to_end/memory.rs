@@ -78,6 +78,29 @@ promise! {
 }
 
 promise! {
+    fn what_came_of_a_lease_before_it_was_refused_stays_for_the_next() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        line.tell(&format!("allocate {}", 2 * UNIT));
+        let lease = manager.hear_lease();
+        let first = manager.make(lease.class, lease.first.0, 1);
+        manager.give(&lease, vec![first], true);
+        manager.send(ToShim::LeaseRefused { step: lease.step, reason: "full".into() }, &[]);
+        assert_eq!(line.hear(), "CUDA_ERROR_OUT_OF_MEMORY");
+        line.tell(&format!("allocate {}", 2 * UNIT));
+        let rest = manager.hear_lease();
+        assert_eq!((rest.first.0, rest.units.0), (lease.first.0 + 1, 1));
+        let second = manager.grant(&rest);
+        let address = line.hear();
+        assert_eq!(line.ask(&format!("fill {address} {} 5", 2 * UNIT)), "ok");
+        assert_eq!([first, second].map(|piece| manager.load(piece.piece)[0]), [5, 5]);
+        let row = &manager.page.as_ref().unwrap().tenants[0];
+        assert_eq!(row.mapped_bytes[Class::Temporary.index()].load(Ordering::Relaxed), 2 * UNIT);
+        guest.end();
+    }
+}
+
+promise! {
     fn only_pieces_without_a_live_byte_are_given_back() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();
