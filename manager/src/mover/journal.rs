@@ -8,8 +8,9 @@
 //! checksum, and the log ends before it. Entries are numbered, so that what an older log has left
 //! behind the end is none. A mover writes its order's entry when the bytes have been copied, and
 //! answers then (bytes → index → answer, DESIGN §8). So at most the last entry is of an order that
-//! was not answered. That order is given again to the next mover, for whom the entry is void: what
-//! was to be saved lies in its pieces still, what was to be restored in the tier.
+//! was not answered, or the last two, of orders that were carried out at once. Such an order is given again to the next
+//! mover, for whom the entry is void: what was to be saved lies in its pieces still, what was to be restored in the
+//! tier.
 //!
 //! Invariant: replayed, less the orders that are given again, the log gives the index.
 

@@ -21,7 +21,7 @@ pub struct Link {
     line: Line<FromMover>,
     /// The descriptors of the messages that are not known to be heard, in order.
     fds: VecDeque<Vec<OwnedFd>>,
-    /// What was heard and has not been answered by `hear` yet.
+    /// What was heard, and `hear` answers next.
     next: Option<Result<Order, LinkError>>,
 }
 
@@ -85,13 +85,17 @@ impl Link {
         }
     }
 
-    /// The next message, if it has come and is wanted; else it is what `hear` answers.
-    pub fn hear_if(&mut self, is_wanted: impl FnOnce(&ToMover) -> bool) -> Option<ToMover> {
+    /// What `hear` will answer next, if that has come.
+    pub fn peek(&mut self) -> Option<&ToMover> {
         while self.next.is_none() && self.connection.has_come() {
             self.next = self.hear_one().transpose();
         }
-        let wanted = self.next.take_if(|next| next.as_ref().is_ok_and(|(next, _)| is_wanted(next)));
-        wanted.and_then(Result::ok).map(|(order, _)| order)
+        self.next.as_ref().and_then(|next| next.as_ref().ok()).map(|(order, _)| order)
+    }
+
+    /// What was seen by `peek` is done.
+    pub fn skip(&mut self) {
+        self.next = None;
     }
 
     /// `None`: it was heard before.

@@ -13,8 +13,9 @@
 //! ```
 //! A fatal CUDA error stays in this process, and so does a fatal mistake: the manager never loads
 //! CUDA. After an error of the driver that may be the context's this process ends, and the next one
-//! tries once more. Orders are carried out in the order in which they come, one by one, but for a save and a restore
-//! that follow each other: they go both ways at once where that was measured to be faster.
+//! tries once more. Orders are carried out in the order in which they come, each answered before the next is begun:
+//! so an answered order is over. But a save and the restore after it go both ways at once, and are answered together,
+//! where that was measured to be faster.
 //!
 //! It may die at any moment, and lose nothing: the manager holds a descriptor of every piece, of
 //! every slab of the tier and of the save index (`journal`). The next mover is handed them, and the
@@ -60,6 +61,7 @@ use orders::{Answer, Mover, Useless};
 use orphan::Orphanage;
 use std::ffi::CString;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use tidegate_ffi::units::GpuUuid;
@@ -161,10 +163,7 @@ fn serve(link: &mut Link, gpu: Rc<Gpu>, config: &MoverConfig) -> anyhow::Result<
                 orphanage = Some(Orphanage::of(config.gpu, will, state, link));
             }
             Ok((order, fds)) => {
-                let may_be_two = mover.may_exchange(&order);
-                let other =
-                    may_be_two.then(|| link.hear_if(|next| Exchange::of(&order, next).is_some())).flatten();
-                match mover.handle(order, other, fds) {
+                match carry_out(&mut mover, link, order, fds) {
                     Ok(answers) => answers.into_iter().try_for_each(|answer| link.say(answer))?,
                     Err(Useless::CannotTakeOver(error)) => return refuse(link, &error),
                     Err(useless) => return Err(useless.into()),
@@ -180,6 +179,24 @@ fn serve(link: &mut Link, gpu: Rc<Gpu>, config: &MoverConfig) -> anyhow::Result<
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// Carries out an order, and the next one with it where both can go at once. Else nothing of the next is begun before
+/// this one is answered: the mover after this one undoes all that was not.
+fn carry_out(
+    mover: &mut Mover,
+    link: &mut Link,
+    order: ToMover,
+    fds: Vec<OwnedFd>,
+) -> Result<Vec<Answer>, Useless> {
+    if mover.may_exchange()
+        && let Some(exchange) = link.peek().and_then(|next| Exchange::of(&order, next))
+        && let Some(answers) = mover.exchange(&exchange)?
+    {
+        link.skip();
+        return Ok(answers);
+    }
+    mover.handle(order, fds)
 }
 
 fn ready(gpu: &Gpu) -> FromMover {

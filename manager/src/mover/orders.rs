@@ -7,7 +7,7 @@ use super::MoverConfig;
 use super::bandwidth;
 use super::copy::{Gpu, Piece};
 use super::error::OrderError;
-use super::exchange::{Exchange, Order, Save, is_faster, may_be_half};
+use super::exchange::{Exchange, Order, Save, is_faster};
 use super::pieces::Pieces;
 use super::save::Store;
 use super::staging::Staging;
@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tidegate_ffi::cuda::DriverError;
 use tidegate_ffi::units::{GpuUuid, PieceId, Step, TenantId};
 use tidegate_ffi::wire::MAX_FDS;
@@ -96,29 +96,44 @@ impl Mover {
         })
     }
 
-    /// Whether an order may be carried out with another: what is done again is done as it was first ordered.
-    pub fn may_exchange(&self, order: &ToMover) -> bool {
+    /// Whether two orders may be carried out at once: the link is faster so, and nothing is done again, which is done as
+    /// it was first ordered.
+    pub fn may_exchange(&self) -> bool {
         let link = self.bandwidth.as_ref().and_then(|bandwidth| bandwidth.link.as_ref());
-        self.again.is_empty() && link.is_some_and(is_faster) && may_be_half(order)
+        self.again.is_empty() && link.is_some_and(is_faster)
     }
 
-    /// Carries one order out, or two at once, and says what the manager is to be told, in this order.
+    /// Carries two orders out at once, and says what the manager is to be told; `None`: nothing was done.
     ///
     /// # Errors
     /// This mover is of no use any more.
-    pub fn handle(
-        &mut self,
-        order: ToMover,
-        other: Option<ToMover>,
-        fds: Vec<OwnedFd>,
-    ) -> Result<Vec<Answer>, Useless> {
-        let answer = match (order, other) {
-            (ToMover::Adopt { pieces, slabs, again }, _) => {
-                return self.adopt(&pieces, &slabs, again, fds).map_err(Useless::CannotTakeOver);
+    pub fn exchange(&mut self, exchange: &Exchange<'_>) -> Result<Option<Vec<Answer>>, Useless> {
+        let began = Instant::now();
+        let moved = self.store.exchange(&self.gpu, &mut self.pieces, exchange).map_err(Useless::Unnoted)?;
+        let Some([saved, restored]) = moved else { return Ok(None) };
+        let took = began.elapsed();
+        let done = [(exchange.save.order.step, saved), (exchange.restore.step, restored)];
+        let done = done.map(|(step, bytes)| answer(step, Ok(Outcome::Moved(bytes)), took));
+        Ok(Some(self.with_news(done)))
+    }
+
+    /// Carries one order out, and says what the manager is to be told, in this order.
+    ///
+    /// # Errors
+    /// This mover is of no use any more.
+    pub fn handle(&mut self, order: ToMover, fds: Vec<OwnedFd>) -> Result<Vec<Answer>, Useless> {
+        match order {
+            ToMover::Adopt { pieces, slabs, again } => {
+                self.adopt(&pieces, &slabs, again, fds).map_err(Useless::CannotTakeOver)
             }
-            (order, None) => self.obey(order)?.into_iter().collect(),
-            (first, Some(second)) => self.obey_both(first, second)?,
-        };
+            order => {
+                let answer = self.obey(order)?;
+                Ok(self.with_news(answer))
+            }
+        }
+    }
+
+    fn with_news(&mut self, answer: impl IntoIterator<Item = Answer>) -> Vec<Answer> {
         // The manager has the slabs before it hears that bytes are saved in them.
         let mut answers = self.slab_news();
         answers.extend(self.stored_news());
@@ -128,7 +143,7 @@ impl Mover {
             Ok(anew) => answers.extend(anew.map(index)),
             Err(error) => tracing::warn!(%error, "the save index cannot be written anew"),
         }
-        Ok(answers)
+        answers
     }
 
     /// From now on it shares the tiers with the movers of other GPUs, by a page in the manager's state file.
@@ -244,21 +259,8 @@ impl Mover {
             Err(ref error @ OrderError::Driver(cause)) if !is_again && !error.is_out_of_memory() => {
                 Err(Useless::Broken(cause))
             }
-            outcome => Ok(Some(answer(step, outcome, began))),
+            outcome => Ok(Some(answer(step, outcome, began.elapsed()))),
         }
-    }
-
-    /// Carries out two orders: at once if that works, else one after the other.
-    fn obey_both(&mut self, first: ToMover, second: ToMover) -> Result<Vec<Answer>, Useless> {
-        let began = Instant::now();
-        if let Some(exchange) = Exchange::of(&first, &second)
-            && let Some(moved) =
-                self.store.exchange(&self.gpu, &mut self.pieces, &exchange).map_err(Useless::Unnoted)?
-        {
-            let done = exchange.steps().into_iter().zip(moved);
-            return Ok(done.map(|(step, bytes)| answer(step, Ok(Outcome::Moved(bytes)), began)).collect());
-        }
-        Ok(self.obey(first)?.into_iter().chain(self.obey(second)?).collect())
     }
 
     fn make(&mut self, wanted: &[(PieceId, u64)], location: Location) -> Result<Outcome, OrderError> {
@@ -365,8 +367,8 @@ fn adopted_in(began: Instant) -> Answer {
     Answer { message: FromMover::Adopted { micros }, fds: Vec::new() }
 }
 
-fn answer(step: Step, outcome: Result<Outcome, OrderError>, began: Instant) -> Answer {
-    let micros = began.elapsed().as_micros() as u64;
+fn answer(step: Step, outcome: Result<Outcome, OrderError>, took: Duration) -> Answer {
+    let micros = took.as_micros() as u64;
     let message = match outcome {
         Ok(Outcome::Made(fds)) => return Answer { message: FromMover::Made { step }, fds },
         Ok(Outcome::Moved(bytes)) => FromMover::Done { step, bytes, micros },

@@ -5,8 +5,8 @@
 //! restore  plan ─► find in the index ─► poison ─► zeros, copies, waited for ─► journal ─► forgotten
 //!                                                 (to and from disk through lanes: `staging`)
 //! ```
-//! One of each can be carried out at once, where both lie in DRAM: an `exchange`. Then the copies of both are waited
-//! for together.
+//! A save and the restore after it can be carried out at once, where both lie in DRAM: an `exchange`. Its copies are
+//! waited for together.
 //!
 //! The journal is the index as the next mover finds it, should this one die: an order that was not
 //! answered has, for the next, not been carried out.
@@ -147,7 +147,7 @@ impl Store {
         let ByTier { in_memory, on_disk, .. } = ByTier::of(parts);
         self.in_turns(&in_memory, |parts| Ok(gpu.copy_out(&self.transfers(pieces, parts)?)?))?;
         let mut saved = Saved::default();
-        in_memory.into_iter().try_for_each(|part| self.note(part, &mut saved))?;
+        in_memory.into_iter().try_for_each(|part| self.find_zeros(part, &mut saved))?;
         if !on_disk.is_empty() {
             let stay = self.turns.as_ref().map(|turns| turns.enter(SharedTier::Disk));
             saved.seals = self.staging.save(&self.tiers.disk, pieces, &on_disk, stay.as_ref())?;
@@ -170,8 +170,8 @@ impl Store {
         Ok(())
     }
 
-    /// What has been copied to memory: which of it are zeros is looked for there.
-    fn note(&self, part: Part, saved: &mut Saved) -> Result<(), OrderError> {
+    /// Takes note of what has been copied to memory, and of which of it are zeros.
+    fn find_zeros(&self, part: Part, saved: &mut Saved) -> Result<(), OrderError> {
         saved.add(part, &self.tiers.memory(part.extent)?.zeros());
         Ok(())
     }
@@ -240,14 +240,19 @@ impl Store {
         Ok(total(&moves))
     }
 
-    /// Saves and restores at once, where both lie in DRAM; returns how many bytes each. `None`: neither is carried out,
-    /// each alone may be, or will say why not.
+    /// Saves and restores at once, where both lie in DRAM; returns how many bytes each. `None`: neither is carried out;
+    /// each alone may be, or says why not.
     pub fn exchange(
         &mut self,
         gpu: &Gpu,
         pieces: &mut Pieces,
         Exchange { save, restore }: &Exchange<'_>,
     ) -> Result<Option<[u64; 2]>, OrderError> {
+        let out = save.order.moves.iter().map(|m| m.bytes).sum::<u64>();
+        // What comes leaves room for what goes only afterwards.
+        if self.tiers.dram.room() < out.saturating_add(save.spared) {
+            return Ok(None);
+        }
         let Ok(coming) = self.prepare_restore(gpu, pieces, *restore) else { return Ok(None) };
         if !self.are_in_dram(&coming.parts) {
             return Ok(None);
@@ -258,9 +263,16 @@ impl Store {
             return Ok(None);
         }
         let saved = self.copy_both(gpu, pieces, &leaving.parts, &coming.parts);
-        let Ok(saved) = self.finish_save(leaving, saved) else { return Ok(None) };
-        // Where this cannot be noted the next mover is given both orders again, and undoes the first.
-        Ok(Some([saved, self.finish_restore(coming)?]))
+        match self.finish_save(leaving, saved) {
+            Ok(saved) => {
+                // Where this cannot be noted the next mover is given both orders again, and undoes the first.
+                Ok(Some([saved, self.finish_restore(coming)?]))
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a save and a restore could not be carried out at once");
+                Ok(None)
+            }
+        }
     }
 
     fn are_in_dram(&self, parts: &[Part]) -> bool {
@@ -278,7 +290,7 @@ impl Store {
         self.clear(gpu, pieces, &zeros)?;
         gpu.copy_both(&self.transfers(pieces, out)?, &self.transfers(pieces, &in_memory)?)?;
         let mut saved = Saved::default();
-        out.iter().try_for_each(|part| self.note(*part, &mut saved))?;
+        out.iter().try_for_each(|part| self.find_zeros(*part, &mut saved))?;
         Ok(saved)
     }
 

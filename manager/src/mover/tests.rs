@@ -77,12 +77,6 @@ fn on_a_software_gpu(test: &str, dram: u64, faults: &str, body: impl FnOnce(&mut
     in_its_own_process(test, &[(FAULTS_VARIABLE, faults)], |gpu| config(gpu, dram * UNIT), body);
 }
 
-/// The same over a link, of so much in each direction: `1MB/s`.
-fn over_a_link(test: &str, link: &str, dram: u64, faults: &str, body: impl FnOnce(&mut Bench)) {
-    let (options, faults) = (format!(",link={link}"), [(FAULTS_VARIABLE, faults)]);
-    on_a_node(test, &options, &faults, |gpu| config(gpu, dram * UNIT), body);
-}
-
 fn config(gpu: GpuUuid, dram_bytes: u64) -> MoverConfig {
     MoverConfig { gpu, dram_bytes, cxl: None, disk: None, disk_bytes: 0, driver: software_driver() }
 }

@@ -3,7 +3,8 @@
 //! A mover may die at any moment (I7). The manager holds what it held: a descriptor of every piece,
 //! of every slab of saved bytes and of the save index; and the orders that it did not answer. The
 //! next mover is handed the first and given the second again. Orders are answered in order, so a
-//! dead mover has at most begun the first of them, and each can be carried out twice.
+//! dead mover has at most begun the first of them, or the first two (`mover::exchange`), and each can be carried out
+//! twice.
 //!
 //! The manager may die too. Its movers live on, and come to the next one with all that they have;
 //! the conversation goes on where it was (`line`), and orders that are under way are carried out.
@@ -315,7 +316,9 @@ impl MoverLink {
     pub(super) fn overdue(&self, patience: Duration) -> Option<Instant> {
         let order = self.oldest_order().filter(|_| self.process.is_some())?;
         let slowest = slowest(self.plan.has_disk, &self.state.bandwidth);
-        let work = Duration::from_millis(order.bytes().saturating_mul(1000) / slowest);
+        // A restore may go along with a save: it is not the longer one.
+        let times = if matches!(order, ToMover::Save { .. }) { 2 } else { 1 };
+        let work = Duration::from_millis(order.bytes().saturating_mul(times * 1000) / slowest);
         Some(self.silent_since + patience + work)
     }
 
@@ -440,7 +443,7 @@ impl MoverLink {
             let slabs = slabs.iter().map(|(slab, _)| **slab).collect();
             (ToMover::Adopt { pieces: Vec::new(), slabs, again: None }, fds)
         });
-        // Orders are answered in order: only the first of them can have been begun.
+        // Orders are answered in order: only the first of them, or two, can have been begun.
         let again = self.state.orders.iter().filter_map(ToMover::step).take(STEPS).collect();
         let last = ToMover::Adopt { pieces: Vec::new(), slabs: Vec::new(), again: Some(again) };
         let index = self.index.iter().cloned().collect();

@@ -1,203 +1,232 @@
-//! A save and a restore that follow each other are carried out at once, over a link that carries more both ways.
-//!
-//! Two that are carried out at once are answered together, the save first: so a test that orders the restore first sees
-//! which it was.
+//! A save and the restore after it are carried out at once, over a link that carries more both ways.
 
 use super::super::copy::Gpu;
-use super::super::orders::Mover;
+use super::super::exchange::Exchange;
+use super::super::orders::{Mover, Useless};
 use super::*;
 use std::rc::Rc;
 
 const OTHER: TenantId = TenantId(8);
-/// A unit takes some 60 ms: long enough for two orders to come while one is carried out.
-const LINK: &str = "1MB/s";
+/// So slow that a busy machine measures it well.
+const LINK: &str = "250KB/s";
+/// What moves over that link, in some 30 ms.
+const FEW: u64 = 8 << 10;
 /// So many times the test may be slower than the mover.
 const TRIES: usize = 20;
+/// Of one tenant, which is saved.
+const LEAVING: u64 = 1;
+/// Of another, which is restored.
+const COMING: u64 = 2;
 
-/// Piece 1 of one tenant, saved; piece 2 of another, which is not. The link has been measured.
-struct Two {
-    coming: (File, Vec<u8>),
+fn save(step: Step, tenant: TenantId, piece: u64) -> ToMover {
+    save_of(step, tenant, piece, UNIT)
+}
+
+fn save_of(step: Step, tenant: TenantId, piece: u64, bytes: u64) -> ToMover {
+    ToMover::Save { step, tenant, moves: vec![moved(piece, 0, bytes, 1000)], spared: 0 }
+}
+
+fn restore(step: Step, tenant: TenantId, piece: u64) -> ToMover {
+    restore_of(step, tenant, piece, UNIT)
+}
+
+fn restore_of(step: Step, tenant: TenantId, piece: u64, bytes: u64) -> ToMover {
+    let moves = vec![moved(piece, 0, bytes, 1000)];
+    ToMover::Restore { step, tenant, moves, poison: Vec::new() }
+}
+
+fn overwrite(piece: &File) {
+    piece.write_all_at(&vec![7; UNIT as usize], 0).unwrap();
+}
+
+/// A mover of which each order is a call. What it says goes nowhere.
+struct Direct {
+    mover: Mover,
     leaving: (File, Vec<u8>),
+    coming: (File, Vec<u8>),
+    next: u64,
 }
 
-const COMING: u64 = 1;
-const LEAVING: u64 = 2;
-
-fn first_units(piece: u64, units: u64) -> [Move; 1] {
-    [moved(piece, 0, units * UNIT, 1000)]
-}
-
-impl Two {
-    fn new(bench: &mut Bench) -> Self {
-        let (coming, leaving) = (filled(bench, COMING, 1), filled(bench, LEAVING, 1));
-        Self::saved(bench, coming, leaving)
+impl Direct {
+    /// With a unit of two tenants: of the one it is to be saved, of the other it is, and is overwritten on the GPU.
+    fn new(config: &MoverConfig, fill: impl Fn(u64) -> Vec<u8>) -> Self {
+        let gpu = Gpu::open(&config.driver, config.gpu).unwrap();
+        let mut mover = Mover::new(Rc::new(gpu), config).unwrap();
+        let pieces = vec![(PieceId(LEAVING), UNIT), (PieceId(COMING), UNIT)];
+        let made = ToMover::Make { step: Step(1), pieces, location: Location::Device };
+        let made = mover.handle(made, Vec::new()).ok().unwrap();
+        let mut files = made.into_iter().flat_map(|answer| answer.fds).map(File::from);
+        let mut filled = |piece| {
+            let (file, bytes) = (files.next().unwrap(), fill(piece));
+            file.write_all_at(&bytes, 0).unwrap();
+            (file, bytes)
+        };
+        let (leaving, coming) = (filled(LEAVING), filled(COMING));
+        let mut direct = Self { mover, leaving, coming, next: 1 };
+        direct.alone(|step| save(step, OTHER, COMING)).unwrap();
+        overwrite(&direct.coming.0);
+        direct
     }
 
-    fn of_zeros(bench: &mut Bench) -> Self {
-        let mut piece = |id| (bench.make(id, 1), vec![0; UNIT as usize]);
-        let (coming, leaving) = (piece(COMING), piece(LEAVING));
-        Self::saved(bench, coming, leaving)
+    fn step(&mut self) -> Step {
+        self.next += 1;
+        Step(self.next)
     }
 
-    fn saved(bench: &mut Bench, coming: (File, Vec<u8>), leaving: (File, Vec<u8>)) -> Self {
-        bench.measure();
-        assert_eq!(bench.save(&first_units(COMING, 1)), Ok(UNIT));
-        coming.0.write_all_at(&vec![7; UNIT as usize], 0).unwrap();
-        Self { coming, leaving }
-    }
-
-    /// Orders the restore of the one, then the save of the other; the answers, in the order in which they come.
-    fn order(&self, bench: &mut Bench) -> (Step, Step, [FromMover; 2]) {
-        let (restored, saved) = (bench.step(), bench.step());
-        let (moves, poison) = (first_units(COMING, 1).to_vec(), Vec::new());
-        bench.mover.send(&ToMover::Restore { step: restored, tenant: TENANT, moves, poison }, &[]);
-        let moves = first_units(LEAVING, 1).to_vec();
-        bench.mover.send(&ToMover::Save { step: saved, tenant: OTHER, moves, spared: 0 }, &[]);
-        (restored, saved, [bench.answer().0, bench.answer().0])
-    }
-
-    /// What was ordered, the other way.
-    fn undo(&self, bench: &mut Bench) {
-        let moves = first_units(LEAVING, 1).to_vec();
-        let back = bench.moved(|step| ToMover::Restore { step, tenant: OTHER, moves, poison: Vec::new() });
-        assert_eq!(back, Ok(UNIT));
-        assert_eq!(bench.save(&first_units(COMING, 1)), Ok(UNIT));
-    }
-
-    /// Until both were carried out at once.
-    fn exchange(&self, bench: &mut Bench) -> (Step, Step) {
-        for _ in 0..TRIES {
-            let (restored, saved, answers) = self.order(bench);
-            let [first, second] = answers.map(|answer| match answer {
-                FromMover::Done { step, bytes: UNIT, .. } => step,
-                answer => panic!("{answer:?}"),
-            });
-            if (first, second) == (saved, restored) {
-                return (restored, saved);
-            }
-            self.undo(bench);
+    fn alone(&mut self, order: impl FnOnce(Step) -> ToMover) -> Result<u64, String> {
+        let step = self.step();
+        let answers = self.mover.handle(order(step), Vec::new()).unwrap_or_else(|error| panic!("{error}"));
+        match done(answers)[..] {
+            [FromMover::Done { bytes, .. }] => Ok(bytes),
+            ref answer => Err(format!("{answer:?}")),
         }
-        panic!("never at once")
     }
 
-    fn pieces(&self) -> [(u64, u64, &File); 2] {
-        [(COMING, 1, &self.coming.0), (LEAVING, 1, &self.leaving.0)]
+    /// The one out and the other back; `false`: it was not done.
+    fn exchange(&mut self) -> Result<bool, Useless> {
+        let orders = [save(self.step(), TENANT, LEAVING), restore(self.step(), OTHER, COMING)];
+        let answers = self.mover.exchange(&Exchange::of(&orders[0], &orders[1]).unwrap())?;
+        let Some(answers) = answers else { return Ok(false) };
+        let answers = done(answers);
+        let [FromMover::Done { step: first, .. }, FromMover::Done { step: second, .. }] = answers[..] else {
+            panic!("{answers:?}")
+        };
+        assert_eq!([Some(first), Some(second)], [orders[0].step(), orders[1].step()]);
+        Ok(true)
     }
 
-    fn are_whole(&self) -> bool {
-        contents(&self.coming.0) == self.coming.1 && contents(&self.leaving.0) == self.leaving.1
+    fn used(&mut self) -> u64 {
+        let measured = self.step();
+        let answers = self.mover.handle(ToMover::Measure { step: measured }, Vec::new()).ok().unwrap();
+        let saved = answers.iter().find_map(|answer| match answer.message {
+            FromMover::Measured { saved_bytes, .. } => Some(saved_bytes),
+            _ => None,
+        });
+        saved.unwrap()
+    }
+
+    /// What was saved comes back too, and then all is as it was.
+    fn check(mut self) {
+        assert!(contents(&self.coming.0) == self.coming.1);
+        overwrite(&self.leaving.0);
+        assert_eq!(self.alone(|step| restore(step, TENANT, LEAVING)), Ok(UNIT));
+        assert!(contents(&self.leaving.0) == self.leaving.1 && contents(&self.coming.0) == self.coming.1);
+        assert_eq!(self.used(), 0);
     }
 }
 
-fn saved_again(bench: &mut Bench, two: &Two) {
-    two.leaving.0.write_all_at(&vec![7; UNIT as usize], 0).unwrap();
-    let moves = first_units(LEAVING, 1).to_vec();
-    let back = bench.moved(|step| ToMover::Restore { step, tenant: OTHER, moves, poison: Vec::new() });
-    assert_eq!(back, Ok(UNIT));
-    assert!(two.are_whole());
+/// Without what is kept for the next mover.
+fn done(answers: Vec<super::super::orders::Answer>) -> Vec<FromMover> {
+    let is_answer =
+        |message: &FromMover| matches!(message, FromMover::Done { .. } | FromMover::Failed { .. });
+    answers.into_iter().map(|answer| answer.message).filter(is_answer).collect()
+}
+
+fn of_pattern(piece: u64) -> Vec<u8> {
+    pattern(UNIT, piece)
 }
 
 #[test]
-fn two_orders_go_both_ways_at_once() {
-    over_a_link("exchange::two_orders_go_both_ways_at_once", LINK, 8, "", |bench| {
-        let two = Two::new(bench);
-        two.exchange(bench);
-        assert!(two.are_whole());
-        assert_eq!(bench.stored, [UNIT, 0, 0]);
-        saved_again(bench, &two);
-        assert_eq!(bench.saved_bytes(), 0);
+fn a_save_takes_a_restore_along() {
+    on_a_software_gpu("exchange::a_save_takes_a_restore_along", 2, "", |bench| {
+        let mut direct = Direct::new(&bench.config, of_pattern);
+        assert!(direct.exchange().unwrap());
+        assert_eq!(direct.used(), UNIT);
+        direct.check();
     });
 }
 
 #[test]
 fn zeros_go_both_ways_without_room() {
-    over_a_link("exchange::zeros_go_both_ways_without_room", LINK, 8, "", |bench| {
-        let two = Two::of_zeros(bench);
-        two.exchange(bench);
-        assert!(two.are_whole());
-        assert_eq!(bench.stored, [0; 3]);
-        saved_again(bench, &two);
+    on_a_software_gpu("exchange::zeros_go_both_ways_without_room", 2, "", |bench| {
+        let mut direct = Direct::new(&bench.config, |_| vec![0; UNIT as usize]);
+        assert!(direct.exchange().unwrap());
+        assert_eq!(direct.used(), 0);
+        direct.check();
     });
 }
 
+/// Nothing of either was done: each can be, in order.
+fn goes_alone(mut direct: Direct) {
+    assert!(!direct.exchange().unwrap());
+    assert!(contents(&direct.leaving.0) == direct.leaving.1);
+    assert_eq!(direct.used(), UNIT);
+    assert_eq!(direct.alone(|step| restore(step, OTHER, COMING)), Ok(UNIT));
+    assert_eq!(direct.alone(|step| save(step, TENANT, LEAVING)), Ok(UNIT));
+    direct.check();
+}
+
 #[test]
-fn what_has_no_room_beside_what_comes_waits_for_it() {
-    let test = "exchange::what_has_no_room_beside_what_comes_waits_for_it";
+fn what_has_no_room_beside_what_comes_goes_alone() {
+    let test = "exchange::what_has_no_room_beside_what_comes_goes_alone";
     let directory = std::env::temp_dir();
-    // A tier that is slower than waiting.
+    // There would be room in a tier that is slower.
     let config = |gpu| MoverConfig { disk: Some(directory), disk_bytes: 8 * UNIT, ..config(gpu, UNIT) };
-    on_a_node(test, &format!(",link={LINK}"), &[], config, |bench| {
-        let two = Two::new(bench);
-        let (restored, saved, answers) = two.order(bench);
-        let is_of =
-            |answer: &FromMover, step| matches!(answer, FromMover::Done { step: of, .. } if *of == step);
-        assert!(is_of(&answers[0], restored) && is_of(&answers[1], saved), "{answers:?}");
-        assert_eq!(bench.stored, [UNIT, 0, 0]);
-        assert!(two.are_whole());
-        saved_again(bench, &two);
+    in_its_own_process(test, &[], config, |bench| {
+        let direct = Direct::new(&bench.config, of_pattern);
+        goes_alone(direct);
     });
 }
 
 #[test]
-fn where_copies_fail_each_order_is_carried_out_alone() {
-    let test = "exchange::where_copies_fail_each_order_is_carried_out_alone";
-    // The first is the save that the restore is of.
-    on_a_software_gpu(test, 8, "cuMemcpyDtoHAsync_v2@2=OUT_OF_MEMORY", |bench| {
-        let gpu = Gpu::open(&bench.config.driver, bench.config.gpu).unwrap();
-        let mut mover = Mover::new(Rc::new(gpu), &bench.config).unwrap();
-        let mut handle = |order, other| -> Vec<FromMover> {
-            let answers = mover.handle(order, other, Vec::new()).unwrap_or_else(|error| panic!("{error}"));
-            let messages = answers.into_iter().map(|answer| answer.message);
-            messages
-                .filter(|message| matches!(message, FromMover::Done { .. } | FromMover::Failed { .. }))
-                .collect()
-        };
-        let pieces = vec![(PieceId(COMING), UNIT), (PieceId(LEAVING), UNIT)];
-        handle(ToMover::Make { step: Step(1), pieces, location: Location::Device }, None);
-        let save = |step, tenant, piece| {
-            let moves = first_units(piece, 1).to_vec();
-            ToMover::Save { step: Step(step), tenant, moves, spared: 0 }
-        };
-        let restore = |step, tenant, piece| {
-            let moves = first_units(piece, 1).to_vec();
-            ToMover::Restore { step: Step(step), tenant, moves, poison: Vec::new() }
-        };
-        let steps = |answers: Vec<FromMover>| -> Vec<u64> {
-            let step = |answer| match answer {
-                FromMover::Done { step, .. } => step.0,
-                answer => panic!("{answer:?}"),
-            };
-            answers.into_iter().map(step).collect()
-        };
-        // Memory that is fresh is zeros, and takes no room: so the poison of tests.
-        let poison = ToMover::Restore {
-            step: Step(2),
-            tenant: TENANT,
-            moves: Vec::new(),
-            poison: ids(&[COMING, LEAVING]),
-        };
-        handle(poison, None);
-        assert_eq!(steps(handle(save(3, TENANT, COMING), None)), [3]);
-        assert_eq!(steps(handle(restore(4, TENANT, COMING), Some(save(5, OTHER, LEAVING)))), [4, 5]);
-        // Nothing is left of the first attempt.
-        assert_eq!(steps(handle(restore(6, OTHER, LEAVING), Some(save(7, TENANT, COMING)))), [7, 6]);
-    });
+fn where_a_copy_out_fails_each_order_goes_alone() {
+    let test = "exchange::where_a_copy_out_fails_each_order_goes_alone";
+    // The first is the save of what comes.
+    let faults = "cuMemcpyDtoHAsync_v2@2=OUT_OF_MEMORY";
+    on_a_software_gpu(test, 8, faults, |bench| goes_alone(Direct::new(&bench.config, of_pattern)));
 }
 
+#[test]
+fn where_a_copy_back_fails_each_order_goes_alone() {
+    let test = "exchange::where_a_copy_back_fails_each_order_goes_alone";
+    let faults = "cuMemcpyHtoDAsync_v2@1=OUT_OF_MEMORY";
+    on_a_software_gpu(test, 8, faults, |bench| goes_alone(Direct::new(&bench.config, of_pattern)));
+}
+
+/// By its line: two orders that come one behind the other, until the mover sees both.
 #[test]
 fn the_next_mover_undoes_both_where_nobody_heard() {
     let test = "exchange::the_next_mover_undoes_both_where_nobody_heard";
-    over_a_link(test, LINK, 8, "", |bench| {
-        let two = Two::new(bench);
-        let (restored, saved) = two.exchange(bench);
-        two.coming.0.write_all_at(&vec![7; UNIT as usize], 0).unwrap();
-        bench.replace(&two.pieces(), &[restored, saved]);
-        assert_eq!(bench.saved_bytes(), UNIT);
-        // Given again, they are carried out as if for the first time.
-        let moves = first_units(LEAVING, 1).to_vec();
-        let save = ToMover::Save { step: saved, tenant: OTHER, moves, spared: 0 };
-        assert!(matches!(bench.ask(save).0, FromMover::Done { bytes: UNIT, .. }));
-        assert_eq!(bench.restore(&first_units(COMING, 1), &[]), Ok(UNIT));
-        saved_again(bench, &two);
-    });
+    let link = format!(",link={LINK}");
+    on_a_node(
+        test,
+        &link,
+        &[],
+        |gpu| config(gpu, 8 * UNIT),
+        |bench| {
+            let (leaving, bytes_left) = filled(bench, LEAVING, 1);
+            let (coming, bytes_come) = filled(bench, COMING, 1);
+            bench.measure();
+            let exchanged = (0..TRIES).find_map(|_| {
+                assert_eq!(bench.moved(|step| save_of(step, OTHER, COMING, FEW)), Ok(FEW));
+                coming.write_all_at(&[7; FEW as usize], 0).unwrap();
+                let (saved, restored) = (bench.step(), bench.step());
+                bench.mover.send(&save_of(saved, TENANT, LEAVING, FEW), &[]);
+                bench.mover.send(&restore_of(restored, OTHER, COMING, FEW), &[]);
+                let mut took = |wanted| match bench.answer().0 {
+                    FromMover::Done { step, bytes: FEW, micros } if step == wanted => micros,
+                    answer => panic!("{answer:?}"),
+                };
+                // Those of an exchange took the same time, for they are one.
+                let was_one = took(saved) == took(restored);
+                assert!(contents(&coming) == bytes_come);
+                if !was_one {
+                    assert_eq!(bench.moved(|step| restore_of(step, TENANT, LEAVING, FEW)), Ok(FEW));
+                }
+                was_one.then_some([saved, restored])
+            });
+            let [saved, restored] = exchanged.expect("never at once");
+            assert_eq!(bench.saved_bytes(), FEW);
+            coming.write_all_at(&[7; FEW as usize], 0).unwrap();
+            bench.replace(&[(LEAVING, 1, &leaving), (COMING, 1, &coming)], &[saved, restored]);
+            assert_eq!(bench.saved_bytes(), FEW);
+            // Given again, they are carried out as if for the first time.
+            for order in [save_of(saved, TENANT, LEAVING, FEW), restore_of(restored, OTHER, COMING, FEW)] {
+                assert!(matches!(bench.ask(order).0, FromMover::Done { bytes: FEW, .. }));
+            }
+            leaving.write_all_at(&[7; FEW as usize], 0).unwrap();
+            assert_eq!(bench.moved(|step| restore_of(step, TENANT, LEAVING, FEW)), Ok(FEW));
+            assert!(contents(&leaving) == bytes_left && contents(&coming) == bytes_come);
+        },
+    );
 }
