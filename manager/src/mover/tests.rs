@@ -6,6 +6,7 @@
 
 mod cxl;
 mod disk;
+mod gather;
 mod hosted;
 mod zeros;
 
@@ -86,13 +87,23 @@ fn in_its_own_process(
     config: impl FnOnce(GpuUuid) -> MoverConfig,
     body: impl FnOnce(&mut Bench),
 ) {
+    on_a_node(&format!("1x{}B", GPU_UNITS * UNIT), test, variables, config, body);
+}
+
+/// The same on a GPU as `spec` describes it.
+fn on_a_node(
+    spec: &str,
+    test: &str,
+    variables: &[(&str, &str)],
+    config: impl FnOnce(GpuUuid) -> MoverConfig,
+    body: impl FnOnce(&mut Bench),
+) {
     if let Ok(gpu) = std::env::var(GPU_VARIABLE) {
         let mut bench = Bench::start(config(gpu.parse().unwrap()));
         body(&mut bench);
         return bench.end();
     }
-    let spec = format!("1x{}B", GPU_UNITS * UNIT).parse().unwrap();
-    let node = SoftwareNode::create(&spec, UNIT).unwrap();
+    let node = SoftwareNode::create(&spec.parse().unwrap(), UNIT).unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([&format!("mover::tests::{test}"), "--exact", "--nocapture"]);
     command.env(NODE_VARIABLE, node.path()).envs(variables.iter().copied());
