@@ -40,11 +40,17 @@ const MIXES: [(&str, &[(u64, u64)]); 5] = [
     ("4 KiB", &[(4 * KIB, 100)]),
     ("PyTorch's", &[(32 * MIB, 50), (2 * MIB, 30), (256 * KIB, 15), (16 * KIB, 4), (512, 1)]),
 ];
-/// The software GPUs: as fast as it goes, and with what a call costs on hardware.
-const NODES: [&str; 2] = ["1x640MiB", "1x640MiB,call=2300ns"];
+/// The software GPUs: as fast as it goes; with what a call costs on hardware; and each copy of a batch, too, a guess at
+/// the order of magnitude, not a measurement.
+const NODES: [&str; 3] = ["1x640MiB", "1x640MiB,call=2300ns", "1x640MiB,call=2300ns,copy=1500ns"];
+/// Tiny ranges are measured on the last one again without the kernel that gathers them: where it cannot be loaded.
+const WITHOUT_GATHERING: [(&str, &str); 2] =
+    [("TIDEGATE_SOFTGPU_FAULTS", "cuModuleLoadData@1+=NOT_SUPPORTED"), (MIX_VARIABLE, "4 KiB")];
 
 /// Set in a process that measures: the GPU.
 const GPU_VARIABLE: &str = "TIDEGATE_BENCH_GPU";
+/// And a mix, if only one is measured.
+const MIX_VARIABLE: &str = "TIDEGATE_BENCH_MIX";
 
 fn main() {
     if let Ok(gpu) = std::env::var(GPU_VARIABLE) {
@@ -53,13 +59,19 @@ fn main() {
     for spec in NODES {
         println!("software GPU {spec}: 256 MiB; medians of {ROUNDS} rounds, the fastest and the slowest");
         println!("ranges     save ÷ copy out                      restore ÷ copy in");
-        let node = SoftwareNode::create(&spec.parse().unwrap(), 2 * MIB).unwrap();
-        // The driver reads its environment once.
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.env(NODE_VARIABLE, node.path()).env(GPU_VARIABLE, node.gpus()[0].to_string());
-        command.env("LD_LIBRARY_PATH", node.path().join("lib"));
-        assert!(command.status().unwrap().success());
+        measure_on(spec, &[]);
     }
+    println!("the last, each range a copy of a batch: nothing is gathered");
+    measure_on(NODES[NODES.len() - 1], &WITHOUT_GATHERING);
+}
+
+/// Measures in another process: the driver reads its environment once.
+fn measure_on(spec: &str, variables: &[(&str, &str)]) {
+    let node = SoftwareNode::create(&spec.parse().unwrap(), 2 * MIB).unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.env(NODE_VARIABLE, node.path()).env(GPU_VARIABLE, node.gpus()[0].to_string());
+    command.env("LD_LIBRARY_PATH", node.path().join("lib")).envs(variables.iter().copied());
+    assert!(command.status().unwrap().success());
 }
 
 fn measure(gpu: &str) {
@@ -73,7 +85,8 @@ fn measure(gpu: &str) {
         disk_bytes: 0,
         driver,
     };
-    for (name, mix) in MIXES {
+    let only = std::env::var(MIX_VARIABLE).ok();
+    for (name, mix) in MIXES.into_iter().filter(|(name, _)| only.as_ref().is_none_or(|only| only == name)) {
         let copies = Copies::new();
         let mut mover = Mover::start(config.clone());
         let moves = mover.lay_out(mix);

@@ -32,7 +32,7 @@ unsafe extern "C" fn copy_ranges(_: *const Shape, arguments: *const *const c_voi
     let count = unsafe { count.cast::<u32>().read() } as usize;
     for at in 0..count {
         // SAFETY: the launch says how many ranges its list has; if it lies, the fault is its context's.
-        let Range { to, from, bytes } = unsafe { list.add(at).read() };
+        let Range { to, from, bytes } = unsafe { list.wrapping_add(at).read() };
         // SAFETY: as above, of the ranges; they meet nowhere.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
     }

@@ -57,8 +57,8 @@ const KERNEL: &CStr = c"tidegate_copy_ranges";
 /// Whether tiny ranges are gathered, and by what.
 #[derive(Default)]
 pub struct Gather {
-    /// Since the trial: `None` if they are not.
-    means: OnceCell<Option<Means>>,
+    /// Since the trial.
+    means: OnceCell<Means>,
     tries: Cell<u32>,
     is_given_up: Cell<bool>,
 }
@@ -79,7 +79,7 @@ impl Gather {
         }
         self.tries.update(|tries| tries + 1);
         match trial::run(gpu, context) {
-            Ok(means) => drop(self.means.set(Some(means))),
+            Ok(means) => drop(self.means.set(means)),
             Err(error) if error.is_out_of_memory() && self.tries.get() < TRIES => {
                 tracing::info!(%error, "tiny ranges are not gathered on the GPU yet: they go in batches");
             }
@@ -94,7 +94,7 @@ impl Gather {
         way: Way,
         stream: CUstream,
     ) -> Vec<&'t Transfer<'a>> {
-        let means = self.means.get().and_then(Option::as_ref).filter(|_| !self.is_given_up.get());
+        let means = self.means.get().filter(|_| !self.is_given_up.get());
         let Some(means) = means else { return transfers.iter().collect() };
         let (left, outcome) = means.submit(transfers, way, stream);
         if let Err(error) = outcome {

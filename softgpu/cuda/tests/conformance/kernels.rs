@@ -228,7 +228,7 @@ promise! {
                 wanted[to_at..to_at + size].copy_from_slice(&source[from_at..from_at + size]);
                 let range = Range { to: to + to_at as u64, from: from + from_at as u64, bytes: size as u64 };
                 // SAFETY: the list has room for more ranges than these loops have turns.
-                unsafe { list.add(count as usize).write(range) };
+                unsafe { list.wrapping_add(count as usize).write(range) };
                 (count, place) = (count + 1, (place + size + 64).next_multiple_of(16));
             }
         }
