@@ -10,7 +10,7 @@ mod bench;
 mod mover;
 
 use bench::Spread;
-use mover::{MIB, Mover, on_each};
+use mover::{MIB, Mover, config, measure_on};
 use tidegate_ffi::units::TenantId;
 use tidegate_ffi::wire::message::Move;
 use tidegate_manager::mover::MoverConfig;
@@ -20,14 +20,17 @@ const A: TenantId = TenantId(1);
 const B: TenantId = TenantId(2);
 const MIXES: [(&str, u64); 3] = [("64 MiB", 64 * MIB), ("1 MiB", MIB), ("64 KiB", 64 << 10)];
 
+const NODE: &str = "1x640MiB,link=1GB/s";
+
 fn main() {
-    let announce = |spec: &str| {
-        println!(
-            "software GPU {spec}: 128 MiB each way; medians of {ROUNDS} rounds, the fastest and the slowest"
-        );
-        println!("ranges     one after the other ÷ at once");
-    };
-    on_each(&["1x640MiB,link=1GB/s"], announce, measure);
+    if let Some(config) = config() {
+        return measure(config);
+    }
+    println!(
+        "software GPU {NODE}: 128 MiB each way; medians of {ROUNDS} rounds, the fastest and the slowest"
+    );
+    println!("ranges     one after the other ÷ at once");
+    measure_on(NODE, &[]);
 }
 
 fn measure(config: MoverConfig) {

@@ -12,7 +12,7 @@ mod mover;
 
 use bench::Spread;
 use cudarc::driver::{result, sys};
-use mover::{BYTES, MIB, Mover, on_each};
+use mover::{BYTES, MIB, Mover, config, measure_on};
 use std::ffi::c_void;
 use std::time::Instant;
 use tidegate_ffi::units::TenantId;
@@ -30,19 +30,32 @@ const MIXES: [(&str, &[(u64, u64)]); 5] = [
     ("4 KiB", &[(4 * KIB, 100)]),
     ("PyTorch's", &[(32 * MIB, 50), (2 * MIB, 30), (256 * KIB, 15), (16 * KIB, 4), (512, 1)]),
 ];
-/// The software GPUs: as fast as it goes, and with what a call costs on hardware.
-const NODES: [&str; 2] = ["1x640MiB", "1x640MiB,call=2300ns"];
+/// The software GPUs: as fast as it goes; with what a call costs on hardware; and each copy of a batch, too, a guess at
+/// the order of magnitude, not a measurement.
+const NODES: [&str; 3] = ["1x640MiB", "1x640MiB,call=2300ns", "1x640MiB,call=2300ns,copy=1500ns"];
+/// Tiny ranges are measured on the last one again without the kernel that gathers them: where it cannot be loaded.
+const WITHOUT_GATHERING: [(&str, &str); 2] =
+    [("TIDEGATE_SOFTGPU_FAULTS", "cuModuleLoadData@1+=NOT_SUPPORTED"), (MIX_VARIABLE, "4 KiB")];
+
+/// Set in a process that measures one mix only: which.
+const MIX_VARIABLE: &str = "TIDEGATE_BENCH_MIX";
 
 fn main() {
-    let announce = |spec: &str| {
+    if let Some(config) = config() {
+        return measure(config);
+    }
+    for spec in NODES {
         println!("software GPU {spec}: 256 MiB; medians of {ROUNDS} rounds, the fastest and the slowest");
         println!("ranges     save ÷ copy out                      restore ÷ copy in");
-    };
-    on_each(&NODES, announce, measure);
+        measure_on(spec, &[]);
+    }
+    println!("the last, each range a copy of a batch: nothing is gathered");
+    measure_on(NODES[NODES.len() - 1], &WITHOUT_GATHERING);
 }
 
 fn measure(config: MoverConfig) {
-    for (name, mix) in MIXES {
+    let only = std::env::var(MIX_VARIABLE).ok();
+    for (name, mix) in MIXES.into_iter().filter(|(name, _)| only.as_ref().is_none_or(|only| only == name)) {
         let copies = Copies::new();
         let mut mover = Mover::start(config.clone());
         let moves = mover.lay_out(mix);

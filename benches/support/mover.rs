@@ -24,33 +24,27 @@ const PIECE: u64 = 32 * MIB;
 /// Set in a process that measures: the GPU.
 const GPU_VARIABLE: &str = "TIDEGATE_BENCH_GPU";
 
-/// Calls `measure` with a mover's configuration on a software GPU, in a process of its own: the driver reads its
-/// environment once. `announce` comes before.
-pub fn on_each(nodes: &[&str], announce: impl Fn(&str), measure: impl Fn(MoverConfig)) {
-    if let Ok(gpu) = std::env::var(GPU_VARIABLE) {
-        return measure(config(&gpu));
-    }
-    for spec in nodes {
-        announce(spec);
-        let node = SoftwareNode::create(&spec.parse().unwrap(), 2 * MIB).unwrap();
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.env(NODE_VARIABLE, node.path()).env(GPU_VARIABLE, node.gpus()[0].to_string());
-        command.env("LD_LIBRARY_PATH", node.path().join("lib"));
-        assert!(command.status().unwrap().success());
-    }
+/// Runs this bench again on a software GPU, with some variables more: the driver reads its environment once.
+pub fn measure_on(spec: &str, variables: &[(&str, &str)]) {
+    let node = SoftwareNode::create(&spec.parse().unwrap(), 2 * MIB).unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.env(NODE_VARIABLE, node.path()).env(GPU_VARIABLE, node.gpus()[0].to_string());
+    command.env("LD_LIBRARY_PATH", node.path().join("lib")).envs(variables.iter().copied());
+    assert!(command.status().unwrap().success());
 }
 
-fn config(gpu: &str) -> MoverConfig {
+/// A mover's configuration, in a process that measures.
+pub fn config() -> Option<MoverConfig> {
+    let gpu = std::env::var(GPU_VARIABLE).ok()?;
     let driver = Path::new(&std::env::var_os(NODE_VARIABLE).unwrap()).join("lib/libcuda.so.1");
-    let driver = CString::new(driver.as_os_str().as_bytes()).unwrap();
-    MoverConfig {
+    Some(MoverConfig {
         gpu: gpu.parse().unwrap(),
         dram_bytes: 2 * BYTES,
         cxl: None,
         disk: None,
         disk_bytes: 0,
-        driver,
-    }
+        driver: CString::new(driver.as_os_str().as_bytes()).unwrap(),
+    })
 }
 
 /// A mover, and the manager's end of its line.

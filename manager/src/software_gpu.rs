@@ -25,7 +25,7 @@ pub const NODE_VARIABLE: &str = "TIDEGATE_SOFTGPU";
 const PREFIX: &str = "tidegate-softgpu-";
 
 /// Software GPUs as the user asks for them: `2x256MiB`, then any of `,link=10GB/s`, `,call=2us`,
-/// `,context=512KiB` and `,module=64KiB`.
+/// `,copy=1500ns`, `,context=512KiB` and `,module=64KiB`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeSpec {
     /// How many.
@@ -36,6 +36,8 @@ pub struct NodeSpec {
     pub link: Option<f64>,
     /// What each submitted call costs.
     pub call_cost: Option<Duration>,
+    /// What each copy of a batch, which is one call, costs beside.
+    pub copy_cost: Option<Duration>,
     /// Memory that a context takes, in bytes.
     pub context: u64,
     /// Memory that a loaded module takes, in bytes.
@@ -67,13 +69,12 @@ impl NodeSpec {
                     rate.strip_suffix("/s").ok_or("a link's bandwidth ends in /s, as in link=10GB/s")?;
                 self.link = Some(bytes(rate)? as f64);
             }
-            Some(("call", cost)) => {
-                self.call_cost = Some(humantime::parse_duration(cost).map_err(|error| error.to_string())?);
-            }
+            Some(("call", cost)) => self.call_cost = Some(duration(cost)?),
+            Some(("copy", cost)) => self.copy_cost = Some(duration(cost)?),
             Some(("context", size)) => self.context = bytes(size)?,
             Some(("module", size)) => self.module = bytes(size)?,
             _ => {
-                let known = "link=RATE/s, call=TIME, context=SIZE and module=SIZE are";
+                let known = "link=RATE/s, call=TIME, copy=TIME, context=SIZE and module=SIZE are";
                 return Err(format!("{part:?} is not known; {known}"));
             }
         }
@@ -83,6 +84,10 @@ impl NodeSpec {
 
 fn bytes(size: &str) -> Result<u64, String> {
     Ok(size.parse::<ByteSize>()?.as_u64())
+}
+
+fn duration(time: &str) -> Result<Duration, String> {
+    humantime::parse_duration(time).map_err(|error| error.to_string())
 }
 
 #[derive(Serialize)]
@@ -99,6 +104,8 @@ struct GpuEntry {
     link: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     call_cost_ns: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    copy_cost_ns: Option<u64>,
     context_bytes: u64,
     module_bytes: u64,
 }
@@ -136,6 +143,7 @@ impl SoftwareNode {
             granularity: unit,
             link: spec.link,
             call_cost_ns: spec.call_cost.map(|cost| cost.as_nanos() as u64),
+            copy_cost_ns: spec.copy_cost.map(|cost| cost.as_nanos() as u64),
             context_bytes: spec.context,
             module_bytes: spec.module,
         });
@@ -234,7 +242,8 @@ mod tests {
         let spec: NodeSpec = "2x256MiB,link=10GB/s,call=2us".parse().unwrap();
         assert_eq!((spec.count, spec.memory), (2, 256 << 20));
         assert_eq!((spec.link, spec.call_cost), (Some(10e9), Some(Duration::from_micros(2))));
-        let spec: NodeSpec = "1x19MiB,module=64KiB,context=512KiB".parse().unwrap();
+        let spec: NodeSpec = "1x19MiB,module=64KiB,copy=1500ns,context=512KiB".parse().unwrap();
+        assert_eq!((spec.call_cost, spec.copy_cost), (None, Some(Duration::from_nanos(1500))));
         assert_eq!((spec.context, spec.module, spec.link), (512 << 10, 64 << 10, None));
         for wrong in
             ["256MiB", "0x1MiB", "1xlots", "1x1MiB,link=10GB", "1x1MiB,speed=3", "1x1MiB,context=big"]

@@ -30,6 +30,7 @@ copy() {
     rustc --edition=2024 --crate-type=cdylib -Copt-level=2 --crate-name=kernels \
         softgpu/cuda/tests/kernels/lib.rs -o "$kit/bin/libconformance_kernels.so"
     cp -r tests/gpu/{run.sh,report.py,kernels.ptx,README.md,grounds,pytorch} "$kit/"
+    cp manager/src/mover/copy/gather.ptx "$kit/"
     cp softgpu/cuda/tests/conformance/{software_only,under_a_manager}.txt "$kit/"
     git describe --always --dirty >"$kit/COMMIT"
 }

@@ -210,7 +210,9 @@ device() { ground device device; }
 
 grounds() {
     local source
-    export GROUND_KERNELS=$kit/kernels.ptx
+    export GROUND_KERNELS=$kit/kernels.ptx GROUND_GATHER=$kit/gather.ptx
+    # In the repository it is where the mover has it.
+    [ -f "$GROUND_GATHER" ] || GROUND_GATHER=$kit/../../manager/src/mover/copy/gather.ptx
     # Without GPU the kernels come from a library for the host.
     if [ -n "$software" ]; then
         export TIDEGATE_SOFTGPU_KERNELS=$scratch/libkernels.so

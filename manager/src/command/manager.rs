@@ -82,8 +82,9 @@ pub(super) struct Options {
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     /// Share software GPUs instead of the machine's: how many, of how much memory; perhaps the
-    /// bandwidth to the host, the time that each call takes, and the memory that a context and a
-    /// module take. As in 2x256MiB or 1x1GiB,link=10GB/s,call=2us,context=512KiB,module=64KiB.
+    /// bandwidth to the host, the time that each call takes, and each copy of a batch, and the memory
+    /// that a context and a module take. As in 2x256MiB or
+    /// 1x1GiB,link=10GB/s,call=2us,copy=1500ns,context=512KiB,module=64KiB.
     #[arg(long, value_name = "SPEC")]
     software_gpu: Option<NodeSpec>,
     /// Share only these GPUs, by UUID, separated by commas. Default: all of the machine.

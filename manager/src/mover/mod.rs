@@ -9,7 +9,8 @@
 //!                                                  ├─ zeros         what takes no room there        (pure)
 //!                                                  ├─ staging       between pieces and the disk
 //!                                                  ├─ turns         whose bytes go to a shared tier next
-//!                                                  └─ copy/         the driver: all unsafe code
+//!                                                  └─ copy/         the driver: all unsafe code; tiny ranges are
+//!                                                                   gathered on the GPU where that is faster
 //! ```
 //! A fatal CUDA error stays in this process, and so does a fatal mistake: the manager never loads
 //! CUDA. After an error of the driver that may be the context's this process ends, and the next one

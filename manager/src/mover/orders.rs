@@ -219,6 +219,9 @@ impl Mover {
             slabs.sort_unstable_by_key(|(slab, _)| *slab);
             self.store.adopt(slabs, journal, &again)?;
         }
+        if !again.is_empty() {
+            self.gpu.gather_nothing();
+        }
         self.again = again.into_iter().collect();
         let mut answers = vec![index(self.store.share_journal()?)];
         // The mover before this one may have said what the manager must not believe any more.

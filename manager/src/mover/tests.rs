@@ -7,6 +7,7 @@
 mod cxl;
 mod disk;
 mod exchange;
+mod gather;
 mod hosted;
 mod zeros;
 
@@ -87,12 +88,13 @@ fn in_its_own_process(
     config: impl FnOnce(GpuUuid) -> MoverConfig,
     body: impl FnOnce(&mut Bench),
 ) {
-    on_a_node(test, "", variables, config, body);
+    on_a_node(&format!("1x{}B", GPU_UNITS * UNIT), test, variables, config, body);
 }
 
+/// The same on a GPU as `spec` describes it.
 fn on_a_node(
+    spec: &str,
     test: &str,
-    options: &str,
     variables: &[(&str, &str)],
     config: impl FnOnce(GpuUuid) -> MoverConfig,
     body: impl FnOnce(&mut Bench),
@@ -102,8 +104,7 @@ fn on_a_node(
         body(&mut bench);
         return bench.end();
     }
-    let spec = format!("1x{}B{options}", GPU_UNITS * UNIT).parse().unwrap();
-    let node = SoftwareNode::create(&spec, UNIT).unwrap();
+    let node = SoftwareNode::create(&spec.parse().unwrap(), UNIT).unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([&format!("mover::tests::{test}"), "--exact", "--nocapture"]);
     command.env(NODE_VARIABLE, node.path()).envs(variables.iter().copied());

@@ -4,6 +4,7 @@
 //! then faults the context. Pageable host memory is read at the call and written before the call
 //! returns, as CUDA does; pinned memory when the copy runs.
 
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,10 +72,23 @@ impl Transfer {
         Raw3d { from, to, width: self.width, height: self.height, depth: self.depth }
     }
 
-    /// Carries out what one call asks for, in any order; a range that may not be touched faults the context.
-    pub fn run_all(transfers: &[Transfer], context: &Context, clock: &mut Timeline) {
+    /// Carries it out; a range that may not be touched faults the context.
+    pub fn run(&self, context: &Context, clock: &mut Timeline) {
         let Ok(gpu) = context.gpu() else { return };
-        clock.begin(gpu.config.call_cost());
+        Transfer::run_all(slice::from_ref(self), gpu.config.call_cost(), context, clock);
+    }
+
+    /// The same of the copies of a batch, in any order.
+    pub fn run_batch(transfers: &[Transfer], context: &Context, clock: &mut Timeline) {
+        let Ok(gpu) = context.gpu() else { return };
+        let copies = u32::try_from(transfers.len()).unwrap_or(u32::MAX);
+        let cost = gpu.config.call_cost() + gpu.config.copy_cost().saturating_mul(copies);
+        Transfer::run_all(transfers, cost, context, clock);
+    }
+
+    fn run_all(transfers: &[Transfer], cost: Duration, context: &Context, clock: &mut Timeline) {
+        let Ok(gpu) = context.gpu() else { return };
+        clock.begin(cost);
         let mut arrival = None;
         for transfer in transfers {
             let Some(link) = transfer.check(context.device, gpu) else { return context.fault() };

@@ -6,7 +6,7 @@
 //! ```
 //! Any other image (PTX, cubin, fatbin) is *opaque*: it has every kernel, and they do nothing unless
 //! `TIDEGATE_SOFTGPU_KERNELS` names a library that has them, or the process has loaded the stand-ins for
-//! NVIDIA's libraries and those do.
+//! NVIDIA's libraries and those do, or they are among [`kernels`].
 //!
 //! A library that has a kernel under another name says so: `const char *softgpu_alias(const char *name)`.
 
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use cudarc::driver::sys::CUresult;
 
 use crate::abi::Answer;
-use crate::node;
+use crate::{kernels, node};
 
 /// More parameters than any kernel has: a larger count is no table of sizes.
 const MOST_PARAMETERS: usize = 4096;
@@ -216,7 +216,7 @@ fn number(bytes: &[u8], at: usize, size: usize) -> usize {
     bytes[at..at + size].iter().rev().fold(0, |sum, byte| sum << 8 | usize::from(*byte))
 }
 
-/// Looks in the libraries of `TIDEGATE_SOFTGPU_KERNELS`, and in the stand-ins.
+/// Looks in the libraries of `TIDEGATE_SOFTGPU_KERNELS`, in the stand-ins, and among our own.
 fn extra_kernel(name: &str) -> Option<Kernel> {
     static LIBRARIES: OnceLock<Vec<Library>> = OnceLock::new();
     let libraries = LIBRARIES.get_or_init(|| {
@@ -224,7 +224,7 @@ fn extra_kernel(name: &str) -> Option<Kernel> {
         list.split(':').filter(|path| !path.is_empty()).filter_map(open_extra).collect()
     });
     let of_libraries = || libraries.iter().find_map(|library| library.kernel(name));
-    of_libraries().or_else(|| stand_ins()?.kernel(name))
+    of_libraries().or_else(|| stand_ins()?.kernel(name)).or_else(|| kernels::kernel(name))
 }
 
 /// What stands in for NVIDIA's libraries (`softgpu/libraries`), if the process has loaded it by now.

@@ -35,6 +35,7 @@ mod green;
 mod host;
 mod image;
 mod ipc;
+mod kernels;
 mod launch;
 mod link;
 mod managed;

@@ -56,6 +56,8 @@ pub struct GpuConfig {
     link: Option<f64>,
     #[serde(default)]
     call_cost_ns: u64,
+    #[serde(default)]
+    copy_cost_ns: u64,
     /// Bytes a context takes.
     #[serde(default)]
     pub context_bytes: u64,
@@ -132,6 +134,11 @@ impl GpuConfig {
     /// What each submitted call costs on its stream.
     pub fn call_cost(&self) -> Duration {
         Duration::from_nanos(self.call_cost_ns)
+    }
+
+    /// What the copy engine needs for each copy of a batch, beside its bytes.
+    pub fn copy_cost(&self) -> Duration {
+        Duration::from_nanos(self.copy_cost_ns)
     }
 
     /// The least time a kernel takes.

@@ -1,7 +1,6 @@
 //! What streams carry out, one operation after the other.
 
 use std::ffi::c_void;
-use std::slice;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUresult, CUstream};
@@ -68,8 +67,8 @@ impl Op {
     pub fn run(&self, context: &Context, clock: &mut Timeline) -> Answer {
         match self {
             Op::Kernel(launch) => launch.run(context, clock),
-            Op::Transfer(transfer) => Transfer::run_all(slice::from_ref(transfer), context, clock),
-            Op::Transfers(transfers) => Transfer::run_all(transfers, context, clock),
+            Op::Transfer(transfer) => transfer.run(context, clock),
+            Op::Transfers(transfers) => Transfer::run_batch(transfers, context, clock),
             Op::Fill(fill) => fill.run(context, clock),
             Op::Call(callback) => callback.run(),
             Op::Values(operations) => operations.iter().for_each(|operation| operation.run(context)),

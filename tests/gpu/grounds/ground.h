@@ -10,6 +10,7 @@
  * program with 1, and a fault of the driver or a hang ends it by a signal: whoever runs it notes that.
  *
  * GROUND_KERNELS   the image with the kernels: kernels.ptx
+ * GROUND_GATHER    the image with the mover's kernel: gather.ptx
  * GROUND_QUICK     less memory and time: only to see that the ground itself works
  */
 #define _GNU_SOURCE
@@ -81,6 +82,9 @@ enum { DEVICE = 1, HOST_NUMA = 3, BY_DESCRIPTOR = 1, NOT_SUPPORTED = 801 };
     X(to_host, cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes))                                \
     X(to_device_async, cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void *from, size_t bytes, void *stream)) \
     X(to_host_async, cuMemcpyDtoHAsync_v2, (void *to, CUdeviceptr from, size_t bytes, void *stream))       \
+    X(copy_batch, cuMemcpyBatchAsync_v2,                                                                   \
+      (CUdeviceptr * to, CUdeviceptr * from, size_t *bytes, size_t count, void *attributes, size_t *indices, \
+       size_t attribute_count, void *stream))                                                              \
     X(granularity, cuMemGetAllocationGranularity, (size_t * bytes, const struct properties *like, int option)) \
     X(create, cuMemCreate, (CUhandle * handle, size_t bytes, const struct properties *like, unsigned long long flags)) \
     X(release, cuMemRelease, (CUhandle handle))                                                            \

@@ -1,5 +1,6 @@
 //! A GPU as the mover uses it: found by UUID; its context is made when first needed.
 
+use super::gather::Gather;
 use std::cell::OnceCell;
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +22,8 @@ pub struct Gpu {
     driver: &'static Driver,
     device: CUdevice,
     properties: Properties,
+    /// Has memory and a module in the context: dropped before.
+    gather: Gather,
     context: OnceCell<Context>,
 }
 
@@ -75,7 +78,7 @@ impl Gpu {
         let device = find(driver, uuid)?;
         let properties = Properties::read(driver, device)?;
         tracing::info!(gpu = %uuid, ?properties, "the GPU is ready");
-        Ok(Self { driver, device, properties, context: OnceCell::new() })
+        Ok(Self { driver, device, properties, gather: Gather::default(), context: OnceCell::new() })
     }
 
     /// What does not change.
@@ -99,6 +102,15 @@ impl Gpu {
         // SAFETY: both are valid places for a size, and a context is current.
         let free = read(|free| unsafe { self.driver.cuMemGetInfo_v2(free, &mut total) })?;
         Ok((free as u64, total as u64))
+    }
+
+    /// Copies tiny ranges in batches from now on: what else there is may have ended the mover before this one.
+    pub fn gather_nothing(&self) {
+        self.gather.give_up("a mover before this one has left orders undone");
+    }
+
+    pub(super) fn gather(&self) -> &Gather {
+        &self.gather
     }
 
     pub(super) fn driver(&self) -> &'static Driver {

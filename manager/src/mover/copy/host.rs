@@ -228,22 +228,38 @@ impl HostMemory {
 /// Bytes of host memory.
 #[derive(Clone, Copy)]
 pub struct HostRange<'a> {
+    /// Where the memory begins that it lies in: what is page-locked apart is copied apart.
+    memory: NonNull<u8>,
     address: NonNull<u8>,
     bytes: u64,
     within: PhantomData<&'a HostMemory>,
 }
 
 impl<'a> HostRange<'a> {
-    /// Bytes at an address, which stay there as long as the result is used.
+    /// A memory of so many bytes at an address, which stays there as long as the result is used.
     pub(super) fn new(address: NonNull<u8>, bytes: u64) -> Self {
-        Self { address, bytes, within: PhantomData }
+        Self { memory: address, address, bytes, within: PhantomData }
     }
 
     /// Some of its bytes.
     pub fn slice(self, start: u64, bytes: u64) -> Result<Self, OutOfBounds> {
         check_bounds(start, bytes, self.bytes)?;
         // SAFETY: the result is inside the range, or one past its end (just checked).
-        Ok(Self::new(unsafe { self.address.add(start as usize) }, bytes))
+        Ok(Self { address: unsafe { self.address.add(start as usize) }, bytes, ..self })
+    }
+
+    /// Whether another begins where it ends, in the same memory.
+    pub(super) fn is_followed_by(self, next: Self) -> bool {
+        self.memory == next.memory && self.end() == next.address.addr().get() as u64
+    }
+
+    /// From its first byte to the last of another, which lies behind it in the same memory.
+    pub(super) fn to(self, last: Self) -> Self {
+        Self { bytes: last.end() - self.address.addr().get() as u64, ..self }
+    }
+
+    fn end(self) -> u64 {
+        self.address.addr().get() as u64 + self.bytes
     }
 
     /// Where it has runs of zeros, in order.

@@ -4,7 +4,8 @@
 //! - [`Piece`]: GPU memory, and its [`Window`] in this process's addresses;
 //! - [`HostMemory`]: page-locked memory for saved bytes;
 //! - [`Lane`]: page-locked memory on the way to and from files;
-//! - [`Transfer`]: one copy between the two, inside the bounds of both.
+//! - [`Transfer`]: one copy between the two, inside the bounds of both;
+//! - `gather`: how many tiny ones become one, where a `trial` has shown that it is faster.
 //!
 //! Why it is sound: everything has one owner that releases it when dropped; ranges borrow what they
 //! lie in, so it outlives them; each batch of copies is waited for before the function that takes
@@ -12,16 +13,20 @@
 //! write is made, but for a lane's, which copies borrow as long, and between copies, to look for zeros.
 //! A process has one GPU (DESIGN §2), used by one thread.
 
+mod gather;
 mod gpu;
 mod host;
 mod lane;
 mod piece;
+mod trial;
 
 pub use gpu::{Gpu, has_leaked};
 pub use host::{HostMemory, HostMemoryError, HostRange, Place, page_bytes};
 pub use lane::Lane;
 pub use piece::{DeviceRange, Piece, Window};
 
+use gather::Gather;
+use gpu::Context;
 use tidegate_ffi::cuda::sys::{
     CUdeviceptr, CUmemLocation, CUmemLocationType, CUmemcpyAttributes, CUmemcpySrcAccessOrder, CUresult,
     CUstream,
@@ -92,7 +97,7 @@ impl<'a> Transfer<'a> {
 }
 
 /// Which way bytes go.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum Way {
     /// From the GPU to the host.
     Out,
@@ -100,17 +105,28 @@ enum Way {
     In,
 }
 
-/// Submits copies that meet nowhere: large ones each by a call, small ones all by one where the driver can
-/// (CUDA 13), for a call costs as much as some 100 KiB on the link.
+/// Submits copies that meet nowhere: many tiny ones are gathered, if that is faster.
 fn submit_all(
     transfers: &[Transfer<'_>],
+    way: Way,
+    gather: &Gather,
+    driver: &Driver,
+    stream: CUstream,
+) -> Result<(), DriverError> {
+    submit_copies(gather.submit(transfers, way, stream), way, driver, stream)
+}
+
+/// Submits copies: large ones each by a call, small ones all by one where the driver can (CUDA 13), for a call costs
+/// as much as some 100 KiB on the link.
+fn submit_copies(
+    transfers: Vec<&Transfer<'_>>,
     way: Way,
     driver: &Driver,
     stream: CUstream,
 ) -> Result<(), DriverError> {
     let can_batch = driver.cuMemcpyBatchAsync_v2.is_some();
     let is_small = |one: &&Transfer<'_>| can_batch && one.bytes > 0 && one.bytes < LARGE;
-    let (small, large): (Vec<&Transfer<'_>>, Vec<_>) = transfers.iter().partition(is_small);
+    let (small, large): (Vec<&Transfer<'_>>, Vec<_>) = transfers.into_iter().partition(is_small);
     large.into_iter().try_for_each(|one| one.submit(way, driver, stream))?;
     match small[..] {
         [] => Ok(()),
@@ -159,23 +175,31 @@ fn submit_batch(
 impl Gpu {
     /// Copies from the GPU to the host, between ranges that meet nowhere; returns when all is there.
     pub fn copy_out(&self, transfers: &[Transfer<'_>]) -> Result<(), DriverError> {
-        let context = self.engage()?;
-        context.saves().run(|driver, stream| submit_all(transfers, Way::Out, driver, stream))
+        let (context, gather) = self.ready_for(transfers)?;
+        context.saves().run(|driver, stream| submit_all(transfers, Way::Out, gather, driver, stream))
     }
 
     /// Copies from the host to the GPU, between ranges that meet nowhere; returns when all is there.
     pub fn copy_in(&self, transfers: &[Transfer<'_>]) -> Result<(), DriverError> {
-        let context = self.engage()?;
-        context.restores().run(|driver, stream| submit_all(transfers, Way::In, driver, stream))
+        let (context, gather) = self.ready_for(transfers)?;
+        context.restores().run(|driver, stream| submit_all(transfers, Way::In, gather, driver, stream))
     }
 
     /// Copies out and in at once; returns when all is there.
     pub fn copy_both(&self, out: &[Transfer<'_>], back: &[Transfer<'_>]) -> Result<(), DriverError> {
-        let context = self.engage()?;
+        self.ready_for(out)?;
+        let (context, gather) = self.ready_for(back)?;
         context.saves().run(|driver, stream| {
-            submit_all(out, Way::Out, driver, stream)?;
-            self.copy_in(back)
+            submit_all(out, Way::Out, gather, driver, stream)?;
+            context.restores().run(|driver, stream| submit_all(back, Way::In, gather, driver, stream))
         })
+    }
+
+    /// The context, and what gathers, which these transfers may be the first to need.
+    fn ready_for(&self, transfers: &[Transfer<'_>]) -> Result<(&Context, &Gather), DriverError> {
+        let context = self.engage()?;
+        self.gather().prepare(self, context, transfers);
+        Ok((context, self.gather()))
     }
 
     /// Overwrites ranges with `byte`; returns when all is written.

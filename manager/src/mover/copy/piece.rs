@@ -110,13 +110,13 @@ impl Window {
 
     /// All of its bytes.
     pub fn whole(&self) -> DeviceRange<'_> {
-        DeviceRange { address: self.address(), bytes: self.bytes(), within: PhantomData }
+        DeviceRange::new(self.address(), self.bytes())
     }
 
     /// Some of its bytes.
     pub fn range(&self, offset: u64, bytes: u64) -> Result<DeviceRange<'_>, OutOfBounds> {
         check_bounds(offset, bytes, self.bytes())?;
-        Ok(DeviceRange { address: self.address() + offset, bytes, within: PhantomData })
+        Ok(DeviceRange::new(self.address() + offset, bytes))
     }
 
     pub(super) fn address(&self) -> CUdeviceptr {
@@ -142,6 +142,11 @@ pub struct DeviceRange<'a> {
 }
 
 impl DeviceRange<'_> {
+    /// Bytes at an address that the GPU may read and write, as long as the result is used.
+    pub(super) fn new(address: CUdeviceptr, bytes: u64) -> Self {
+        Self { address, bytes, within: PhantomData }
+    }
+
     pub(super) fn address(&self) -> CUdeviceptr {
         self.address
     }

@@ -187,10 +187,10 @@ fn where_a_copy_back_fails_each_order_goes_alone() {
 #[test]
 fn the_next_mover_undoes_both_where_nobody_heard() {
     let test = "exchange::the_next_mover_undoes_both_where_nobody_heard";
-    let link = format!(",link={LINK}");
+    let spec = format!("1x{}B,link={LINK}", GPU_UNITS * UNIT);
     on_a_node(
+        &spec,
         test,
-        &link,
         &[],
         |gpu| config(gpu, 8 * UNIT),
         |bench| {

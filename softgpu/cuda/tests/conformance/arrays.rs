@@ -140,7 +140,7 @@ promise! {
 }
 
 /// `CUmemcpyAttributes`: that sources are read in stream order, and hints that say nothing.
-const IN_ORDER: [u32; 6] = [1, 0, 0, 0, 0, 0];
+pub const IN_ORDER: [u32; 6] = [1, 0, 0, 0, 0, 0];
 
 const _: () = assert!(size_of::<sys::CUmemcpyAttributes>() == size_of_val(&IN_ORDER));
 

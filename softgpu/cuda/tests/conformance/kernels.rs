@@ -197,3 +197,44 @@ promise! {
         assert_eq!(cu!(cuFuncSetAttribute(function, name, most + 1)), CUresult::CUDA_ERROR_INVALID_VALUE);
     }
 }
+
+/// An entry of the list that the kernel in [`COPY_RANGES`] is given.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Range {
+    to: u64,
+    from: u64,
+    bytes: u64,
+}
+
+const COPY_RANGES: &str = concat!(include_str!("../../../../manager/src/mover/copy/gather.ptx"), "\0");
+
+promise! {
+    fn ranges_of_any_size_and_alignment_are_copied_by_the_movers_kernel() on PLAIN; {
+        start();
+        let (mut module, mut copy_ranges) = (null_mut(), null_mut());
+        ok!(cuModuleLoadData(&mut module, COPY_RANGES.as_ptr().cast()));
+        ok!(cuModuleGetFunction(&mut copy_ranges, module, c"tidegate_copy_ranges".as_ptr()));
+        let (bytes, lane) = (1 << 20, stream(1));
+        let (from, to, list) = (alloc(bytes), alloc(bytes), pinned(1 << 16).cast::<Range>());
+        let source: Vec<u8> = (0..bytes).map(|at| (at * 31 + at / 251) as u8).collect();
+        let mut wanted = vec![0xAAu8; bytes];
+        write(from, &source);
+        write(to, &wanted);
+        let (mut count, mut place) = (0u32, 0);
+        for size in [0, 1, 3, 4, 15, 16, 17, 31, 32, 33, 64, 511, 512, 513, 4096, 4099] {
+            for shifts in [(0, 0), (4, 0), (0, 8), (1, 0), (0, 3), (1, 1), (16, 32), (12, 12)] {
+                let (to_at, from_at) = (place + shifts.0, place + shifts.1);
+                wanted[to_at..to_at + size].copy_from_slice(&source[from_at..from_at + size]);
+                let range = Range { to: to + to_at as u64, from: from + from_at as u64, bytes: size as u64 };
+                // SAFETY: the list has room for more ranges than these loops have turns.
+                unsafe { list.wrapping_add(count as usize).write(range) };
+                (count, place) = (count + 1, (place + size + 64).next_multiple_of(16));
+            }
+        }
+        let mut arguments = [arg(&list).cast_mut(), arg(&count).cast_mut()];
+        ok!(cuLaunchKernel(copy_ranges, 3, 1, 1, 64, 1, 1, 0, lane, arguments.as_mut_ptr(), null_mut()));
+        ok!(cuStreamSynchronize(lane));
+        assert!(read::<u8>(to, bytes) == wanted);
+    }
+}

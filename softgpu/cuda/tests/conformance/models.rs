@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{CUmemLocationType, CUresult, CUstream};
 
+use crate::arrays::IN_ORDER;
 use crate::support::*;
 use crate::vmm::{map, properties, range};
 
@@ -104,6 +105,28 @@ promise! {
             }
             ok!(cuStreamSynchronize(lane));
         });
+    }
+}
+
+promise! {
+    fn each_copy_of_a_batch_takes_what_was_set() on Node { settings: "copy_cost_ns = 100000", ..PLAIN }; {
+        start();
+        let (lane, from, to) = (stream(1), alloc(1 << 20), alloc(1 << 20));
+        let place = |start: u64| (0..100).map(|at| start + at * 4096).collect::<Vec<u64>>();
+        takes(0.010, || {
+            let (mut ends, mut starts, mut sizes) = (place(to), place(from), [64usize; 100]);
+            let mut attributes = IN_ORDER;
+            let attributes = (&raw mut attributes).cast();
+            ok!(cuMemcpyBatchAsync_v2(ends.as_mut_ptr(), starts.as_mut_ptr(), sizes.as_mut_ptr(), 100, attributes, &mut 0, 1, lane));
+            ok!(cuStreamSynchronize(lane));
+        });
+        let quick = || {
+            let begin = Instant::now();
+            ok!(cuMemcpyDtoDAsync_v2(to, from, 1 << 20, lane));
+            ok!(cuStreamSynchronize(lane));
+            begin.elapsed() < Duration::from_millis(5)
+        };
+        assert!(sometime(quick), "a single copy is none of a batch");
     }
 }
 
