@@ -1,0 +1,30 @@
+//! Descriptors of tensors, and whether the memory of two overlaps (R2).
+//!
+//! ```text
+//!  base ──► ┌───────────── storage ─────────────┐
+//!           │        ▲ offset, rows             │   a region: the bytes of a box in its storage,
+//!           │        ▼                          │   or of any mapping position → address
+//!           │◄──────►┌──────── size ────────┐   │
+//!           │ offset,│ first element        │   │   address of a position =
+//!           │ columns│        region        │   │     base + Σ (offset + position) · stride
+//!           │        └──────────────────────┘   │
+//!           └──────────── row pitch ────────────┘   stride of the rows = row pitch · element
+//! ```
+//!
+//! - [`region`]: where a tensor lies: base, sizes, strides, element; its addresses and its hull;
+//! - [`form`]: the four ways to say it: in a storage, by corners, by a mapping, as a range;
+//!
+//! Conventions: positions, offsets, corners and dimensions count from 0 (the source counts rows from 1). Sizes and
+//! offsets are in elements; addresses, strides and element sizes are in bytes (the source's are in elements).
+//! Dimensions are listed slowest first: `[rows, columns]`, `[planes, rows, columns]`.
+//!
+//! Invariants: everything is a plain value, nothing is allocated; an overlap is never missed. A tensor without
+//! elements is legal: it has no bytes and overlaps nothing.
+
+#![forbid(unsafe_code)]
+
+pub mod form;
+pub mod region;
+
+pub use form::{Axis, FormError};
+pub use region::{Dimension, MOST_DIMENSIONS, Region};
