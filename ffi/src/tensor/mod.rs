@@ -13,6 +13,8 @@
 //!
 //! - [`region`]: where a tensor lies: base, sizes, strides, element; its addresses and its hull;
 //! - [`form`]: the four ways to say it: in a storage, by corners, by a mapping, as a range;
+//! - [`overlap`]: whether two regions share a byte, exactly, without looking at elements;
+//! - `sums`: the arithmetic behind it;
 //!
 //! Conventions: positions, offsets, corners and dimensions count from 0 (the source counts rows from 1). Sizes and
 //! offsets are in elements; addresses, strides and element sizes are in bytes (the source's are in elements).
@@ -24,7 +26,13 @@
 #![forbid(unsafe_code)]
 
 pub mod form;
+pub mod overlap;
 pub mod region;
+mod sums;
+
+#[cfg(test)]
+mod random;
 
 pub use form::{Axis, FormError};
+pub use overlap::Overlap;
 pub use region::{Dimension, MOST_DIMENSIONS, Region};
