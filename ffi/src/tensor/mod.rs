@@ -13,8 +13,10 @@
 //!
 //! - [`region`]: where a tensor lies: base, sizes, strides, element; its addresses and its hull;
 //! - [`form`]: the four ways to say it: in a storage, by corners, by a mapping, as a range;
+//! - [`task`]: descriptors that leave out what their task or a parent says;
 //! - [`overlap`]: whether two regions share a byte, exactly, without looking at elements;
 //! - `sums`: the arithmetic behind it;
+//! - [`descriptor`]: a tensor's name, region and access: what an operation is compared by;
 //!
 //! Conventions: positions, offsets, corners and dimensions count from 0 (the source counts rows from 1). Sizes and
 //! offsets are in elements; addresses, strides and element sizes are in bytes (the source's are in elements).
@@ -25,14 +27,18 @@
 
 #![forbid(unsafe_code)]
 
+pub mod descriptor;
 pub mod form;
 pub mod overlap;
 pub mod region;
 mod sums;
+pub mod task;
 
 #[cfg(test)]
 mod random;
 
+pub use descriptor::{Access, Descriptor, Storage, TensorId};
 pub use form::{Axis, FormError};
 pub use overlap::Overlap;
 pub use region::{Dimension, MOST_DIMENSIONS, Region};
+pub use task::{Outline, Parent, Shape, Task, TaskError};
