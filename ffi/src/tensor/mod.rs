@@ -17,6 +17,7 @@
 //! - [`overlap`]: whether two regions share a byte, exactly, without looking at elements;
 //! - `sums`: the arithmetic behind it;
 //! - [`descriptor`]: a tensor's name, region and access: what an operation is compared by;
+//! - [`parts`], [`progress`]: operations that work through their regions in parts.
 //!
 //! Conventions: positions, offsets, corners and dimensions count from 0 (the source counts rows from 1). Sizes and
 //! offsets are in elements; addresses, strides and element sizes are in bytes (the source's are in elements).
@@ -30,15 +31,20 @@
 pub mod descriptor;
 pub mod form;
 pub mod overlap;
+pub mod parts;
+pub mod progress;
 pub mod region;
 mod sums;
 pub mod task;
 
+#[cfg(test)]
+mod brute_force;
 #[cfg(test)]
 mod random;
 
 pub use descriptor::{Access, Descriptor, Storage, TensorId};
 pub use form::{Axis, FormError};
 pub use overlap::Overlap;
+pub use progress::{Progress, Wait};
 pub use region::{Dimension, MOST_DIMENSIONS, Region};
 pub use task::{Outline, Parent, Shape, Task, TaskError};
