@@ -72,13 +72,13 @@ impl Region {
         sums::meet(self, other, steps).map_or(Overlap::MayMeet, told)
     }
 
-    /// Whether both are boxes whose positions are equal if and only if their addresses are.
+    /// Whether both are boxes whose positions are equal if and only if their addresses are. Equal strides are equal
+    /// sizes of elements, too: a box's innermost stride is one element.
     fn is_in_storage_of(&self, other: &Region) -> bool {
         let (ours, theirs) = (self.dimensions(), other.dimensions());
         self.is_box()
             && other.is_box()
             && self.base() == other.base()
-            && self.element() == other.element()
             && ours.len() == theirs.len()
             && ours.iter().zip(theirs).all(|(ours, theirs)| ours.stride == theirs.stride)
     }
@@ -165,6 +165,23 @@ mod tests {
         assert_eq!(column(4096, 64).overlap(&backwards), Overlap::Apart);
         let repeated = Region::mapping(4096 + 16, 4, &[1 << 40, 4], &[0, 4]).unwrap();
         assert_eq!(column(4096, 64).overlap(&repeated), Overlap::Apart);
+    }
+
+    #[test]
+    fn a_range_meets_a_column_but_not_its_gaps() {
+        let column = Region::mapping(4096, 4, &[1000, 4], &[64, 4]).unwrap();
+        let range = |start, bytes| column.overlap(&Region::range(start, bytes).unwrap());
+        let gap = 4096 + 5 * 64 + 16;
+        assert_eq!(range(gap, 48), Overlap::Apart);
+        assert_eq!(range(gap, 49), Overlap::Meets);
+        assert_eq!(range(gap - 1, 48), Overlap::Meets);
+        assert_eq!(
+            range(gap, u64::MAX - gap),
+            Overlap::Meets,
+            "a range may be longer than a region with gaps"
+        );
+        assert_eq!(range(0, u64::MAX), Overlap::Meets);
+        assert_eq!(range(4096 + 64 * 999 + 16, 1 << 63), Overlap::Apart);
     }
 
     #[test]

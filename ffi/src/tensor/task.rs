@@ -300,6 +300,14 @@ mod tests {
             (child(2, Shape::Inherited), stored(0x2000, (0, 16), (3, 8))),
             (child(2, Shape::Box(&rows)), stored(0x2000, (8, 16), (3, 8))),
             (Outline { base: Some(0x8000), ..child(1, Shape::Box(&block)) }, stored(0x8000, (0, 16), (3, 8))),
+            (Outline { base: Some(0x9000), ..child(2, Shape::Inherited) }, stored(0x9000, (0, 16), (3, 8))),
+            (
+                Outline {
+                    element: Some(1),
+                    ..child(1, Shape::Mapping { start: 7, sizes: &[2], strides: &[9] })
+                },
+                Ok(Region::mapping(0x1007, 1, &[2], &[9]).unwrap()),
+            ),
             (child(2, Shape::Corners([&[1, 2], &[3, 2]])), stored(0x2000, (1, 3), (2, 1))),
             (
                 child(3, Shape::Mapping { start: -16, sizes: &[3], strides: &[-8] }),
