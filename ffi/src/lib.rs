@@ -3,10 +3,12 @@
 //! - [`cuda`]: the one table of driver functions, and the loaded driver;
 //! - [`os`]: the system calls that can fail for lack of something;
 //! - [`splice`]: feeds records of any size to a GPU, in few large pieces;
+//! - [`tensor`]: where tensors lie, and whether two share memory;
 //! - [`wire`]: what shim, manager, mover and command say to each other.
 
 pub mod cuda;
 pub mod os;
 pub mod splice;
+pub mod tensor;
 pub mod units;
 pub mod wire;
