@@ -7,11 +7,15 @@
 //! - `all sizes`: blocks of 256 bytes to 1 GiB, small ones as often as large ones, far apart; two operands.
 //! - `shared weights`: each also reads one region that all others read.
 //!
-//! Blocks lie in no order, as an allocator's do.
+//! Blocks lie in no order, as an allocator's do. Measured is the thread's own time on its processor, so that what
+//! else the machine does counts little.
 
+use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use rustix::time::{ClockId, clock_gettime};
 use std::collections::VecDeque;
 use std::hint::black_box;
+use std::time::Duration;
 use tidegate_ffi::hazard::tracker::{Capacity, OperationId, Otherwise, Submitted, Tracker};
 use tidegate_ffi::hazard::{Operand, Span};
 
@@ -22,6 +26,39 @@ const STRIDE: u64 = 1 << 31;
 const BLOCK: u64 = 1 << 20;
 
 type Operands = Vec<Operand<Span>>;
+
+/// The time that this thread has run.
+struct ThreadTime;
+
+impl Measurement for ThreadTime {
+    type Intermediate = Duration;
+    type Value = Duration;
+
+    fn start(&self) -> Duration {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    }
+
+    fn end(&self, began: Duration) -> Duration {
+        self.start() - began
+    }
+
+    fn add(&self, one: &Duration, other: &Duration) -> Duration {
+        *one + *other
+    }
+
+    fn zero(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn to_f64(&self, time: &Duration) -> f64 {
+        time.as_nanos() as f64
+    }
+
+    fn formatter(&self) -> &dyn ValueFormatter {
+        WallTime.formatter()
+    }
+}
 
 /// The tracker, full to the brim, and what is submitted in turn.
 struct Bench {
@@ -107,7 +144,7 @@ fn shared_weights(outstanding: usize) -> Vec<Operands> {
     operations
 }
 
-fn submit_and_complete(criterion: &mut Criterion) {
+fn submit_and_complete(criterion: &mut Criterion<ThreadTime>) {
     type Make = fn(usize) -> Vec<Operands>;
     let kinds: [(&str, Make, usize); 4] = [
         ("two conflicts", two_conflicts, 2),
@@ -127,5 +164,9 @@ fn submit_and_complete(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, submit_and_complete);
+criterion_group! {
+    name = benches;
+    config = Criterion::default().with_measurement(ThreadTime);
+    targets = submit_and_complete
+}
 criterion_main!(benches);

@@ -105,10 +105,12 @@ impl Node {
     }
 
     fn position(&self, item: u32) -> usize {
-        self.items.iter().position(|other| *other == item).expect("it is here")
+        let is_here = |at: usize| u32::from(self.items[at] == item);
+        (0..WIDTH).fold(0, |here, at| here | is_here(at) << at).trailing_zeros() as usize
     }
 
     /// Which entries overlap a hull, a bit for each.
+    #[inline]
     fn overlapping(&self, hull: &Range<u64>) -> u32 {
         let hit = |at: usize| u32::from(self.starts[at] < hull.end) & u32::from(self.ends[at] > hull.start);
         (0..WIDTH).fold(0, |hits, at| hits | hit(at) << at)
@@ -197,8 +199,20 @@ impl Index {
     pub(super) fn remove(&mut self, item: u32) {
         let leaf = self.homes[item as usize];
         let position = self.nodes[leaf].position(item);
+        let end = self.nodes[leaf].ends[position];
         self.nodes[leaf].swap_remove(position);
-        self.mend(leaf);
+        if self.nodes[leaf].len < LEAST || self.is_last(leaf, end) {
+            self.mend(leaf);
+        }
+    }
+
+    /// Whether nothing below a node ended behind this.
+    fn is_last(&self, at: u32, end: u64) -> bool {
+        if at == self.root {
+            return false;
+        }
+        let parent = &self.nodes[self.nodes[at].parent];
+        parent.ends[parent.position(at)] == end
     }
 
     /// Sets right what nodes know of a node that has lost an entry, and how much is in them.

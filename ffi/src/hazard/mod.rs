@@ -15,13 +15,20 @@
 //! write after write. Two that only read never do. What they touch is a [`Region`]: a [`Span`] of addresses, or
 //! whatever else has a hull and can say whether it meets another.
 //!
-//! - [`tracker`]: who waits for whom: pure, bounded, without allocation.
+//! - [`tracker`]: who waits for whom: pure, bounded, without allocation;
+//! - [`queue`]: an out-of-order queue for programs, on lanes that the user brings.
 
 #![forbid(unsafe_code)]
 
 mod index;
+pub mod queue;
+#[cfg(test)]
+mod queue_tests;
 #[cfg(test)]
 mod random;
+#[cfg(test)]
+mod simulation;
+mod sync;
 pub mod tracker;
 
 use std::ops::Range;
