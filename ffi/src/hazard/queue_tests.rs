@@ -24,14 +24,30 @@ impl Work {
         Self(Box::new(move |_| call()))
     }
 
+    /// Does this, without fail.
+    fn of(call: impl FnOnce() + Send + 'static) -> Self {
+        Self::new(move || {
+            call();
+            Ok(())
+        })
+    }
+
     /// Does nothing.
     fn none() -> Self {
-        Self::new(|| Ok(()))
+        Self::of(|| ())
     }
 
     fn fails(why: &'static str) -> Self {
         Self::new(move || Err(why.into()))
     }
+}
+
+/// Counts how often it runs.
+fn counts(ran: &Arc<AtomicUsize>) -> Work {
+    let ran = ran.clone();
+    Work::of(move || {
+        ran.fetch_add(1, SeqCst);
+    })
 }
 
 fn lane() -> impl Lane<Span, Work> {
@@ -97,9 +113,8 @@ fn as_many_operations_run_at_once_as_there_are_lanes() {
     let barrier = Arc::new(Barrier::new(3));
     let tickets = [0, 1, 2].map(|cell| {
         let barrier = barrier.clone();
-        let work = Work::new(move || {
+        let work = Work::of(move || {
             barrier.wait();
-            Ok(())
         });
         write(&queue, cell, work)
     });
@@ -115,7 +130,7 @@ fn a_free_lane_takes_the_oldest_that_may_run() {
     let order = Arc::new(Mutex::new(Vec::new()));
     for (number, cell) in [0, 1, 2, 0, 3].into_iter().enumerate() {
         let order = order.clone();
-        write(&queue, cell, Work::new(move || Ok(order.lock().unwrap().push(number))));
+        write(&queue, cell, Work::of(move || order.lock().unwrap().push(number)));
     }
     held.go_on();
     drop(queue);
@@ -129,24 +144,17 @@ fn who_waits_for_one_that_fails_fails_with_its_cause_and_does_not_run() {
     write(&queue, 9, work);
     held.is_running();
     let ran = Arc::new(AtomicUsize::new(0));
-    let counts = || {
-        let ran = ran.clone();
-        Work::new(move || {
-            ran.fetch_add(1, SeqCst);
-            Ok(())
-        })
-    };
     let first = queue.submit(Work::fails("no luck"), &[Span::id(9)], &[Span::id(0)]).unwrap();
-    let second = queue.submit(counts(), &[Span::id(0)], &[Span::id(1)]).unwrap();
-    let third = queue.submit(counts(), &[Span::id(1), Span::id(9)], &[]).unwrap();
-    let other = queue.submit(counts(), &[Span::id(9)], &[Span::id(2)]).unwrap();
+    let second = queue.submit(counts(&ran), &[Span::id(0)], &[Span::id(1)]).unwrap();
+    let third = queue.submit(counts(&ran), &[Span::id(1), Span::id(9)], &[]).unwrap();
+    let other = queue.submit(counts(&ran), &[Span::id(9)], &[Span::id(2)]).unwrap();
     held.go_on();
     assert_eq!(first.wait().unwrap_err().to_string(), "the operation failed: no luck");
     let why =
         format!("the operation did not run, since operation {} before it failed: no luck", first.number());
     assert_eq!([second, third].map(|ticket| ticket.wait().unwrap_err().to_string()), [why.clone(), why]);
     other.wait().unwrap();
-    write(&queue, 0, counts()).wait().expect("who comes after a failure runs");
+    write(&queue, 0, counts(&ran)).wait().expect("who comes after a failure runs");
     assert_eq!(ran.load(SeqCst), 2);
 }
 
@@ -208,7 +216,10 @@ fn what_is_never_taken_is_an_error_and_nobody_waits_for_it() {
     assert!(queue.submit(Work::none(), &too_many, &[]).is_err());
     assert!(matches!(queue.try_submit(Work::none(), &[], &too_many), Err(NotTaken::Never(_))));
     write(&queue, 0, Work::none()).wait().unwrap();
-    assert!(matches!(Queue::<Span, Work>::new(ROOM, [lane(); 0]), Err(QueueError::NoLanes)));
+    assert!(matches!(
+        Queue::<Span, Work>::new(ROOM, Some(lane()).into_iter().take(0)),
+        Err(QueueError::NoLanes)
+    ));
 }
 
 #[test]
@@ -216,8 +227,7 @@ fn a_queue_that_is_dropped_has_run_everything() {
     let ran = Arc::new(AtomicUsize::new(0));
     let queue = queue(ROOM, 3);
     for number in 0..500 {
-        let ran = ran.clone();
-        write(&queue, number % 7, Work::new(move || Ok(drop(ran.fetch_add(1, SeqCst)))));
+        write(&queue, number % 7, counts(&ran));
     }
     drop(queue);
     assert_eq!(ran.load(SeqCst), 500);
@@ -279,7 +289,7 @@ fn results_on_threads_are_those_in_order() {
         let found = computed(seed, &other, move |reads, write, number| {
             let cells = cells.clone();
             let spans: Vec<_> = reads.iter().map(|cell| Span::id(*cell)).collect();
-            let work = Work::new(move || Ok(compute(&cells, &reads, write, number)));
+            let work = Work::of(move || compute(&cells, &reads, write, number));
             queue.submit(work, &spans, &[Span::id(write)]).unwrap();
         });
         assert_eq!(found, expected, "seed {seed}");

@@ -130,18 +130,18 @@ struct Schedule {
 /// takes, but one, may still run.
 fn in_order(graph: &[Work], lanes: usize, window: usize) -> Schedule {
     let at_once = lanes.min(window);
-    let (mut starts, mut ends): (Vec<u64>, Vec<u64>) = (Vec::new(), Vec::new());
+    let [mut starts, mut ends, mut sorted] = [const { Vec::new() }; 3];
     for (operation, work) in graph.iter().enumerate() {
         let conflicts = (0..operation).filter(|earlier| graph[*earlier].conflicts_with(work));
         let after_conflicts = conflicts.map(|earlier| ends[earlier]).max().unwrap_or(0);
-        let mut sorted = ends.clone();
-        sorted.sort_unstable();
         let room = (operation + 1).checked_sub(at_once + 1).map_or(0, |done| sorted[done]);
         let start = starts.last().copied().unwrap_or(0).max(after_conflicts).max(room);
         starts.push(start);
-        ends.push(start + work.time);
+        let end = start + work.time;
+        ends.push(end);
+        sorted.insert(sorted.partition_point(|other| *other < end), end);
     }
-    Schedule { starts, makespan: ends.into_iter().max().unwrap_or(0) }
+    Schedule { starts, makespan: sorted.last().copied().unwrap_or(0) }
 }
 
 /// What happens to an operation that runs.
