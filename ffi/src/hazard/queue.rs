@@ -16,7 +16,24 @@
 //!
 //! Invariants: an operation runs once or fails because of an earlier one; it runs after all earlier ones that it
 //! conflicts with, and sees what they wrote. Submitters get room in the order in which they asked, so no large
-//! operation waits for ever. Nobody polls. Dropping the queue waits for all that was submitted.
+//! operation waits for ever. Nobody polls. Dropping the queue waits for all that was submitted (so not on a lane).
+//!
+//! ```
+//! use tidegate_ffi::hazard::{Span, queue::{Queue, Running}, tracker::Capacity};
+//!
+//! type Work = Box<dyn FnOnce() + Send>;
+//! let lane = |work: Work, _: &Running<'_, Span, Work>| {
+//!     work();
+//!     Ok(())
+//! };
+//! let queue = Queue::new(Capacity { operations: 64, operands: 256, edges: 1024 }, [lane, lane])?;
+//! let [input, weights, output] = [Span::new(0, 512), Span::new(512, 1024), Span::new(1024, 1536)];
+//! queue.submit(Box::new(|| println!("fill")), &[], &[input])?;
+//! queue.submit(Box::new(|| println!("load, beside it")), &[], &[weights])?;
+//! let product = queue.submit(Box::new(|| println!("multiply, behind both")), &[input, weights], &[output])?;
+//! product.wait()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use super::sync::{Arc, Condvar, JoinHandle, Mutex, MutexGuard, spawn};
 use super::tracker::{Capacity, OperationId, Otherwise, Submitted, Tracker, TrackerError};

@@ -31,7 +31,7 @@ fn compare_with_a_list(items: usize, steps: u64, hull: impl Fn(&mut Random) -> R
     let mut random = Random::new(7);
     for step in 0..steps {
         // Mostly fills, then mostly empties.
-        let is_filling = step / (items as u64 * 2) % 2 == 0;
+        let is_filling = (step / (items as u64 * 2)).is_multiple_of(2);
         let item = random.below(items as u64) as usize;
         let stays = list[item].is_some() && is_filling && random.below(4) > 0;
         if list[item].take_if(|_| !stays).is_some() {
