@@ -164,7 +164,10 @@ fn a_panic_is_a_failure_and_the_lane_goes_on() {
     let panics = write(&queue, 0, Work::new(|| panic!("a test's panic")));
     let why = "the operation failed: it panicked: a test's panic";
     assert_eq!(panics.wait().unwrap_err().to_string(), why);
-    write(&queue, 0, Work::none()).then(|_| panic!("a test's other panic"));
+    let (held, work) = Held::new();
+    write(&queue, 0, work).then(|_| panic!("a test's other panic"));
+    held.is_running();
+    held.go_on();
     write(&queue, 0, Work::none()).wait().unwrap();
 }
 

@@ -34,6 +34,8 @@ enum Work {
     Fail,
     /// Lets go of its region, and waits until another one has run.
     LetGoAndWait,
+    /// Runs only beside another one that does this.
+    Meet,
 }
 
 /// What lanes share.
@@ -80,7 +82,11 @@ impl Lane<Span, Work> for Player {
             Work::Fail => return Err("no luck".into()),
             Work::LetGoAndWait => {
                 running.writes_only(0, Span::default())?;
-                self.wait_for_a_note();
+                self.wait_for_notes(1);
+            }
+            Work::Meet => {
+                self.say_that_one_ran();
+                self.wait_for_notes(2);
             }
         }
         Ok(())
@@ -90,13 +96,17 @@ impl Lane<Span, Work> for Player {
 impl Player {
     fn note(&self, number: u32) {
         self.0.log.add(number);
+        self.say_that_one_ran();
+    }
+
+    fn say_that_one_ran(&self) {
         *self.0.notes.lock().unwrap() += 1;
         self.0.noted.notify_all();
     }
 
-    fn wait_for_a_note(&self) {
+    fn wait_for_notes(&self, count: usize) {
         let mut notes = self.0.notes.lock().unwrap();
-        while *notes == 0 {
+        while *notes < count {
             notes = self.0.noted.wait(notes).unwrap();
         }
     }
@@ -187,6 +197,19 @@ fn who_waits_for_one_that_fails_does_not_run() {
         let ran = [&second, &third].map(|outcome| u32::from(outcome.is_ok()));
         assert!(second.is_err() || third.is_ok(), "the third runs behind the second");
         assert_eq!(player.0.log.all().len() as u32, ran[0] + ran[1]);
+    });
+}
+
+#[test]
+fn a_queue_that_is_dropped_keeps_all_its_lanes_to_the_end() {
+    model(2, || {
+        let (queue, player) = queue(3, 2);
+        write(&queue, Work::Note(1));
+        for _ in 0..2 {
+            queue.submit(Work::Meet, &[CELL], &[]).unwrap();
+        }
+        end(queue);
+        assert_eq!(player.0.log.all(), [1]);
     });
 }
 
