@@ -34,7 +34,7 @@ enum Work {
     Fail,
     /// Lets go of its region, and waits until another one has run.
     LetGoAndWait,
-    /// Runs only beside another one that does this.
+    /// Behind a note, runs only beside another one that does this.
     Meet,
 }
 
@@ -86,7 +86,7 @@ impl Lane<Span, Work> for Player {
             }
             Work::Meet => {
                 self.say_that_one_ran();
-                self.wait_for_notes(2);
+                self.wait_for_notes(3);
             }
         }
         Ok(())
