@@ -12,8 +12,8 @@
 //! ```
 //!
 //! Two operations conflict where one writes what the other reads or writes: read after write, write after read,
-//! write after write. Two that only read never do. What they touch is a [`Region`]: a [`Span`] of addresses, or
-//! whatever else has a hull and can say whether it meets another.
+//! write after write. Two that only read never do. What they touch is a [`Region`]: a [`Span`] of addresses, a
+//! [tensor's](crate::tensor::Region), or whatever else has a hull and can say whether it meets another.
 //!
 //! - [`tracker`]: who waits for whom: pure, bounded, without allocation;
 //! - [`queue`]: an out-of-order queue for programs, on lanes that the user brings.
@@ -31,6 +31,9 @@ mod simulation;
 mod sync;
 pub mod tracker;
 
+pub use crate::tensor::Access;
+
+use crate::tensor;
 use std::ops::Range;
 
 /// What an operand touches.
@@ -84,26 +87,14 @@ impl Region for Span {
     }
 }
 
-/// What an operation does to a region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Reads it only.
-    Read,
-    /// Writes it only: all the same it has to wait for who reads it.
-    Write,
-    /// Reads and writes it.
-    ReadWrite,
-}
-
-impl Access {
-    /// Whether two that overlap must keep their order.
-    pub fn conflicts_with(self, other: Self) -> bool {
-        self.writes() || other.writes()
+/// A tensor's bytes: exact but where the comparison would take too long ([`tensor::Overlap::MayMeet`]).
+impl Region for tensor::Region {
+    fn hull(&self) -> Range<u64> {
+        self.hull()
     }
 
-    /// Whether it changes the region.
-    pub fn writes(self) -> bool {
-        self != Self::Read
+    fn meets(&self, other: &Self) -> bool {
+        self.overlap(other).is_possible()
     }
 }
 
@@ -129,13 +120,13 @@ impl<R: Region> Operand<R> {
 
     /// A region that is read and written.
     pub const fn read_write(region: R) -> Self {
-        Self { region, access: Access::ReadWrite }
+        Self { region, access: Access::Both }
     }
 
     /// Whether an operation with the other operand must keep its order with one that has this.
     pub fn conflicts_with(&self, other: &Self) -> bool {
         let [mine, theirs] = [&self.region, &other.region].map(Region::hull);
         let is_near = mine.start.max(theirs.start) < mine.end.min(theirs.end);
-        self.access.conflicts_with(other.access) && is_near && self.region.meets(&other.region)
+        self.access.orders(other.access) && is_near && self.region.meets(&other.region)
     }
 }

@@ -44,8 +44,7 @@ impl Work {
         let operand = |random: &mut Random| {
             let start = random.below(cells);
             let end = (start + 1 + random.below(4)).min(cells);
-            let access =
-                [Access::Read, Access::Read, Access::Write, Access::ReadWrite][random.below(4) as usize];
+            let access = [Access::Read, Access::Read, Access::Write, Access::Both][random.below(4) as usize];
             Operand { region: Span::new(start, end), access }
         };
         let operands: Vec<_> = (0..1 + random.below(3)).map(|_| operand(random)).collect();

@@ -1,6 +1,8 @@
 use super::super::random::Random;
 use super::super::{Operand, Span};
 use super::*;
+use crate::tensor::{self, Axis, Progress};
+use std::num::NonZeroU64;
 
 const ROOM: Capacity = Capacity { operations: 64, operands: 256, edges: 1024 };
 
@@ -42,7 +44,7 @@ fn complete(tracker: &mut Tracker<Span>, operation: OperationId) -> Vec<Operatio
 
 #[test]
 fn who_writes_what_an_earlier_one_touches_or_reads_what_it_writes_waits() {
-    let (read, write, both) = (Access::Read, Access::Write, Access::ReadWrite);
+    let (read, write, both) = (Access::Read, Access::Write, Access::Both);
     let waits = [
         (read, read, false),
         (write, read, true),
@@ -84,6 +86,54 @@ fn identifiers_alone_decide() {
     submit(&mut tracker, &[operand(3), operand(7)]);
     let is_ready = [2, 3, 4, 6, 7, 8].map(|identifier| submit(&mut tracker, &[operand(identifier)]).1);
     assert_eq!(is_ready, [true, false, true, true, false, true]);
+}
+
+/// Columns of a matrix of 8 by 8 numbers of four bytes.
+fn columns(first: i64, count: i64) -> tensor::Region {
+    let rows = Axis { storage: 8, offset: 0, size: 8 };
+    tensor::Region::in_storage(4096, 4, &[rows, Axis { storage: 8, offset: first, size: count }]).unwrap()
+}
+
+#[test]
+fn columns_between_each_other_are_independent() {
+    let mut tracker: Tracker<tensor::Region> = Tracker::new(ROOM);
+    let mut submit = |region, access| match tracker.submit(&[Operand { region, access }], Otherwise::Buffer) {
+        Ok(Submitted::Ready(_)) => true,
+        Ok(Submitted::Buffered(..)) => false,
+        other => panic!("{other:?}"),
+    };
+    // Their hulls overlap, their bytes do not.
+    assert!(submit(columns(0, 2), Access::Write));
+    assert!(submit(columns(2, 6), Access::Write));
+    assert!(!submit(columns(1, 1), Access::Read));
+    // The element (7, 7) alone; the last byte of (6, 7) to behind the first of (7, 0).
+    assert!(!submit(tensor::Region::range(4096 + 4 * 63, 4).unwrap(), Access::Read));
+    assert!(!submit(tensor::Region::range(4096 + 4 * 56 - 1, 2).unwrap(), Access::Write));
+}
+
+#[test]
+fn what_a_tensors_operation_is_done_with_is_free() {
+    let mut tracker: Tracker<tensor::Region> = Tracker::new(ROOM);
+    let rate = NonZeroU64::new(8).unwrap();
+    let all = Progress::new(columns(0, 8), rate);
+    let Ok(Submitted::Ready(earlier)) = tracker.submit(&[Operand::write(columns(0, 8))], Otherwise::Buffer)
+    else {
+        panic!()
+    };
+    let second_row = tensor::Region::range(4096 + 32, 32).unwrap();
+    let Ok(Submitted::Buffered(later, _)) = tracker.submit(&[Operand::read(second_row)], Otherwise::Buffer)
+    else {
+        panic!()
+    };
+    // A row a tick: after the first the second is yet to come, after the second it is done.
+    let mut woken = Vec::new();
+    for ticks in [1, 2] {
+        assert_eq!(woken, []);
+        let left: Vec<tensor::Region> = all.after(ticks).left().collect();
+        let [rest] = left[..] else { panic!("{left:?}") };
+        tracker.shrink(earlier, 0, rest, |id| woken.push(id)).unwrap();
+    }
+    assert_eq!(woken, [later]);
 }
 
 #[test]
@@ -344,7 +394,7 @@ impl Model {
 fn some_operands(random: &mut Random, reach: u64) -> Operands {
     let operand = |random: &mut Random| {
         let start = random.below(reach);
-        let access = [Access::Read, Access::Read, Access::Write, Access::ReadWrite][random.below(4) as usize];
+        let access = [Access::Read, Access::Read, Access::Write, Access::Both][random.below(4) as usize];
         Operand { region: span(start, start + random.of_any_size(6)), access }
     };
     (0..random.below(4)).map(|_| operand(random)).collect()
