@@ -154,12 +154,13 @@ fn no_memory_for_the_list_leaves_batches() {
 
 #[test]
 fn memory_that_is_found_later_is_used() {
-    // The save finds none, and goes in one batch; the restore does.
-    let faults =
-        format!("cuMemAlloc_v2@2=OUT_OF_MEMORY,cuMemcpyBatchAsync_v2@{}+=UNKNOWN", TRIAL_BATCHES + 2);
-    run_on(SLOW_BATCHES, "memory_that_is_found_later_is_used", &faults, &[], |bench| {
+    // The save finds none. The restore does, and its first launch fails: it came to one.
+    let launched = TRIAL_LAUNCHES + 1;
+    let faults = format!("cuMemAlloc_v2@2=OUT_OF_MEMORY,cuLaunchKernel@{launched}=LAUNCH_OUT_OF_RESOURCES");
+    let struck = run_on(SLOW_BATCHES, "memory_that_is_found_later_is_used", &faults, &[], |bench| {
         go_and_come_back(bench, &odd());
     });
+    assert_eq!(struck, "cuMemAlloc_v2\ncuLaunchKernel\n");
 }
 
 #[test]
