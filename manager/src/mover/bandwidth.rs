@@ -10,7 +10,7 @@
 use super::copy::{Gpu, Piece, Transfer};
 use super::error::OrderError;
 use super::pieces::Pieces;
-use super::tier::{Extent, Memory, Tiers};
+use super::tier::{Extent, Memory, Room, Tiers};
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
 use tidegate_ffi::units::{PieceId, Tier};

@@ -23,7 +23,7 @@ use super::journal::{self, Journal};
 use super::pieces::Pieces;
 use super::plan::{Part, deal, in_steps, plan};
 use super::staging::Staging;
-use super::tier::{ARENA, BLOCK_BYTES, Extent, Seal, SlabId, Tiers, ZEROS, in_blocks};
+use super::tier::{ARENA, BLOCK_BYTES, Extent, Room, Seal, SlabId, Tiers, ZEROS, in_blocks};
 use super::turns::{STEP, SharedTier, Turns};
 use super::zeros;
 use crate::death;

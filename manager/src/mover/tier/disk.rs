@@ -17,7 +17,7 @@
 #![forbid(unsafe_code)]
 
 use super::shortage::Shortage;
-use super::{Extent, SlabId, SlabNews, TierError};
+use super::{Extent, Room, SlabId, SlabNews, TierError};
 use crate::mover::{bandwidth, whole_blocks};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::collections::BTreeSet;
@@ -91,11 +91,6 @@ impl Disk {
         Self { directory, share, file, blocks, free, shortage: Shortage::default(), news }
     }
 
-    /// Whether anything may lie there.
-    pub fn is_there(&self) -> bool {
-        whole_blocks(self.share) > 0
-    }
-
     /// Takes over the arena of a mover that died, with the saved bytes in it and their seals.
     pub fn adopt(&mut self, file: OwnedFd, saved: &[Extent], seals: &[Seal]) -> Result<(), TierError> {
         let file = File::from(file);
@@ -118,11 +113,6 @@ impl Disk {
         Ok(())
     }
 
-    /// A descriptor of the arena, if there is one.
-    pub fn share(&self) -> io::Result<Option<(SlabId, OwnedFd)>> {
-        self.file.as_ref().map(|file| Ok((ARENA, os::duplicate(file)?))).transpose()
-    }
-
     /// The arena.
     pub fn file(&self) -> Result<&File, TierError> {
         self.file.as_ref().ok_or(TierError::NoArena)
@@ -131,37 +121,6 @@ impl Disk {
     /// The arena's length.
     fn held(&self) -> u64 {
         self.blocks.len() as u64 * BLOCK_BYTES
-    }
-
-    /// Bytes of blocks of which any byte is handed out.
-    pub fn used(&self) -> u64 {
-        self.held() - self.free.len() as u64 * BLOCK_BYTES
-    }
-
-    /// Bytes of blocks of which nothing is handed out, there or to come.
-    pub fn room(&self) -> u64 {
-        whole_blocks(self.share) - self.used()
-    }
-
-    /// Changes the share to `bytes`, or as near to it as what is handed out allows. What it is then.
-    pub fn set_share(&mut self, bytes: u64) -> u64 {
-        self.shorten_to(block_of(bytes));
-        self.share = bytes.max(self.held());
-        self.note_room(self.room());
-        self.share
-    }
-
-    /// Hands out `bytes` bytes, from the beginning of a block on: all or none.
-    pub fn allocate(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError> {
-        let taken = self.take(bytes);
-        match &taken {
-            Ok(_) => self.note_room(bytes),
-            Err(error) if self.shortage.begins(bytes) => {
-                tracing::warn!(%error, "the disk tier is full: jobs stay where they are until it has room");
-            }
-            Err(_) => {}
-        }
-        taken
     }
 
     /// Says that the tier is well again, if `bytes` bytes at once end a shortage.
@@ -252,24 +211,6 @@ impl Disk {
         rates(&Self::new(Some(directory.to_owned()), 0).open()?, bandwidth::MOST)
     }
 
-    /// Takes an extent back, or a part of one.
-    pub fn free(&mut self, extent: Extent) {
-        for part in in_blocks(extent) {
-            let index = block_of(part.start);
-            let Some(block) = self.blocks.get_mut(index) else { continue };
-            block.used = block.used.saturating_sub(part.bytes);
-            if block.used == 0 {
-                block.seal = None;
-                self.free.insert(index);
-            }
-        }
-    }
-
-    /// Gives the arena's free end back to the system.
-    pub fn trim(&mut self) {
-        self.shorten_to(0);
-    }
-
     /// Gives back what of the arena's free end lies behind so many blocks.
     fn shorten_to(&mut self, blocks: usize) {
         let in_use = self.blocks.iter().rposition(|block| block.used > 0).map_or(0, |last| last + 1);
@@ -301,9 +242,73 @@ impl Disk {
     pub fn seals(&self) -> impl Iterator<Item = Seal> + '_ {
         (0..self.blocks.len()).filter_map(|block| self.seal_of(block as u64 * BLOCK_BYTES))
     }
+}
 
-    /// What has changed in the arena since this was asked last.
-    pub fn news(&mut self) -> Vec<SlabNews> {
+/// What is handed out begins with a block; a block of which any byte is handed out is used, whole.
+impl Room for Disk {
+    fn is_there(&self) -> bool {
+        whole_blocks(self.share) > 0
+    }
+
+    fn has(&self, slab: SlabId) -> bool {
+        slab == ARENA
+    }
+
+    fn room(&self) -> u64 {
+        whole_blocks(self.share) - self.used()
+    }
+
+    fn used(&self) -> u64 {
+        self.held() - self.free.len() as u64 * BLOCK_BYTES
+    }
+
+    fn set_share(&mut self, bytes: u64) -> u64 {
+        self.shorten_to(block_of(bytes));
+        self.share = bytes.max(self.held());
+        self.note_room(self.room());
+        self.share
+    }
+
+    fn allocate(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError> {
+        let taken = self.take(bytes);
+        match &taken {
+            Ok(_) => self.note_room(bytes),
+            Err(error) if self.shortage.begins(bytes) => {
+                tracing::warn!(%error, "the disk tier is full: jobs stay where they are until it has room");
+            }
+            Err(_) => {}
+        }
+        taken
+    }
+
+    fn allocate_most(&mut self, bytes: u64) -> Vec<Extent> {
+        match bytes.min(self.room()) {
+            0 => Vec::new(),
+            some => self.allocate(some).unwrap_or_default(),
+        }
+    }
+
+    fn free(&mut self, extent: Extent) {
+        for part in in_blocks(extent) {
+            let index = block_of(part.start);
+            let Some(block) = self.blocks.get_mut(index) else { continue };
+            block.used = block.used.saturating_sub(part.bytes);
+            if block.used == 0 {
+                block.seal = None;
+                self.free.insert(index);
+            }
+        }
+    }
+
+    fn trim(&mut self) {
+        self.shorten_to(0);
+    }
+
+    fn share(&self) -> io::Result<Vec<(SlabId, OwnedFd)>> {
+        self.file.iter().map(|file| Ok((ARENA, os::duplicate(file)?))).collect()
+    }
+
+    fn news(&mut self) -> Vec<SlabNews> {
         std::mem::take(&mut self.news)
     }
 }

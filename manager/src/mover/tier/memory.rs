@@ -22,7 +22,7 @@
 
 use super::free_list::FreeList;
 use super::shortage::Shortage;
-use super::{ARENA, Extent, SlabId, SlabNews, TierError, ZEROS};
+use super::{ARENA, Extent, Room, SlabId, SlabNews, TierError, ZEROS};
 use crate::mover::CxlPart;
 use crate::mover::copy::{Gpu, HostMemory, HostMemoryError, HostRange, Place, page_bytes};
 use crate::numa::cxl::CxlPlace;
@@ -109,16 +109,6 @@ impl Memory {
         }
     }
 
-    /// Whether anything may lie there.
-    pub fn is_there(&self) -> bool {
-        self.share > 0
-    }
-
-    /// Whether a slab of this number would be its own.
-    pub fn has(&self, slab: SlabId) -> bool {
-        (slab.0 >= FIRST_CXL) == (self.first == FIRST_CXL) && slab != ARENA && slab != ZEROS
-    }
-
     /// Takes over the slabs of a mover that died, with the saved bytes in them. They are
     /// page-locked when memory is got ahead of need.
     pub fn adopt(&mut self, slabs: Vec<(SlabId, OwnedFd)>, mut saved: Vec<Extent>) -> Result<(), TierError> {
@@ -175,15 +165,6 @@ impl Memory {
         self.slab_bytes.min(self.share.saturating_sub(taken))
     }
 
-    /// Changes the share to `bytes`, or as near to it as what is handed out allows. What it is then.
-    pub fn set_share(&mut self, bytes: u64) -> u64 {
-        let bytes = pages(bytes);
-        self.shrink_to(bytes.saturating_sub(self.apart));
-        self.share = bytes.max(self.held + self.apart);
-        self.note_room(self.room());
-        self.share
-    }
-
     /// Gives free slabs back until there are no more than so many bytes in slabs, as far as there are any.
     fn shrink_to(&mut self, bytes: u64) {
         for slab in self.free_slabs() {
@@ -221,11 +202,6 @@ impl Memory {
         self.slabs.remove(&slab.slab);
         self.news.push(SlabNews::GivenBack(slab.slab));
         self.held -= slab.bytes;
-    }
-
-    /// A descriptor of each slab.
-    pub fn share(&self) -> std::io::Result<Vec<(SlabId, OwnedFd)>> {
-        self.slabs.iter().map(|(slab, memory)| Ok((*slab, memory.share()?))).collect()
     }
 
     fn give_hole(&mut self, slab: SlabId, start: u64, end: u64) {
@@ -346,9 +322,47 @@ impl Memory {
         Ok(())
     }
 
-    /// Hands out `bytes` bytes in as few extents as there are large enough holes: all or none.
-    /// What they hold is undefined.
-    pub fn allocate(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError> {
+    /// The memory of an extent.
+    pub fn memory(&self, extent: Extent) -> Result<HostRange<'_>, TierError> {
+        let memory = self.slabs.get(&extent.slab).ok_or(TierError::Unknown(extent))?;
+        memory.range(extent.start, extent.bytes).map_err(|_| TierError::Unknown(extent))
+    }
+
+    /// Bytes that the tier has got from the system and that are not handed out.
+    fn held_free(&self) -> u64 {
+        self.free.bytes()
+    }
+}
+
+impl Room for Memory {
+    fn is_there(&self) -> bool {
+        self.share > 0
+    }
+
+    fn has(&self, slab: SlabId) -> bool {
+        (slab.0 >= FIRST_CXL) == (self.first == FIRST_CXL) && slab != ARENA && slab != ZEROS
+    }
+
+    fn room(&self) -> u64 {
+        match self.refused {
+            Some(_) => self.held_free(),
+            None => self.share - self.used(),
+        }
+    }
+
+    fn used(&self) -> u64 {
+        self.held - self.free.bytes() + self.apart
+    }
+
+    fn set_share(&mut self, bytes: u64) -> u64 {
+        let bytes = pages(bytes);
+        self.shrink_to(bytes.saturating_sub(self.apart));
+        self.share = bytes.max(self.held + self.apart);
+        self.note_room(self.room());
+        self.share
+    }
+
+    fn allocate(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError> {
         let taken = self.take(bytes);
         match &taken {
             Ok(_) => self.note_room(bytes),
@@ -363,8 +377,7 @@ impl Memory {
         taken
     }
 
-    /// Hands out as many of `bytes` bytes as there is room and memory for.
-    pub fn allocate_most(&mut self, bytes: u64) -> Vec<Extent> {
+    fn allocate_most(&mut self, bytes: u64) -> Vec<Extent> {
         match bytes.min(self.room()) {
             0 => Vec::new(),
             // Where the system has no memory for a larger share, what there is of it has to do.
@@ -375,46 +388,23 @@ impl Memory {
         }
     }
 
-    /// Takes an extent back, or a part of one.
-    pub fn free(&mut self, extent: Extent) {
+    fn free(&mut self, extent: Extent) {
         self.free.give(extent);
         // What the tier holds can be handed out for sure; the rest of its share perhaps.
         self.note_room(self.free.bytes());
     }
 
-    /// Gives memory back to the system that nobody is likely to need soon.
-    pub fn trim(&mut self) {
+    fn trim(&mut self) {
         self.refused = None;
         self.free_slabs().into_iter().skip(1).for_each(|slab| self.give_back(slab));
     }
 
-    /// The memory of an extent.
-    pub fn memory(&self, extent: Extent) -> Result<HostRange<'_>, TierError> {
-        let memory = self.slabs.get(&extent.slab).ok_or(TierError::Unknown(extent))?;
-        memory.range(extent.start, extent.bytes).map_err(|_| TierError::Unknown(extent))
+    fn share(&self) -> std::io::Result<Vec<(SlabId, OwnedFd)>> {
+        self.slabs.iter().map(|(slab, memory)| Ok((*slab, memory.share()?))).collect()
     }
 
-    /// What has changed in the slabs since this was asked last.
-    pub fn news(&mut self) -> Vec<SlabNews> {
+    fn news(&mut self) -> Vec<SlabNews> {
         std::mem::take(&mut self.news)
-    }
-
-    /// Bytes that the tier has got from the system and that are not handed out.
-    fn held_free(&self) -> u64 {
-        self.free.bytes()
-    }
-
-    /// Bytes that are not handed out, and can be.
-    pub fn room(&self) -> u64 {
-        match self.refused {
-            Some(_) => self.held_free(),
-            None => self.share - self.used(),
-        }
-    }
-
-    /// Bytes handed out, or set apart.
-    pub fn used(&self) -> u64 {
-        self.held - self.free.bytes() + self.apart
     }
 }
 

@@ -34,6 +34,43 @@ pub struct Extent {
     pub bytes: u64,
 }
 
+/// What every tier is, whatever its bytes lie in.
+pub trait Room {
+    /// Whether anything may lie there.
+    fn is_there(&self) -> bool;
+
+    /// Whether a slab of this number would be its own.
+    fn has(&self, slab: SlabId) -> bool;
+
+    /// Bytes that are not handed out, and can be.
+    fn room(&self) -> u64;
+
+    /// Bytes that are handed out, or kept for it: what others cannot have.
+    fn used(&self) -> u64;
+
+    /// Changes the share to `bytes`, or as near to it as what is handed out allows. What it is then.
+    fn set_share(&mut self, bytes: u64) -> u64;
+
+    /// Hands out `bytes` bytes in as few extents as there are large enough holes: all or none. What they hold is
+    /// undefined.
+    fn allocate(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError>;
+
+    /// Hands out as many of `bytes` bytes as there is room and memory for.
+    fn allocate_most(&mut self, bytes: u64) -> Vec<Extent>;
+
+    /// Takes an extent back, or a part of one.
+    fn free(&mut self, extent: Extent);
+
+    /// Gives back to the system what nobody is likely to need soon.
+    fn trim(&mut self);
+
+    /// A descriptor of each slab.
+    fn share(&self) -> io::Result<Vec<(SlabId, OwnedFd)>>;
+
+    /// What has changed in the slabs since this was asked last.
+    fn news(&mut self) -> Vec<SlabNews>;
+}
+
 /// The tiers of one GPU, in the order in which they are filled (R0.4).
 pub struct Tiers {
     /// Host memory.
@@ -68,22 +105,28 @@ impl Tiers {
 
     /// Tier by tier; the last that there is takes the rest, or says why not.
     fn fill(&mut self, bytes: u64, spared: u64, extents: &mut Vec<Extent>) -> Result<(), TierError> {
-        let rest = |extents: &[Extent]| bytes - extents.iter().map(|extent| extent.bytes).sum::<u64>();
-        let (has_cxl, has_disk) = (self.cxl.is_there(), self.disk.is_there());
-        if has_cxl || has_disk {
-            extents.extend(self.dram.allocate_most(bytes.min(self.dram.room().saturating_sub(spared))));
+        let [dram, lower @ ..] = self.each_mut();
+        let mut tiers = vec![dram];
+        tiers.extend(lower.into_iter().filter(|tier| tier.is_there()));
+        let (last, mut left) = (tiers.pop(), bytes);
+        for (tier, spared) in tiers.into_iter().zip([spared, 0]) {
+            let most = tier.room().saturating_sub(spared);
+            let some = tier.allocate_most(left.min(most));
+            left -= some.iter().map(|extent| extent.bytes).sum::<u64>();
+            extents.extend(some);
         }
-        if has_cxl && has_disk {
-            extents.extend(self.cxl.allocate_most(rest(extents)));
+        if let Some(last) = last.filter(|_| left > 0) {
+            extents.extend(last.allocate(left)?);
         }
-        let last = match rest(extents) {
-            0 => return Ok(()),
-            bytes if has_disk => self.disk.allocate(bytes),
-            bytes if has_cxl => self.cxl.allocate(bytes),
-            bytes => self.dram.allocate(bytes),
-        };
-        extents.extend(last?);
         Ok(())
+    }
+
+    fn each(&self) -> [&dyn Room; 3] {
+        [&self.dram, &self.cxl, &self.disk]
+    }
+
+    fn each_mut(&mut self) -> [&mut dyn Room; 3] {
+        [&mut self.dram, &mut self.cxl, &mut self.disk]
     }
 
     /// The memory of an extent that is not on disk.
@@ -103,51 +146,36 @@ impl Tiers {
         }
     }
 
-    /// Takes an extent back, or a part of one.
+    /// Takes an extent back, or a part of one. Zeros lie in no tier.
     pub fn free(&mut self, extent: Extent) {
-        match extent.slab {
-            ARENA => self.disk.free(extent),
-            ZEROS => {}
-            slab if self.cxl.has(slab) => self.cxl.free(extent),
-            _ => self.dram.free(extent),
-        }
+        let tier = self.each_mut().into_iter().find(|tier| tier.has(extent.slab));
+        tier.into_iter().for_each(|tier| tier.free(extent));
     }
 
     /// Gives back to the system what nobody is likely to need soon.
     pub fn trim(&mut self) {
-        self.dram.trim();
-        self.cxl.trim();
-        self.disk.trim();
+        self.each_mut().into_iter().for_each(Room::trim);
     }
 
     /// Changes the share of a tier to `bytes`, or as near to it as what is handed out allows. What it is then.
     pub fn set_share(&mut self, tier: Tier, bytes: u64) -> u64 {
-        match tier {
-            Tier::Dram => self.dram.set_share(bytes),
-            Tier::Cxl => self.cxl.set_share(bytes),
-            Tier::Disk => self.disk.set_share(bytes),
-        }
+        self.each_mut()[tier.index()].set_share(bytes)
     }
 
     /// Bytes that are taken of each tier: DRAM, CXL memory, disk.
     pub fn used(&self) -> [u64; 3] {
-        [self.dram.used(), self.cxl.used(), self.disk.used()]
+        self.each().map(Room::used)
     }
 
     /// A descriptor of each slab, and of the arena.
     pub fn share(&self) -> io::Result<Vec<(SlabId, OwnedFd)>> {
-        let mut slabs = self.dram.share()?;
-        slabs.extend(self.cxl.share()?);
-        slabs.extend(self.disk.share()?);
-        Ok(slabs)
+        let slabs = self.each().map(Room::share).into_iter().collect::<io::Result<Vec<_>>>()?;
+        Ok(slabs.into_iter().flatten().collect())
     }
 
     /// What has changed in the slabs since this was asked last.
     pub fn news(&mut self) -> Vec<SlabNews> {
-        let mut news = self.dram.news();
-        news.extend(self.cxl.news());
-        news.extend(self.disk.news());
-        news
+        self.each_mut().into_iter().flat_map(Room::news).collect()
     }
 
     /// Takes over the slabs of a mover that died, with the saved bytes in them and the seals of those on disk.
