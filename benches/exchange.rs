@@ -38,7 +38,8 @@ fn measure(config: MoverConfig) {
         let mut mover = Mover::start(config.clone());
         let moves = mover.lay_out(&[(range, 100)]);
         let half = moves[moves.len() / 2].piece;
-        let (out, back): (Vec<Move>, Vec<Move>) = moves.into_iter().partition(|m| m.piece < half);
+        // What comes is not the longer one.
+        let (back, out): (Vec<Move>, Vec<Move>) = moves.into_iter().partition(|m| m.piece < half);
         mover.measure();
         let away = mover.saves(B, &back);
         mover.carry_out(away, 1);
