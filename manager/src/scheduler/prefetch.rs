@@ -48,13 +48,10 @@ impl Scheduler {
     fn prefetch_tenant(&mut self, id: TenantId, selected: &[JobId]) {
         let Some(tenant) = self.tenants.get(&id) else { return };
         let region = Class::Persistent;
-        // What is only to be there again costs nothing to bring.
-        if !tenant.saved.iter().any(|range| range.region == region) {
-            return;
-        }
         let most = PIECES_AT_ONCE * self.config.piece_units;
         let runs = cut_to(&tenant.runs[region.index()], self.room_beside(tenant.gpu, selected), most);
-        if runs.is_empty() {
+        // What is only to be there again costs nothing to bring. Looked at last: there may be a million ranges.
+        if runs.is_empty() || !tenant.saved.iter().any(|range| range.region == region) {
             return;
         }
         let gpu = tenant.gpu;
