@@ -4,7 +4,7 @@ mod support;
 
 use std::path::Path;
 use std::time::Instant;
-use support::deaths::{kill, kill_movers};
+use support::deaths::{kill, kill_movers, status_after};
 use support::training::{Training, alone};
 use support::{Jobs, KIB, MIB, Manager, Probe, Status, nothing_is_used, train_digits};
 
@@ -76,9 +76,11 @@ fn what_is_read_and_written_there_is_right_over_a_managers_death() {
     job.tell("fill x 1");
     job.tell("fill y 2");
     assert_eq!(manager.job("large").hosted_bytes, 1536 * KIB);
-    kill(manager.pid());
+    let dead = manager.pid();
+    kill(dead);
     job.tell("check x 1");
     job.tell("check y 2");
+    status_after(&manager, dead);
     let status = manager.status_when(|status| hosted(status) == 1536 * KIB);
     assert_eq!(status.gpus[0].tiers[0].used_bytes, 1536 * KIB);
     job.end();
