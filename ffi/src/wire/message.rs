@@ -182,6 +182,15 @@ pub enum FromShim {
         /// Which.
         pieces: Vec<PieceId>,
     },
+    /// Before `Drained`, where the process describes what its work uses: the slots that such work was
+    /// the first to use, in this order, the slice that ends now before those before it. So the tenant's
+    /// memory comes back. At most [`MAX_USES`] runs; one slot may be named twice.
+    Used {
+        /// Whose memory.
+        tenant: TenantId,
+        /// Which, first first.
+        slots: Vec<SlotRun>,
+    },
     /// The answer to `Close`: no thread is inside a submitting call, all work has ended. With one
     /// fd per tenant, in the order of `tenants`: its live map (sealed memfd, [`super::live`]).
     Drained(Drained),
@@ -238,6 +247,20 @@ pub struct LeaseRequest {
     /// They are to be one piece, wherever they come from, as long as the process has them: it can
     /// give a descriptor for a piece to others, but not one for several. Nothing is leased ahead.
     pub whole: bool,
+}
+
+/// The most runs of slots in one [`FromShim::Used`].
+pub const MAX_USES: usize = 4096;
+
+/// Consecutive slots of a tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotRun {
+    /// Which of the tenant's two address ranges.
+    pub class: Class,
+    /// The first slot there.
+    pub first: SlotIndex,
+    /// How many.
+    pub units: Units,
 }
 
 /// A piece and where it is to be mapped.
@@ -359,7 +382,7 @@ pub enum ToShim {
         /// Which.
         pieces: Vec<PieceId>,
     },
-    /// Import and map pieces; one fd per piece. Only while closed.
+    /// Import and map pieces; one fd per piece. Only while closed or ajar.
     Map {
         /// Repeated by `Done`.
         step: Step,
@@ -368,6 +391,9 @@ pub enum ToShim {
         /// Which and where.
         pieces: Vec<Placed>,
     },
+    /// The job runs again, and its memory comes back piece by piece: work whose operands are described, and
+    /// resident, may go from now on; all other work waits for `Open`. Only while closed.
+    Ajar,
     /// Open the gate.
     Open,
     /// Somebody else needs memory: give back pieces that hold no live byte.
