@@ -1,4 +1,4 @@
-//! A mover that a bench drives as the manager does: orders of at most so many moves, each answered before the next.
+//! A mover that a bench drives as the manager does: orders of at most so many moves, one or several at once.
 #![allow(dead_code, reason = "each bench uses its own part")]
 
 use std::ffi::CString;
@@ -150,13 +150,24 @@ impl Mover {
 
     /// How long it takes to carry orders out, in seconds: so many are told before the first of them is answered.
     pub fn carry_out(&mut self, orders: Vec<ToMover>, at_once: usize) -> f64 {
+        let ordered = orders.iter().map(ToMover::bytes).sum::<u64>();
         let began = Instant::now();
-        let mut orders = orders.into_iter().peekable();
+        let (mut orders, mut moved) = (orders.into_iter().peekable(), 0);
         while orders.peek().is_some() {
             let told = orders.by_ref().take(at_once).map(|order| self.tell(order)).count();
-            (0..told).for_each(|_| assert!(matches!(self.hear(), FromMover::Done { .. })));
+            moved += (0..told).map(|_| self.hear_done()).sum::<u64>();
         }
-        began.elapsed().as_secs_f64()
+        let took = began.elapsed().as_secs_f64();
+        assert_eq!(moved, ordered);
+        took
+    }
+
+    /// How many bytes the order has moved that is answered next.
+    fn hear_done(&mut self) -> u64 {
+        match self.hear() {
+            FromMover::Done { bytes, .. } => bytes,
+            answer => panic!("{answer:?}"),
+        }
     }
 
     /// Ends it.

@@ -10,6 +10,8 @@
 pub mod cuda;
 pub mod hazard;
 pub mod os;
+#[cfg(test)]
+mod random;
 pub mod splice;
 pub mod tensor;
 pub mod units;

@@ -25,8 +25,6 @@ pub mod queue;
 #[cfg(test)]
 mod queue_tests;
 #[cfg(test)]
-mod random;
-#[cfg(test)]
 mod simulation;
 mod sync;
 pub mod tracker;

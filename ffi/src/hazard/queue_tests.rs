@@ -2,8 +2,8 @@
 
 use super::Span;
 use super::queue::{Cause, Lane, NotTaken, Outcome, Queue, QueueError, Running, Ticket};
-use super::random::Random;
 use super::tracker::Capacity;
+use crate::random::Random;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier, Mutex};
@@ -67,37 +67,31 @@ fn write(queue: &Queue<Span, Work>, cell: u64, work: Work) -> Ticket {
     queue.submit(work, &[], &[Span::id(cell)]).unwrap()
 }
 
-/// An operation that says when it runs, and waits to be let go on.
-struct Held {
-    runs: Receiver<()>,
-    go_on: Sender<()>,
-}
+/// An operation that runs, and waits to be let go on.
+struct Held(Sender<()>);
 
 impl Held {
-    fn new() -> (Self, Work) {
-        let ((say, runs), (go_on, wait)) = (channel(), channel());
-        let work = Work::new(move || {
-            say.send(())?;
-            Ok(wait.recv_timeout(PATIENCE)?)
-        });
-        (Self { runs, go_on }, work)
-    }
-
-    fn is_running(&self) {
-        self.runs.recv_timeout(PATIENCE).expect("it runs");
-    }
-
     fn go_on(self) {
-        self.go_on.send(()).expect("it waits");
+        self.0.send(()).expect("it waits");
     }
+}
+
+/// Submits one that touches one cell, and waits until it runs.
+fn hold(queue: &Queue<Span, Work>, cell: u64) -> (Held, Ticket) {
+    let ((say, runs), (go_on, wait)) = (channel(), channel());
+    let work = Work::new(move || {
+        say.send(())?;
+        Ok(wait.recv_timeout(PATIENCE)?)
+    });
+    let ticket = write(queue, cell, work);
+    runs.recv_timeout(PATIENCE).expect("it runs");
+    (Held(go_on), ticket)
 }
 
 #[test]
 fn later_operations_that_nothing_is_in_the_way_of_go_ahead() {
     let queue = queue(ROOM, 2);
-    let (held, work) = Held::new();
-    let first = write(&queue, 0, work);
-    held.is_running();
+    let (held, first) = hold(&queue, 0);
     let second = write(&queue, 0, Work::none());
     let third = write(&queue, 1, Work::none());
     third.wait().unwrap();
@@ -124,9 +118,7 @@ fn as_many_operations_run_at_once_as_there_are_lanes() {
 #[test]
 fn a_free_lane_takes_the_oldest_that_may_run() {
     let queue = queue(ROOM, 1);
-    let (held, work) = Held::new();
-    write(&queue, 0, work);
-    held.is_running();
+    let (held, _) = hold(&queue, 0);
     let order = Arc::new(Mutex::new(Vec::new()));
     for (number, cell) in [0, 1, 2, 0, 3].into_iter().enumerate() {
         let order = order.clone();
@@ -140,9 +132,7 @@ fn a_free_lane_takes_the_oldest_that_may_run() {
 #[test]
 fn who_waits_for_one_that_fails_fails_with_its_cause_and_does_not_run() {
     let queue = queue(ROOM, 2);
-    let (held, work) = Held::new();
-    write(&queue, 9, work);
-    held.is_running();
+    let (held, _) = hold(&queue, 9);
     let ran = Arc::new(AtomicUsize::new(0));
     let first = queue.submit(Work::fails("no luck"), &[Span::id(9)], &[Span::id(0)]).unwrap();
     let second = queue.submit(counts(&ran), &[Span::id(0)], &[Span::id(1)]).unwrap();
@@ -164,9 +154,8 @@ fn a_panic_is_a_failure_and_the_lane_goes_on() {
     let panics = write(&queue, 0, Work::new(|| panic!("a test's panic")));
     let why = "the operation failed: it panicked: a test's panic";
     assert_eq!(panics.wait().unwrap_err().to_string(), why);
-    let (held, work) = Held::new();
-    write(&queue, 0, work).then(|_| panic!("a test's other panic"));
-    held.is_running();
+    let (held, ticket) = hold(&queue, 0);
+    ticket.then(|_| panic!("a test's other panic"));
     held.go_on();
     write(&queue, 0, Work::none()).wait().unwrap();
 }
@@ -175,15 +164,13 @@ fn a_panic_is_a_failure_and_the_lane_goes_on() {
 fn what_a_ticket_was_given_is_called_once_with_the_outcome() {
     let queue = queue(ROOM, 1);
     let (say, said) = channel();
-    let (held, work) = Held::new();
-    let first = write(&queue, 0, work);
+    let (held, first) = hold(&queue, 0);
     let late = write(&queue, 0, Work::fails("no luck"));
     let told = |name: &'static str| {
         let say = say.clone();
         move |outcome: Outcome| say.send((name, outcome.is_ok())).unwrap()
     };
     first.then(told("first"));
-    held.is_running();
     held.go_on();
     late.wait().unwrap_err();
     late.then(told("late"));
@@ -194,9 +181,7 @@ fn what_a_ticket_was_given_is_called_once_with_the_outcome() {
 #[test]
 fn a_submitter_waits_for_room_and_gets_it_in_turn() {
     let queue = queue(Capacity { operations: 2, ..ROOM }, 1);
-    let (held, work) = Held::new();
-    write(&queue, 0, work);
-    held.is_running();
+    let (held, _) = hold(&queue, 0);
     write(&queue, 0, Work::none());
     assert!(matches!(queue.try_submit(Work::none(), &[], &[]), Err(NotTaken::Full(_))));
     std::thread::scope(|scope| {

@@ -19,9 +19,9 @@
 //!   of one chain of conflicts runs; the sum of all work over the lanes, and that chain, take no longer in order.
 //!   How often it is longer, and by how much, is printed.
 
-use super::random::Random;
 use super::tracker::{Capacity, OperationId, Otherwise, Submitted, Tracker};
 use super::{Access, Operand, Span};
+use crate::random::Random;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 

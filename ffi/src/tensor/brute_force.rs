@@ -6,10 +6,10 @@
 use super::form::Axis;
 use super::overlap::Overlap;
 use super::progress::{Progress, Wait};
-use super::random::Random;
 use super::region::Region;
 use super::task::{Outline, Parent, Shape, Task};
 use super::{TensorId, overlap};
+use crate::random::Random;
 use std::num::NonZeroU64;
 
 /// All tensors of a pair lie in so many bytes.
@@ -78,7 +78,7 @@ struct Store {
 impl Maker {
     fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let origin = [0, 4096, 0x7f12_3456_7000, u64::MAX - ROOM][random.index(4)];
+        let origin = [0, 4096, 0x7f12_3456_7000, u64::MAX - ROOM][random.below(4) as usize];
         Self { random, origin }
     }
 
@@ -86,7 +86,7 @@ impl Maker {
     fn store(&mut self) -> Store {
         loop {
             let element = self.random.signed(1, 16);
-            let rank = self.random.index(4) + 1;
+            let rank = self.random.below(4) + 1;
             let sizes: Vec<_> = (0..rank).map(|_| self.random.signed(1, 9)).collect();
             let room = ROOM as i64 - element * sizes.iter().product::<i64>();
             if room >= 0 {
@@ -97,7 +97,7 @@ impl Maker {
 
     /// A place in `0 ..= room`, most often near its middle.
     fn base(&mut self, room: i64) -> i64 {
-        let spread = [10, 100, ROOM as i64][self.random.index(3)];
+        let spread = [10, 100, ROOM as i64][self.random.below(3) as usize];
         (room / 2 + self.random.signed(-spread, spread)).clamp(0, room)
     }
 
@@ -133,7 +133,7 @@ impl Maker {
         let first: Vec<_> = axes.iter().map(|axis| axis.offset).collect();
         let last: Vec<_> = axes.iter().map(|axis| axis.offset + axis.size - 1).collect();
         let element = store.element as u64;
-        let region = match self.random.index(4) {
+        let region = match self.random.below(4) {
             1 if axes.iter().all(|axis| axis.size > 0) => {
                 let (mut one, mut other) = (first, last);
                 for index in 0..one.len() {
@@ -167,7 +167,7 @@ impl Maker {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for axis in axes {
             let [(storage, parent_storage), (offset, parent_offset), (size, parent_size)] =
-                [axis.storage, axis.offset, axis.size].map(|value| match self.random.index(3) {
+                [axis.storage, axis.offset, axis.size].map(|value| match self.random.below(3) {
                     0 => (None, Some(value)),
                     1 => (Some(value), None),
                     _ => (Some(value), Some(value + 1)),
@@ -175,8 +175,8 @@ impl Maker {
             ours.push(Axis { storage, offset, size });
             theirs.push(Axis { storage: parent_storage, offset: parent_offset, size: parent_size });
         }
-        let id = TensorId(self.random.bits());
-        let says_base = self.random.index(3);
+        let id = TensorId(self.random.next());
+        let says_base = self.random.below(3);
         let parent = Outline {
             parent: None,
             base: (says_base == 1).then_some(base),
@@ -197,8 +197,8 @@ impl Maker {
     /// A mapping of 0 to 4 dimensions, of any strides, or a range.
     fn mapped(&mut self) -> Tensor {
         loop {
-            let (mut element, rank) = (self.random.signed(1, 16), self.random.index(5));
-            let most = [24, 100, 700][self.random.index(3)];
+            let (mut element, rank) = (self.random.signed(1, 16), self.random.below(5));
+            let most = [24, 100, 700][self.random.below(3) as usize];
             let mut base = self.base(ROOM as i64 - element);
             let mut dimensions: Vec<_> = (0..rank)
                 .map(|_| {
@@ -340,7 +340,7 @@ fn too_few_steps_miss_no_overlap() {
 fn hulls_and_parts_have_the_bytes_of_the_elements() {
     for seed in 0..50_000 {
         let mut maker = Maker::new(seed);
-        let kind = Kind::ALL[maker.random.index(4)];
+        let kind = Kind::ALL[maker.random.below(4) as usize];
         let (_, tensor) = kind.pair(&mut maker);
         let (region, count) = (tensor.region, tensor.places.len() as u64);
         assert_eq!(region.elements(), count);
@@ -399,7 +399,7 @@ struct Races {
 impl Race {
     fn new(seed: u64) -> Self {
         let mut maker = Maker::new(seed);
-        let kind = Kind::ALL[maker.random.index(8).saturating_sub(4)];
+        let kind = Kind::ALL[maker.random.below(8).saturating_sub(4) as usize];
         let (earlier, later) = kind.pair(&mut maker);
         let at_work = [&earlier, &later].map(|tensor| {
             let most = tensor.places.len() as u32 / 3 + 1;

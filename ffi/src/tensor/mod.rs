@@ -39,8 +39,6 @@ pub mod task;
 
 #[cfg(test)]
 mod brute_force;
-#[cfg(test)]
-mod random;
 
 pub use descriptor::{Access, Descriptor, Storage, TensorId};
 pub use form::{Axis, FormError};

@@ -216,8 +216,8 @@ fn greatest_common_divisor(one: i64, other: i64) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::random::Random;
     use super::*;
+    use crate::random::Random;
 
     #[test]
     fn the_first_multiple_within_an_interval_is_found() {
@@ -255,7 +255,7 @@ mod tests {
         let (mut asked, mut found) = (0, 0);
         for round in 0..20_000 {
             let count = random.between(0, 8);
-            let most_stride = [8, 40, 400][random.index(3)];
+            let most_stride = [8, 40, 400][random.below(3) as usize];
             let terms: Vec<(i64, i64)> = (0..count)
                 .map(|_| (random.between(0, most_stride).into(), random.between(0, 7).into()))
                 .collect();

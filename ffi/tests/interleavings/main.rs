@@ -133,17 +133,22 @@ fn end(queue: Arc<Queue<Span, Work>>) {
     drop(Arc::try_unwrap(queue).ok().expect("nobody else has it"));
 }
 
+/// The notes of two submitters, 1 and 2 of the one and 3 of the other, in the order in which a queue makes them.
+fn notes_of_two_submitters(operations: usize, lanes: usize) -> Vec<u32> {
+    let (queue, player) = queue(operations, lanes);
+    let other = queue.clone();
+    let submitter = loom::thread::spawn(move || drop(write(&other, Work::Note(3))));
+    write(&queue, Work::Note(1));
+    write(&queue, Work::Note(2));
+    submitter.join().unwrap();
+    end(queue);
+    player.0.log.all()
+}
+
 #[test]
 fn operations_of_two_submitters_run_once_alone_and_in_their_order() {
     model(2, || {
-        let (queue, player) = queue(3, 2);
-        let other = queue.clone();
-        let submitter = loom::thread::spawn(move || drop(write(&other, Work::Note(3))));
-        write(&queue, Work::Note(1));
-        write(&queue, Work::Note(2));
-        submitter.join().unwrap();
-        end(queue);
-        let log = player.0.log.all();
+        let log = notes_of_two_submitters(3, 2);
         assert!([[1, 2, 3], [1, 3, 2], [3, 1, 2]].iter().any(|order| log == order), "{log:?}");
     });
 }
@@ -151,14 +156,7 @@ fn operations_of_two_submitters_run_once_alone_and_in_their_order() {
 #[test]
 fn submitters_that_wait_for_room_get_it() {
     model(2, || {
-        let (queue, player) = queue(1, 1);
-        let other = queue.clone();
-        let submitter = loom::thread::spawn(move || drop(write(&other, Work::Note(3))));
-        write(&queue, Work::Note(1));
-        write(&queue, Work::Note(2));
-        submitter.join().unwrap();
-        end(queue);
-        assert_eq!(player.0.log.all().len(), 3);
+        assert_eq!(notes_of_two_submitters(1, 1).len(), 3);
     });
 }
 

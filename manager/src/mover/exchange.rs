@@ -46,13 +46,7 @@ impl<'a> Exchange<'a> {
         let pieces: BTreeSet<PieceId> = out.moves.iter().map(|m| m.piece).collect();
         let is_apart =
             out.tenant != restore.tenant && !restore.moves.iter().any(|m| pieces.contains(&m.piece));
-        (is_apart && restore.bytes() <= out.bytes()).then_some(Self { save, restore })
-    }
-}
-
-impl Order<'_> {
-    fn bytes(&self) -> u64 {
-        self.moves.iter().map(|m| m.bytes).sum()
+        (is_apart && second.bytes() <= first.bytes()).then_some(Self { save, restore })
     }
 }
 

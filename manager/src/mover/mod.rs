@@ -190,7 +190,7 @@ fn carry_out(
     order: ToMover,
     fds: Vec<OwnedFd>,
 ) -> Result<Vec<Answer>, Useless> {
-    if mover.may_exchange()
+    if mover.may_exchange(&order)
         && let Some(exchange) = link.peek().and_then(|next| Exchange::of(&order, next))
         && let Some(answers) = mover.exchange(&exchange)?
     {

@@ -96,11 +96,11 @@ impl Mover {
         })
     }
 
-    /// Whether two orders may be carried out at once: the link is faster so, and nothing is done again, which is done as
-    /// it was first ordered.
-    pub fn may_exchange(&self) -> bool {
+    /// Whether an order may be carried out at once with the next: it is a save, the link is faster so, and nothing is
+    /// done again, which is done as it was first ordered.
+    pub fn may_exchange(&self, order: &ToMover) -> bool {
         let link = self.bandwidth.as_ref().and_then(|bandwidth| bandwidth.link.as_ref());
-        self.again.is_empty() && link.is_some_and(is_faster)
+        matches!(order, ToMover::Save { .. }) && self.again.is_empty() && link.is_some_and(is_faster)
     }
 
     /// Carries two orders out at once, and says what the manager is to be told; `None`: nothing was done.

@@ -134,13 +134,15 @@ impl Store {
             Ok(saved)
         });
         match noted {
-            Ok(saved) => self.enter(tenant, saved),
+            Ok(saved) => {
+                self.enter(tenant, saved);
+                Ok(bytes)
+            }
             Err(error) => {
                 self.free(extents);
-                return Err(error);
+                Err(error)
             }
         }
-        Ok(bytes)
     }
 
     fn copy_out(&mut self, gpu: &Gpu, pieces: &Pieces, parts: &[Part]) -> Result<Saved, OrderError> {
@@ -248,7 +250,7 @@ impl Store {
         pieces: &mut Pieces,
         Exchange { save, restore }: &Exchange<'_>,
     ) -> Result<Option<[u64; 2]>, OrderError> {
-        let out = save.order.moves.iter().map(|m| m.bytes).sum::<u64>();
+        let out = total(save.order.moves);
         // What comes leaves room for what goes only afterwards.
         if self.tiers.dram.room() < out.saturating_add(save.spared) {
             return Ok(None);

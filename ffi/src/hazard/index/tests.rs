@@ -1,5 +1,5 @@
-use super::super::random::Random;
 use super::*;
+use crate::random::Random;
 
 /// What the tree must be like below a node: how high it is. Adds its items to `seen`.
 fn check(index: &Index, at: u32, seen: &mut Vec<u32>) -> usize {

@@ -1,6 +1,6 @@
-use super::super::random::Random;
 use super::super::{Operand, Span};
 use super::*;
+use crate::random::Random;
 use crate::tensor::{self, Axis, Progress};
 use std::num::NonZeroU64;
 

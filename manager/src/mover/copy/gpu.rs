@@ -1,5 +1,6 @@
 //! A GPU as the mover uses it: found by UUID; its context is made when first needed.
 
+use super::Way;
 use super::gather::Gather;
 use std::cell::OnceCell;
 use std::ffi::{CStr, c_char, c_int};
@@ -160,14 +161,12 @@ impl Context {
         Ok(Self { saves: Stream::make(driver)?, restores: Stream::make(driver)?, _retained: retained })
     }
 
-    /// The stream of copies to the host.
-    pub fn saves(&self) -> &Stream {
-        &self.saves
-    }
-
-    /// The stream of copies and fills to the GPU.
-    pub fn restores(&self) -> &Stream {
-        &self.restores
+    /// The stream of all copies to the host, or of all copies and fills to the GPU.
+    pub(super) fn stream(&self, way: Way) -> &Stream {
+        match way {
+            Way::Out => &self.saves,
+            Way::In => &self.restores,
+        }
     }
 }
 

@@ -176,22 +176,22 @@ impl Gpu {
     /// Copies from the GPU to the host, between ranges that meet nowhere; returns when all is there.
     pub fn copy_out(&self, transfers: &[Transfer<'_>]) -> Result<(), DriverError> {
         let (context, gather) = self.ready_for(transfers)?;
-        context.saves().run(|driver, stream| submit_all(transfers, Way::Out, gather, driver, stream))
+        context.stream(Way::Out).run(|driver, stream| submit_all(transfers, Way::Out, gather, driver, stream))
     }
 
     /// Copies from the host to the GPU, between ranges that meet nowhere; returns when all is there.
     pub fn copy_in(&self, transfers: &[Transfer<'_>]) -> Result<(), DriverError> {
         let (context, gather) = self.ready_for(transfers)?;
-        context.restores().run(|driver, stream| submit_all(transfers, Way::In, gather, driver, stream))
+        context.stream(Way::In).run(|driver, stream| submit_all(transfers, Way::In, gather, driver, stream))
     }
 
     /// Copies out and in at once; returns when all is there.
     pub fn copy_both(&self, out: &[Transfer<'_>], back: &[Transfer<'_>]) -> Result<(), DriverError> {
         self.ready_for(out)?;
         let (context, gather) = self.ready_for(back)?;
-        context.saves().run(|driver, stream| {
+        context.stream(Way::Out).run(|driver, stream| {
             submit_all(out, Way::Out, gather, driver, stream)?;
-            context.restores().run(|driver, stream| submit_all(back, Way::In, gather, driver, stream))
+            context.stream(Way::In).run(|driver, stream| submit_all(back, Way::In, gather, driver, stream))
         })
     }
 
@@ -205,7 +205,7 @@ impl Gpu {
     /// Overwrites ranges with `byte`; returns when all is written.
     pub fn fill(&self, ranges: &[DeviceRange<'_>], byte: u8) -> Result<(), DriverError> {
         let context = self.engage()?;
-        context.restores().run(|driver, stream| {
+        context.stream(Way::In).run(|driver, stream| {
             ranges.iter().try_for_each(|range| submit_fill(driver, stream, *range, byte))
         })
     }

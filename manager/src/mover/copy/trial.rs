@@ -4,9 +4,10 @@
 //! their bytes compared, and those of the gaps between them; then ranges of 4 KiB are timed against how they go else.
 
 use super::gather::{DeviceMemory, LockedMemory, Means, Ways};
-use super::gpu::{Context, Stream};
+use super::gpu::Context;
 use super::{Gpu, HostRange, Transfer, Way, submit_copies};
 use std::fmt;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 use tidegate_ffi::cuda::DriverError;
 use tidegate_ffi::cuda::sys::CUresult;
@@ -113,10 +114,8 @@ impl<'a> Trial<'a> {
         self.host.bytes().fill(GAP);
         self.gather(Way::Out, &odd_places(self.bytes))?;
         let mut wanted = vec![GAP; self.bytes];
-        let mut end = 0;
-        for (start, bytes) in odd_places(self.bytes) {
-            wanted[end..end + bytes].copy_from_slice(&source[start..start + bytes]);
-            end += bytes;
+        for (place, there) in packed(&odd_places(self.bytes)) {
+            wanted[there].copy_from_slice(&source[place]);
         }
         Ok(self.host.bytes() == wanted)
     }
@@ -130,10 +129,8 @@ impl<'a> Trial<'a> {
         self.host.bytes().fill(0);
         self.copy_whole(Way::Out, self.restored)?;
         let mut wanted = vec![GAP; self.bytes];
-        let mut end = 0;
-        for (start, bytes) in odd_places(self.bytes) {
-            wanted[start..start + bytes].copy_from_slice(&source[end..end + bytes]);
-            end += bytes;
+        for (place, there) in packed(&odd_places(self.bytes)) {
+            wanted[place].copy_from_slice(&source[there]);
         }
         Ok(self.host.bytes() == wanted)
     }
@@ -149,14 +146,14 @@ impl<'a> Trial<'a> {
 
     /// Copies all of the host's bytes to or from a memory of the GPU.
     fn copy_whole(&mut self, way: Way, memory: &DeviceMemory) -> Result<(), DriverError> {
-        let stream = stream(self.context, way);
+        let stream = self.context.stream(way);
         let whole = Transfer::new(memory.range(0, self.bytes), HostRange::whole(self.host.bytes()));
         stream.run(|driver, stream| whole.submit(way, driver, stream))
     }
 
     /// Copies between places in the pieces and the host, as tiny ranges go that are gathered.
     fn gather(&mut self, way: Way, places: &[(usize, usize)]) -> Result<(), DriverError> {
-        let (stream, means) = (stream(self.context, way), self.means);
+        let (stream, means) = (self.context.stream(way), self.means);
         let transfers = self.transfers(way, places);
         stream.run(|driver, stream| {
             let (left, outcome) = means.submit(&transfers, way, stream);
@@ -167,7 +164,7 @@ impl<'a> Trial<'a> {
 
     /// The same as they go else.
     fn copy(&mut self, way: Way, places: &[(usize, usize)]) -> Result<(), DriverError> {
-        let stream = stream(self.context, way);
+        let stream = self.context.stream(way);
         let transfers = self.transfers(way, places);
         stream.run(|driver, stream| submit_copies(transfers.iter().collect(), way, driver, stream))
     }
@@ -178,20 +175,11 @@ impl<'a> Trial<'a> {
             Way::In => self.restored,
         };
         let host = HostRange::whole(self.host.bytes());
-        let mut end = 0;
-        let transfer = |&(start, bytes): &(usize, usize)| {
-            let there = host.slice(end, bytes as u64).ok()?;
-            end += bytes as u64;
-            Some(Transfer::new(pieces.range(start, bytes), there))
+        let transfer = |(place, there): (Range<usize>, Range<usize>)| {
+            let there = host.slice(there.start as u64, there.len() as u64).ok()?;
+            Some(Transfer::new(pieces.range(place.start, place.len()), there))
         };
-        places.iter().map_while(transfer).collect()
-    }
-}
-
-fn stream(context: &Context, way: Way) -> &Stream {
-    match way {
-        Way::Out => context.saves(),
-        Way::In => context.restores(),
+        packed(places).map_while(transfer).collect()
     }
 }
 
@@ -217,6 +205,16 @@ fn odd_places(bytes: usize) -> Vec<(usize, usize)> {
         (start, size)
     });
     places.take_while(|(start, size)| start + size < bytes).collect()
+}
+
+/// Each place in the pieces, with its place on the host, where they lie end to end.
+fn packed(places: &[(usize, usize)]) -> impl Iterator<Item = (Range<usize>, Range<usize>)> + '_ {
+    let mut end = 0;
+    places.iter().map(move |&(start, bytes)| {
+        let there = end..end + bytes;
+        end = there.end;
+        (start..start + bytes, there)
+    })
 }
 
 fn even_places(bytes: usize) -> Vec<(usize, usize)> {

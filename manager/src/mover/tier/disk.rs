@@ -88,7 +88,8 @@ impl Disk {
     /// A tier of at most `share` bytes in a directory; without one, none that could grow.
     pub fn new(directory: Option<PathBuf>, share: u64) -> Self {
         let (file, blocks, free, news) = (None, Vec::new(), BTreeSet::new(), Vec::new());
-        Self { directory, share, file, blocks, free, shortage: Shortage::default(), news }
+        let shortage = Shortage::new("disk".into(), "jobs stay where they are");
+        Self { directory, share, file, blocks, free, shortage, news }
     }
 
     /// Takes over the arena of a mover that died, with the saved bytes in it and their seals.
@@ -121,38 +122,6 @@ impl Disk {
     /// The arena's length.
     fn held(&self) -> u64 {
         self.blocks.len() as u64 * BLOCK_BYTES
-    }
-
-    /// Says that the tier is well again, if `bytes` bytes at once end a shortage.
-    fn note_room(&mut self, bytes: u64) {
-        if self.shortage.ends(bytes) {
-            tracing::warn!("the disk tier has room again");
-        }
-    }
-
-    fn take(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError> {
-        let wanted = bytes.div_ceil(BLOCK_BYTES) as usize;
-        if wanted as u64 * BLOCK_BYTES > self.room() {
-            let (free, share) = (self.room(), self.share);
-            return Err(TierError::Full { tier: "disk", wanted: bytes, free, share });
-        }
-        if self.free.len() < wanted {
-            self.grow(wanted - self.free.len())?;
-        }
-        let mut extents: Vec<Extent> = Vec::new();
-        let mut rest = bytes;
-        for block in self.free.iter().copied().take(wanted).collect::<Vec<_>>() {
-            let start = block as u64 * BLOCK_BYTES;
-            let extent = Extent { slab: ARENA, start, bytes: rest.min(BLOCK_BYTES) };
-            self.free.remove(&block);
-            self.blocks[block] = Block { used: extent.bytes, seal: None };
-            rest -= extent.bytes;
-            match extents.last_mut().filter(|last| last.continues_with(extent)) {
-                Some(last) => *last = last.joined(extent),
-                None => extents.push(extent),
-            }
-        }
-        Ok(extents)
     }
 
     /// So many blocks more, at least.
@@ -265,20 +234,37 @@ impl Room for Disk {
     fn set_share(&mut self, bytes: u64) -> u64 {
         self.shorten_to(block_of(bytes));
         self.share = bytes.max(self.held());
-        self.note_room(self.room());
+        self.shortage.note_room(self.room());
         self.share
     }
 
-    fn allocate(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError> {
-        let taken = self.take(bytes);
-        match &taken {
-            Ok(_) => self.note_room(bytes),
-            Err(error) if self.shortage.begins(bytes) => {
-                tracing::warn!(%error, "the disk tier is full: jobs stay where they are until it has room");
-            }
-            Err(_) => {}
+    fn take(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError> {
+        let wanted = bytes.div_ceil(BLOCK_BYTES) as usize;
+        if wanted as u64 * BLOCK_BYTES > self.room() {
+            let (free, share) = (self.room(), self.share);
+            return Err(TierError::Full { tier: "disk", wanted: bytes, free, share });
         }
-        taken
+        if self.free.len() < wanted {
+            self.grow(wanted - self.free.len())?;
+        }
+        let mut extents: Vec<Extent> = Vec::new();
+        let mut rest = bytes;
+        for block in self.free.iter().copied().take(wanted).collect::<Vec<_>>() {
+            let start = block as u64 * BLOCK_BYTES;
+            let extent = Extent { slab: ARENA, start, bytes: rest.min(BLOCK_BYTES) };
+            self.free.remove(&block);
+            self.blocks[block] = Block { used: extent.bytes, seal: None };
+            rest -= extent.bytes;
+            match extents.last_mut().filter(|last| last.continues_with(extent)) {
+                Some(last) => *last = last.joined(extent),
+                None => extents.push(extent),
+            }
+        }
+        Ok(extents)
+    }
+
+    fn shortage(&mut self) -> &mut Shortage {
+        &mut self.shortage
     }
 
     fn allocate_most(&mut self, bytes: u64) -> Vec<Extent> {

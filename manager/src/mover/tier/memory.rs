@@ -102,7 +102,7 @@ impl Memory {
             first,
             next: first,
             free: FreeList::default(),
-            shortage: Shortage::default(),
+            shortage: Shortage::new(name.to_uppercase(), "what finds room nowhere else stays on the GPU"),
             refused: None,
             news: Vec::new(),
             locks_for: gpu,
@@ -186,7 +186,7 @@ impl Memory {
         self.apart = bytes;
         // What another mover has made is there, whatever the share.
         self.share = self.share.max(self.held + bytes);
-        self.note_room(self.room());
+        self.shortage.note_room(self.room());
     }
 
     /// The slabs of which nothing is handed out.
@@ -266,13 +266,10 @@ impl Memory {
 
     /// No more memory is got: it is not what it should be.
     fn refuse(&mut self, why: String) -> TierError {
-        tracing::warn!(%why, "the {} tier takes no more bytes: what is saved goes to the next tier", self.title());
+        let title = self.shortage.title();
+        tracing::warn!(%why, "the {title} tier takes no more bytes: what is saved goes to the next tier");
         self.refused = Some(why.clone());
         TierError::Refused { tier: self.name, why }
-    }
-
-    fn title(&self) -> String {
-        self.name.to_uppercase()
     }
 
     /// Page-locks a slab. What cannot be locked works too, only more slowly.
@@ -286,23 +283,6 @@ impl Memory {
 
     fn full(&self, wanted: u64) -> TierError {
         TierError::Full { tier: self.name, wanted, free: self.room(), share: self.share }
-    }
-
-    fn take(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError> {
-        if bytes > self.room() && self.refused.is_none() {
-            return Err(self.full(bytes));
-        }
-        while self.free.bytes() < bytes {
-            self.grow()?;
-        }
-        self.free.take(bytes).ok_or_else(|| self.full(bytes))
-    }
-
-    /// Says that the tier is well again, if `bytes` bytes at once end a shortage.
-    fn note_room(&mut self, bytes: u64) {
-        if self.shortage.ends(bytes) {
-            tracing::warn!("the {} tier has room again", self.title());
-        }
     }
 
     /// Gets some memory ahead of need, if there is none yet.
@@ -358,23 +338,22 @@ impl Room for Memory {
         let bytes = pages(bytes);
         self.shrink_to(bytes.saturating_sub(self.apart));
         self.share = bytes.max(self.held + self.apart);
-        self.note_room(self.room());
+        self.shortage.note_room(self.room());
         self.share
     }
 
-    fn allocate(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError> {
-        let taken = self.take(bytes);
-        match &taken {
-            Ok(_) => self.note_room(bytes),
-            Err(error) if self.shortage.begins(bytes) => {
-                tracing::warn!(
-                    %error, "the {} tier is full: what finds room nowhere else stays on the GPU until it has room",
-                    self.title()
-                );
-            }
-            Err(_) => {}
+    fn take(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError> {
+        if bytes > self.room() && self.refused.is_none() {
+            return Err(self.full(bytes));
         }
-        taken
+        while self.free.bytes() < bytes {
+            self.grow()?;
+        }
+        self.free.take(bytes).ok_or_else(|| self.full(bytes))
+    }
+
+    fn shortage(&mut self) -> &mut Shortage {
+        &mut self.shortage
     }
 
     fn allocate_most(&mut self, bytes: u64) -> Vec<Extent> {
@@ -391,7 +370,7 @@ impl Room for Memory {
     fn free(&mut self, extent: Extent) {
         self.free.give(extent);
         // What the tier holds can be handed out for sure; the rest of its share perhaps.
-        self.note_room(self.free.bytes());
+        self.shortage.note_room(self.free.bytes());
     }
 
     fn trim(&mut self) {

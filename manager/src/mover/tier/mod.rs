@@ -11,6 +11,7 @@ pub use disk::{ARENA, BLOCK_BYTES, Disk, Seal, in_blocks, padded};
 pub use memory::Memory;
 
 use super::copy::{HostMemoryError, HostRange};
+use shortage::Shortage;
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use tidegate_ffi::units::Tier;
@@ -51,9 +52,19 @@ pub trait Room {
     /// Changes the share to `bytes`, or as near to it as what is handed out allows. What it is then.
     fn set_share(&mut self, bytes: u64) -> u64;
 
+    /// What [`allocate`](Self::allocate) does, without a word about it.
+    fn take(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError>;
+
+    /// Whether it is full, and has said so.
+    fn shortage(&mut self) -> &mut Shortage;
+
     /// Hands out `bytes` bytes in as few extents as there are large enough holes: all or none. What they hold is
     /// undefined.
-    fn allocate(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError>;
+    fn allocate(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError> {
+        let taken = self.take(bytes);
+        self.shortage().note(bytes, &taken);
+        taken
+    }
 
     /// Hands out as many of `bytes` bytes as there is room and memory for.
     fn allocate_most(&mut self, bytes: u64) -> Vec<Extent>;
