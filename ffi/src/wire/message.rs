@@ -250,7 +250,7 @@ pub struct LeaseRequest {
 }
 
 /// The most runs of slots in one [`FromShim::Used`].
-pub const MAX_USES: usize = 4096;
+pub const MAX_USES: usize = 1024;
 
 /// Consecutive slots of a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,6 +1,6 @@
 //! The second half of a switch: make pieces, restore, map, open (R4.6).
 //!
-//! Saved bytes are named by their place in the tenant's address range, not by the piece they
+//! What is restored and mapped at once is a part ([`super::parts`]). Saved bytes are named by their place in the tenant's address range, not by the piece they
 //! came from: they come back behind the same slots (I3), in whatever pieces there are.
 
 use super::departure::since;
@@ -109,9 +109,11 @@ impl Scheduler {
     }
 
     pub(super) fn start_arrival(&mut self, id: TenantId, acquired: Acquired, early: bool) {
+        let Some(tenant) = self.tenants.get(&id) else { return };
+        let moves = moves(&tenant.saved, &acquired.placed, self.config.unit_bytes);
+        let parts = self.parts(id, &acquired.placed, moves, early);
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         let gpu = tenant.gpu;
-        let moves = moves(&tenant.saved, &acquired.placed, self.config.unit_bytes);
         let making = acquired.new.len().div_ceil(PIECES_PER_MESSAGE);
         let (placed, since) = (acquired.placed, self.now);
         let coming = Class::ALL.map(|region| match (early, region) {
@@ -120,16 +122,16 @@ impl Scheduler {
             (true, Class::Temporary) => 0,
         });
         tenant.pieces.extend(placed.iter().copied());
-        let (restoring, mapping, failed) = (0, 0, false);
+        let (begun, mapping, failed) = (false, 0, false);
         tenant.arrival =
-            Some(Arrival { placed, moves, making, restoring, mapping, failed, early, coming, since });
+            Some(Arrival { placed, parts, begun, making, mapping, failed, early, coming, since });
         for new in acquired.new.chunks(PIECES_PER_MESSAGE) {
             let (pieces, location) = (self.sizes(new, id), Location::Device);
             let step = self.step(Pending::MakeForArrival(id, new.to_vec()));
             self.effects.push(Effect::Mover(gpu, ToMover::Make { step, pieces, location }));
         }
         if making == 0 {
-            self.restore(id);
+            self.restore(id, 0);
         }
     }
 
@@ -157,7 +159,7 @@ impl Scheduler {
     fn finish_making(&mut self, id: TenantId) {
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         match tenant.arrival.as_ref().map(|arrival| (arrival.making, arrival.failed)) {
-            Some((0, false)) => self.restore(id),
+            Some((0, false)) => self.restore(id, 0),
             Some((0, true)) => self.give_up_arrival(id),
             _ => {}
         }
@@ -188,58 +190,70 @@ impl Scheduler {
         self.finish_moving(job);
     }
 
-    fn restore(&mut self, id: TenantId) {
+    fn restore(&mut self, id: TenantId, nth: usize) {
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         let Some(arrival) = tenant.arrival.as_mut() else { return };
         let gpu = tenant.gpu;
-        let poisoned = arrival.placed.iter().filter(|_| self.config.poison);
+        let Some(part) = arrival.parts.get_mut(&nth) else { return self.map(id, nth) };
+        let poisoned = part.placed.iter().filter(|_| self.config.poison);
         let poisoned: Vec<PieceId> = poisoned.map(|placed| placed.piece).collect();
         // Poison before bytes: the mover takes its orders in order.
         let poison = poisoned.chunks(NAMES_PER_MESSAGE).map(|pieces| (Vec::new(), pieces.to_vec()));
-        let moves = arrival.moves.chunks(MOVES_PER_MESSAGE).map(|moves| (moves.to_vec(), Vec::new()));
+        let moves = part.moves.chunks(MOVES_PER_MESSAGE).map(|moves| (moves.to_vec(), Vec::new()));
         let orders: Vec<(Vec<Move>, Vec<PieceId>)> = poison.chain(moves).collect();
-        arrival.restoring = orders.len();
+        part.restoring = orders.len();
         if orders.is_empty() {
-            return self.map(id);
+            return self.map(id, nth);
         }
         for (moves, poison) in orders {
-            let step = self.step(Pending::Restore(id));
+            let step = self.step(Pending::Restore(id, nth));
             self.effects.push(Effect::Mover(gpu, ToMover::Restore { step, tenant: id, moves, poison }));
         }
     }
 
-    pub(super) fn restored(&mut self, id: TenantId, bytes: u64) {
+    pub(super) fn restored(&mut self, id: TenantId, nth: usize, bytes: u64) {
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         let Some(arrival) = tenant.arrival.as_mut() else { return };
-        arrival.restoring -= 1;
-        let (all, early) = (arrival.restoring == 0, arrival.early);
+        let Some(part) = arrival.parts.get_mut(&nth) else { return };
+        part.restoring -= 1;
+        let (all, early) = (part.restoring == 0, arrival.early);
         if let Some(job) = self.jobs.get_mut(&tenant.job) {
             job.stats.restored_bytes += bytes;
             job.stats.prefetched_bytes += if early { bytes } else { 0 };
         }
         if all {
-            self.map(id);
+            self.map(id, nth);
         }
     }
 
-    /// All its bytes are back: the process maps the pieces.
-    fn map(&mut self, id: TenantId) {
+    /// All bytes of a part are back: the process maps its pieces. After the first part the others are ordered.
+    fn map(&mut self, id: TenantId, nth: usize) {
         let now = self.now;
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         let Some(arrival) = tenant.arrival.as_mut() else { return };
+        let part = arrival.parts.remove(&nth).unwrap_or_default();
+        let is_first = !std::mem::replace(&mut arrival.begun, true);
+        let others: Vec<usize> = arrival.parts.keys().copied().collect();
         let began = std::mem::replace(&mut arrival.since, now);
-        let (placed, early) = (arrival.placed.clone(), arrival.early);
-        arrival.mapping = placed.len().div_ceil(PIECES_PER_MESSAGE);
-        arrival.coming = [0; 2];
-        tenant.has_come(&placed, self.config.unit_bytes);
+        let early = arrival.early;
+        arrival.mapping += part.placed.len().div_ceil(PIECES_PER_MESSAGE);
+        if others.is_empty() {
+            arrival.coming = [0; 2];
+            let placed = arrival.placed.clone();
+            tenant.has_come(&placed, self.config.unit_bytes);
+        }
         let (session, job) = (tenant.session, tenant.job);
         if let Some(job) = self.jobs.get_mut(&job).filter(|_| !early) {
             job.stats.restore += since(now, began);
         }
-        for pieces in placed.chunks(PIECES_PER_MESSAGE) {
+        for pieces in part.placed.chunks(PIECES_PER_MESSAGE) {
             let step = self.step(Pending::Map(id));
             self.expect_answer(session, step);
             self.tell(session, ToShim::Map { step, tenant: id, pieces: pieces.to_vec() });
+        }
+        if is_first && !others.is_empty() {
+            self.tell(session, ToShim::Ajar);
+            others.into_iter().for_each(|part| self.restore(id, part));
         }
     }
 
@@ -248,10 +262,10 @@ impl Scheduler {
     pub(super) fn restore_failed(&mut self, id: TenantId, reason: &str, out_of_memory: bool) {
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         let (session, gpu, job, arrival) = (tenant.session, tenant.gpu, tenant.job, tenant.arrival.take());
-        let untouched = arrival.as_ref().is_some_and(|arrival| arrival.moves.len() <= MOVES_PER_MESSAGE);
+        let untouched = arrival.as_ref().is_some_and(Arrival::is_untouched);
         let is_early = arrival.as_ref().is_some_and(|arrival| arrival.early);
-        let placed = arrival.into_iter().flat_map(|arrival| arrival.placed);
-        let unseen = placed.filter_map(|placed| tenant.pieces.remove(&placed.piece));
+        let unseen = arrival.iter().flat_map(Arrival::unseen);
+        let unseen = unseen.filter_map(|placed| tenant.pieces.remove(&placed.piece));
         let unseen = unseen.map(|placed| placed.piece).collect();
         self.dispose(gpu, job, unseen);
         if !(out_of_memory && untouched) {
@@ -269,7 +283,7 @@ impl Scheduler {
         let job = tenant.job;
         let Some(arrival) = tenant.arrival.as_mut() else { return };
         arrival.mapping -= 1;
-        if arrival.mapping > 0 {
+        if arrival.mapping > 0 || !arrival.parts.is_empty() {
             return;
         }
         let (began, early) = (arrival.since, arrival.early);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, SlotIndex, Step, TenantId, Units};
 use tidegate_ffi::wire::live::LiveRange;
-use tidegate_ffi::wire::message::{JobSpec, LeaseRequest, ToMover, ToShim};
+use tidegate_ffi::wire::message::{JobSpec, LeaseRequest, SlotRun, ToMover, ToShim};
 
 /// A moment: time since the manager started.
 pub type Time = Duration;
@@ -166,6 +166,15 @@ pub enum Event {
         /// Which.
         pieces: Vec<PieceId>,
     },
+    /// A process that will be drained says what its described work was the first to use.
+    Used {
+        /// The process.
+        session: SessionId,
+        /// Whose memory.
+        tenant: TenantId,
+        /// Which, first first.
+        slots: Vec<SlotRun>,
+    },
     /// A process is closed and drained.
     Drained {
         /// The process.
@@ -268,6 +277,7 @@ impl Event {
             | Event::Hold { session, .. }
             | Event::Borrow { session, .. }
             | Event::LetGo { session, .. }
+            | Event::Used { session, .. }
             | Event::Drained { session, .. }
             | Event::NotDrained { session, .. }
             | Event::ShimDone { session, .. }

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::time::Duration;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, Step, TenantId, Tier};
 use tidegate_ffi::wire::live::LiveRange;
-use tidegate_ffi::wire::message::{JobSpec, LeaseRequest, Move, Need, Placed};
+use tidegate_ffi::wire::message::{JobSpec, LeaseRequest, Move, Need, Placed, SlotRun};
 
 /// Where a job stands (DESIGN §7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -289,6 +289,8 @@ pub struct Tenant {
     pub claim: u64,
     /// What was alive at the last closing.
     pub live: Vec<LiveRange>,
+    /// The slots that its described work was the first to use, in this order.
+    pub used: Vec<SlotRun>,
     /// What lies in a tier, sorted by class and place.
     pub saved: Vec<AwayRange>,
     /// What has to be there again, with any bytes, in the same order.
@@ -357,12 +359,12 @@ pub struct AwayRange {
 pub struct Arrival {
     /// The pieces and their places.
     pub placed: Vec<Placed>,
-    /// The copies.
-    pub moves: Vec<Move>,
+    /// What the process was not told to map yet, in the order in which it comes.
+    pub parts: BTreeMap<usize, Part>,
+    /// The process was told to map some of it.
+    pub begun: bool,
     /// Orders to make pieces that are not answered yet.
     pub making: usize,
-    /// Orders to restore that are not answered yet.
-    pub restoring: usize,
     /// Orders to map that are not answered yet.
     pub mapping: usize,
     /// A piece could not be made.
@@ -373,6 +375,17 @@ pub struct Arrival {
     pub coming: [u32; 2],
     /// When the present part began.
     pub since: Time,
+}
+
+/// What of an arrival is restored, and then mapped, at once.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Part {
+    /// The pieces and their places.
+    pub placed: Vec<Placed>,
+    /// The copies.
+    pub moves: Vec<Move>,
+    /// Orders to restore that are not answered yet.
+    pub restoring: usize,
 }
 
 /// A tenant's memory on its way out.
@@ -417,8 +430,8 @@ pub enum Pending {
     MakeForNobody(GpuUuid, u32, Vec<PieceId>, Vec<PieceId>),
     /// A mover makes pieces for a tenant that comes back.
     MakeForArrival(TenantId, Vec<PieceId>),
-    /// A mover restores.
-    Restore(TenantId),
+    /// A mover restores a part of an arrival.
+    Restore(TenantId, usize),
     /// A process maps.
     Map(TenantId),
     /// A mover scrubs pieces that will be spare.
@@ -442,7 +455,7 @@ impl Pending {
             | Pending::Unsave(tenant)
             | Pending::MapBack(tenant)
             | Pending::MakeForArrival(tenant, _)
-            | Pending::Restore(tenant)
+            | Pending::Restore(tenant, _)
             | Pending::Map(tenant) => Some(*tenant),
             _ => None,
         }
@@ -456,7 +469,7 @@ impl Pending {
             Pending::Unsave(_) => "unsave",
             Pending::MapBack(_) => "map back",
             Pending::MakeForLease(..) | Pending::MakeForNobody(..) | Pending::MakeForArrival(..) => "make",
-            Pending::Restore(_) => "restore",
+            Pending::Restore(..) => "restore",
             Pending::Map(_) => "map",
             Pending::Scrub(..) => "scrub",
             Pending::Destroy(..) | Pending::Retire(..) => "destroy",
@@ -495,6 +508,7 @@ impl Tenant {
             warned: false,
             claim: 0,
             live: Vec::new(),
+            used: Vec::new(),
             saved: Vec::new(),
             blank: Vec::new(),
             runs: [Vec::new(), Vec::new()],

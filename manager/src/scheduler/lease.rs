@@ -6,7 +6,7 @@
 //! that fits is chosen anew. Only a tenant that could not be served by an empty GPU is refused,
 //! and gets host memory ([`hosted`](super::hosted)) if it asks again.
 
-use super::{Effect, NAMES_PER_MESSAGE, Pending, Phase, Recall, Scheduler, Spare, Tenant};
+use super::{Arrival, Effect, NAMES_PER_MESSAGE, Pending, Phase, Recall, Scheduler, Spare, Tenant};
 use crate::ledger::{NoRoom, Slack};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -692,8 +692,7 @@ impl Tenant {
     /// The pieces that its process has unmapped, or was not told yet to map.
     fn out_of_reach(&self, unmapping: bool) -> BTreeSet<PieceId> {
         let going = self.departure.iter().filter(|_| !unmapping);
-        let coming = self.arrival.iter().filter(|arrival| arrival.mapping == 0);
-        let coming = coming.flat_map(|arrival| arrival.placed.iter().map(|placed| placed.piece));
+        let coming = self.arrival.iter().flat_map(Arrival::unseen).map(|placed| placed.piece);
         going.flat_map(|departure| departure.pieces.iter().copied()).chain(coming).collect()
     }
 

@@ -37,6 +37,7 @@ mod lease;
 mod needs;
 mod order;
 mod outside;
+mod parts;
 mod placements;
 mod prefetch;
 mod quota;
@@ -49,7 +50,7 @@ mod tests;
 pub use event::{Config, Effect, Event, Pages, Time};
 pub use expulsion::Retired;
 pub use job::{
-    Arrival, AwayRange, Departure, Job, Pending, Phase, QueuePlace, Recall, Session, Stats, Tenant,
+    Arrival, AwayRange, Departure, Job, Part, Pending, Phase, QueuePlace, Recall, Session, Stats, Tenant,
 };
 pub use outside::Outside;
 pub use placements::Placements;
@@ -221,6 +222,7 @@ impl Scheduler {
                 self.lend(session, step, tenant, held::Slots { class, first, units });
             }
             Event::LetGo { session, tenant, pieces } => self.let_go_of_held(session, tenant, &pieces),
+            Event::Used { session, tenant, slots } => self.note_uses(session, tenant, slots),
             Event::Drained { session, step, at_boundary, drain, maps, outstanding } => {
                 self.drained(session, step, at_boundary, drain, maps, &outstanding);
             }
@@ -539,9 +541,9 @@ impl Scheduler {
             }
             Some(Pending::MakeForNobody(gpu, uid, pieces, _)) => self.all_back_to_spares(gpu, &pieces, uid),
             Some(Pending::MakeForArrival(tenant, _)) => self.made_arrival(tenant),
-            Some(Pending::Restore(tenant)) => {
+            Some(Pending::Restore(tenant, part)) => {
                 self.note_less_saved(tenant);
-                self.restored(tenant, bytes);
+                self.restored(tenant, part, bytes);
             }
             Some(Pending::Scrub(gpu, pieces, uid)) => self.all_back_to_spares(gpu, &pieces, uid),
             Some(Pending::Destroy(_, pieces)) => self.destroyed(pieces),
@@ -571,7 +573,7 @@ impl Scheduler {
                 self.all_back_to_spares(gpu, &adopted, uid);
             }
             Some(Pending::MakeForArrival(tenant, pieces)) => self.make_failed_for_arrival(tenant, pieces),
-            Some(Pending::Restore(tenant)) => self.restore_failed(tenant, reason, out_of_memory),
+            Some(Pending::Restore(tenant, _)) => self.restore_failed(tenant, reason, out_of_memory),
             Some(Pending::Scrub(gpu, pieces, _)) => self.destroy_one_by_one(gpu, pieces),
             // The mover knows no such piece any more: nothing of it is left to free.
             Some(Pending::Destroy(_, pieces)) if pieces.len() == 1 => self.destroyed(pieces),

@@ -2,6 +2,7 @@
 //! every schedule is tested in `manager/tests/simulation`.
 
 mod blank;
+mod described;
 mod desk;
 mod expulsion;
 mod held;

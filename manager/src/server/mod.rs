@@ -401,6 +401,7 @@ impl Server {
                 Event::Borrow { session, step, tenant, class, first, units }
             }
             FromShim::LetGo { tenant, pieces } => Event::LetGo { session, tenant, pieces },
+            FromShim::Used { tenant, slots } => Event::Used { session, tenant, slots },
             FromShim::Drained(drained) if !self.is_expected(session, &drained) => {
                 return self.expel(id, "it reported a closing that it was not asked for, or not for its own");
             }

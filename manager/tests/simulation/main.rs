@@ -95,6 +95,7 @@ fn random_schedules_keep_every_promise() {
     }
     assert!(failures.is_empty(), "{} schedules broke a promise", failures.len());
     assert!(sum.oversubscribed * 10 >= sum.schedules * 3, "too few schedules are oversubscribed");
+    assert!(sum.early_work > 0, "no described work went before all memory was back");
     assert!(sum.hosted_pieces > 0, "nobody was given host memory in a GPU's place");
     assert!(sum.changed_shares.iter().all(|changed| *changed > 0), "the shares of a tier have not changed");
 }
@@ -188,6 +189,7 @@ struct Sum {
     preempted_bytes: u64,
     prefetched_bytes: u64,
     refused: u64,
+    early_work: u64,
     homeless: u64,
     deaths: u64,
     expelled: u64,
@@ -209,6 +211,7 @@ impl Sum {
         self.preempted_bytes += outcome.preempted_bytes;
         self.prefetched_bytes += outcome.prefetched_bytes;
         self.refused += outcome.refused;
+        self.early_work += outcome.early_work;
         self.homeless += outcome.homeless;
         self.deaths += outcome.deaths;
         self.expelled += outcome.expelled;

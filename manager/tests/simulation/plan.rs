@@ -95,6 +95,8 @@ pub struct SessionPlan {
     pub mislabelled: u64,
     /// Percent of computations that take longer than any drain.
     pub hangs: u64,
+    /// Whether it describes what some of its work uses.
+    pub describes: bool,
     /// From its first iteration on it has memory that cannot be moved.
     pub unmovable: bool,
     /// It dies so long after it started, wherever it is.
@@ -369,6 +371,7 @@ impl Default for SessionPlan {
             idles: 0,
             mislabelled: 0,
             hangs: 0,
+            describes: false,
             unmovable: false,
             dies: None,
         }
@@ -396,6 +399,7 @@ impl SessionPlan {
             idles: if random.chance(20) { random.between(5, 40) } else { 0 },
             mislabelled: if random.chance(20) { random.between(5, 40) } else { 0 },
             hangs: if random.chance(6) { random.between(5, 60) } else { 0 },
+            describes: random.chance(40),
             unmovable: random.chance(4),
             dies: random.chance(12).then(|| random.between(0, 60_000)),
         };

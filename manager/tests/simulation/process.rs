@@ -44,9 +44,19 @@ pub struct Around<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gate {
     Open,
-    Closing { step: Step, target: u64, drain_limit: Micros },
-    Draining { step: Step, at_boundary: bool, began: Micros },
+    Closing {
+        step: Step,
+        target: u64,
+        drain_limit: Micros,
+    },
+    Draining {
+        step: Step,
+        at_boundary: bool,
+        began: Micros,
+    },
     Closed,
+    /// Work on memory that is there already may go.
+    Ajar,
 }
 
 /// What the program does now.
@@ -119,6 +129,8 @@ pub struct Tally {
     pub homeless: u64,
     pub opened: u64,
     pub at_boundary: u64,
+    /// How often described work could go before all was there.
+    pub early: u64,
     /// The boundary count at its last closing at a boundary.
     pub stopped_at: Option<u64>,
 }
@@ -186,7 +198,7 @@ impl Process {
     }
 
     pub fn is_closed(&self) -> bool {
-        self.gate == Gate::Closed
+        matches!(self.gate, Gate::Closed | Gate::Ajar)
     }
 
     pub fn is_at_barrier(&self) -> bool {
@@ -455,7 +467,7 @@ impl Process {
         more: bool,
         around: &mut Around,
     ) -> Result<(), String> {
-        if self.gate == Gate::Closed {
+        if self.is_closed() {
             // It crossed `Drained`: void on both sides.
             return Ok(());
         }
@@ -576,6 +588,10 @@ impl Process {
         for tenant in &mut self.tenants {
             tenant.void_arriving(around.memories)?;
             maps.push((tenant.id, tenant.live_ranges(self.boundaries)));
+            if self.plan.describes {
+                let slots = tenant.some_slots(&mut self.random);
+                around.says.push((0, Event::Used { session: self.id, tenant: tenant.id, slots }));
+            }
         }
         let outstanding = self.births.iter().filter_map(|birth| Some(birth.place.as_ref()?.step)).collect();
         let drain = Duration::from_micros(around.now - began);
@@ -609,10 +625,20 @@ impl Process {
                 Ok(())
             }
             ToShim::Map { step, tenant, pieces } => {
-                self.while_closed("Map")?;
+                if self.gate != Gate::Ajar {
+                    self.while_closed("Map")?;
+                }
                 self.tenant(tenant)?.map(around.memories, &pieces)?;
                 self.done(step, around);
-                Ok(())
+                self.work_on_what_is_there(around)
+            }
+            ToShim::Ajar => {
+                self.while_closed("Ajar")?;
+                if !self.plan.describes {
+                    return Err(format!("{} is ajar, and describes nothing", self.id));
+                }
+                self.gate = Gate::Ajar;
+                self.work_on_what_is_there(around)
             }
             ToShim::Open => self.open(around),
             ToShim::Recall { tenant } => {
@@ -638,6 +664,18 @@ impl Process {
     fn done(&mut self, step: Step, around: &mut Around) {
         let later = self.random.between(1, 80);
         around.says.push((later, Event::ShimDone { session: self.id, step }));
+    }
+
+    /// Described work goes at the gate that is ajar, where all that it uses is there.
+    fn work_on_what_is_there(&mut self, around: &mut Around) -> Result<(), String> {
+        if self.gate == Gate::Ajar {
+            self.tally.early += 1;
+            let (nth, token) = (self.random.between(1, 3) as usize, self.random.bits() | 1);
+            for tenant in &mut self.tenants {
+                tenant.rewrite_what_is_there(around.memories, nth, token)?;
+            }
+        }
+        Ok(())
     }
 
     fn while_closed(&self, order: &str) -> Result<(), String> {
@@ -742,7 +780,7 @@ impl Process {
         self.tally.opened += 1;
         self.said_waiting = false;
         self.waits_since = None;
-        if self.gate == Gate::Closed {
+        if self.is_closed() {
             for tenant in &mut self.tenants {
                 tenant.reopen(around.memories)?;
             }

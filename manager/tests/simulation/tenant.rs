@@ -2,10 +2,11 @@
 
 use super::memory::{Memories, Token};
 use super::plan::UNIT;
+use super::random::Random;
 use std::collections::BTreeMap;
 use tidegate_ffi::units::{Class, GpuUuid, PieceId, SessionId, SlotIndex, Step, TenantId, Units};
 use tidegate_ffi::wire::live::{self, LiveRange};
-use tidegate_ffi::wire::message::Placed;
+use tidegate_ffi::wire::message::{Placed, SlotRun};
 
 /// What is behind a slot; unbacked where nothing is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,15 +243,15 @@ impl Tenant {
 
     /// Every live byte is mapped and as it was written.
     pub fn verify(&self, memories: &mut Memories) -> Result<(), String> {
-        for ((class, first), live) in &self.live {
-            for (slot, token) in (*first..).zip(&live.tokens) {
-                let found = self.token_at(memories, *class, slot)?;
-                if *found != *token && !live.hollow {
-                    return Err(format!(
-                        "{}: {class} slot {slot} holds {found:x}, not {token:x} (I1)",
-                        self.id
-                    ));
-                }
+        self.live.keys().try_for_each(|at| self.verify_one(memories, *at))
+    }
+
+    fn verify_one(&self, memories: &mut Memories, at: (Class, u32)) -> Result<(), String> {
+        let ((class, first), live) = (at, &self.live[&at]);
+        for (slot, token) in (first..).zip(&live.tokens) {
+            let found = self.token_at(memories, class, slot)?;
+            if *found != *token && !live.hollow {
+                return Err(format!("{}: {class} slot {slot} holds {found:x}, not {token:x} (I1)", self.id));
             }
         }
         Ok(())
@@ -300,16 +301,53 @@ impl Tenant {
     /// Writes every `nth` allocation anew.
     pub fn rewrite(&mut self, memories: &mut Memories, nth: usize, token: Token) -> Result<(), String> {
         let chosen: Vec<_> = self.live.keys().copied().step_by(nth.max(1)).collect();
-        for at in chosen {
-            let units = self.live[&at].tokens.len() as u32;
-            for index in 0..units {
-                let value = token + u64::from(index) + (u64::from(at.1) << 20);
-                *self.token_at(memories, at.0, at.1 + index)? = value;
-                self.live.get_mut(&at).unwrap().tokens[index as usize] = value;
-            }
-            self.live.get_mut(&at).unwrap().hollow = false;
+        chosen.into_iter().try_for_each(|at| self.rewrite_one(memories, at, token))
+    }
+
+    fn rewrite_one(&mut self, memories: &mut Memories, at: (Class, u32), token: Token) -> Result<(), String> {
+        let units = self.live[&at].tokens.len() as u32;
+        for index in 0..units {
+            let value = token + u64::from(index) + (u64::from(at.1) << 20);
+            *self.token_at(memories, at.0, at.1 + index)? = value;
+            self.live.get_mut(&at).unwrap().tokens[index as usize] = value;
         }
+        self.live.get_mut(&at).unwrap().hollow = false;
         Ok(())
+    }
+
+    /// Of the allocations whose slots are all mapped, reads all and writes every `nth` anew.
+    pub fn rewrite_what_is_there(
+        &mut self,
+        memories: &mut Memories,
+        nth: usize,
+        token: Token,
+    ) -> Result<(), String> {
+        let is_backed = |class, slot| self.slots.get(&(class, slot)) == Some(&Slot::Backed);
+        let is_there = |((class, first), live): &(&(Class, u32), &Live)| {
+            (*first..).take(live.tokens.len()).all(|slot| is_backed(*class, slot))
+        };
+        let there: Vec<_> = self.live.iter().filter(is_there).map(|(at, _)| *at).collect();
+        there.iter().try_for_each(|at| self.verify_one(memories, *at))?;
+        there.into_iter().step_by(nth).try_for_each(|at| self.rewrite_one(memories, at, token))
+    }
+
+    /// The slots of some allocations, in any order, and now and then of none.
+    pub fn some_slots(&self, random: &mut Random) -> Vec<SlotRun> {
+        let run = |((class, first), live): (&(Class, u32), &Live)| SlotRun {
+            class: *class,
+            first: SlotIndex(*first),
+            units: Units(live.tokens.len() as u32),
+        };
+        let mut slots: Vec<SlotRun> = self.live.iter().filter(|_| random.chance(50)).map(run).collect();
+        for last in (1..slots.len()).rev() {
+            slots.swap(last, random.index(last + 1));
+        }
+        slots.extend(random.chance(20).then_some(SlotRun {
+            class: Class::Temporary,
+            first: SlotIndex(random.bits() as u32),
+            units: Units(random.bits() as u32),
+        }));
+        slots
     }
 
     /// Ends the lives that end with an iteration.

@@ -12,6 +12,15 @@ enum Grant {
     Open,
     Closing,
     Closed,
+    /// Closed but for work on memory that is there already.
+    Ajar,
+}
+
+impl Grant {
+    /// Whether memory may be taken from it, or may come back to it.
+    fn is_closed(self, comes: bool) -> bool {
+        self == Grant::Closed || comes && self == Grant::Ajar
+    }
 }
 
 /// The memory of what was said.
@@ -61,11 +70,15 @@ impl Watcher {
                     self.grants.insert(*session, (*job, grant));
                 }
                 Effect::Shim(session, message) => self.check_message(*session, message, scheduler)?,
-                Effect::Mover(gpu, ToMover::Save { tenant, .. } | ToMover::Restore { tenant, .. }) => {
+                Effect::Mover(
+                    gpu,
+                    order @ (ToMover::Save { tenant, .. } | ToMover::Restore { tenant, .. }),
+                ) => {
+                    let comes = matches!(order, ToMover::Restore { .. });
                     let Some(job) = scheduler.tenants().get(tenant).map(|tenant| tenant.job) else {
                         continue;
                     };
-                    if self.of(job).any(|grant| grant != Grant::Closed) {
+                    if !self.of(job).all(|grant| grant.is_closed(comes)) {
                         return Err(format!("{tenant} on {gpu} is moved while {job} is not all closed (I5)"));
                     }
                 }
@@ -97,8 +110,15 @@ impl Watcher {
                 }
             }
             ToShim::Open => self.set(session, Grant::Open),
-            ToShim::Unmap { .. } | ToShim::Map { .. } if self.of(job).any(|grant| grant != Grant::Closed) => {
-                return Err(format!("{session}: {message:?} while {job} is not all closed (I5)"));
+            ToShim::Ajar if gpus_of(scheduler, job).len() > 1 || self.of(job).count() > 1 => {
+                return Err(format!("{session} of {job} is ajar, and the others of its gang are not (I5)"));
+            }
+            ToShim::Ajar => self.set(session, Grant::Ajar),
+            ToShim::Unmap { .. } | ToShim::Map { .. } => {
+                let comes = matches!(message, ToShim::Map { .. });
+                if !self.of(job).all(|grant| grant.is_closed(comes)) {
+                    return Err(format!("{session}: {message:?} while {job} is not all closed (I5)"));
+                }
             }
             _ => {}
         }

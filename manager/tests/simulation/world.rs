@@ -47,6 +47,8 @@ pub struct Outcome {
     pub switches: u64,
     pub saved_bytes: u64,
     pub refused: u64,
+    /// How often described work went before all memory was back.
+    pub early_work: u64,
     pub homeless: u64,
     pub deaths: u64,
     pub expelled: u64,
@@ -331,6 +333,7 @@ impl World {
         self.memories.values_mut().for_each(|memory| memory.bury(session));
         self.outcome.deaths += u64::from(!process.has_ended());
         self.outcome.refused += process.tally.refused;
+        self.outcome.early_work += process.tally.early;
         self.outcome.homeless += process.tally.homeless;
         self.say(session, 0, Event::SessionEnded { session });
         self.go_on_at_barriers(process.job)

@@ -1,0 +1,154 @@
+//! In which parts a tenant's memory comes back (DESIGN §9).
+//!
+//! ```text
+//!          restore 1 ─► map 1, ajar ┬─ described work on part 1 …
+//!          restore 2 ───────────────┴► map 2 ─ … on parts 1 and 2 …
+//!          restore the rest ───────────────────────────────► map it, open
+//! ```
+//! Who describes no work gets all at once, and so does a gang: its ranks go on together (I5). Of the parts the first is
+//! ordered alone: until it is there, nothing has come, and all can be tried again.
+
+use super::{Arrival, MOVES_PER_MESSAGE, Part, Scheduler};
+use std::collections::BTreeMap;
+use tidegate_ffi::units::{Class, PieceId, SessionId, TenantId};
+use tidegate_ffi::wire::message::{MAX_USES, Move, Placed, SlotRun};
+
+/// What described work uses comes in at most so many parts: each costs a message to the process and back.
+const PARTS: u32 = 64;
+
+impl Scheduler {
+    /// A process says what its described work was the first to use, before it drains.
+    pub(super) fn note_uses(&mut self, session: SessionId, id: TenantId, slots: Vec<SlotRun>) {
+        match self.tenants.get_mut(&id) {
+            Some(tenant) if tenant.session == session && slots.len() <= MAX_USES => tenant.used = slots,
+            _ => self.expel(session, "it said what memory is used that is not its own, or too much of it"),
+        }
+    }
+
+    /// The parts in which these pieces come.
+    pub(super) fn parts(
+        &self,
+        id: TenantId,
+        placed: &[Placed],
+        moves: Vec<Move>,
+        early: bool,
+    ) -> BTreeMap<usize, Part> {
+        let tenant = &self.tenants[&id];
+        let is_one_process = self.jobs.get(&tenant.job).is_some_and(|job| job.sessions.len() == 1);
+        let is_alone = is_one_process && self.tenants_of(tenant.job).len() == 1;
+        let used: &[SlotRun] = if early || !is_alone { &[] } else { &tenant.used };
+        cut(placed, moves, used)
+    }
+}
+
+impl Arrival {
+    /// Has nothing of it come yet: of what was ordered, nothing but one copy can have been made.
+    pub(super) fn is_untouched(&self) -> bool {
+        let orders = |part: &Part| part.moves.len().div_ceil(MOVES_PER_MESSAGE);
+        !self.begun && self.parts.values().next().is_none_or(|part| orders(part) <= 1)
+    }
+
+    /// The pieces that the process was not told to map yet.
+    pub(super) fn unseen(&self) -> impl Iterator<Item = &Placed> {
+        self.parts.values().flat_map(|part| &part.placed)
+    }
+}
+
+/// Pieces that are used come in that order, in parts of some size; all others are the last part.
+fn cut(placed: &[Placed], moves: Vec<Move>, used: &[SlotRun]) -> BTreeMap<usize, Part> {
+    let least = placed.iter().map(|placed| placed.units.0).sum::<u32>().div_ceil(PARTS);
+    let mut left: BTreeMap<(Class, u32), Placed> =
+        placed.iter().map(|placed| ((placed.class, placed.slot.0), *placed)).collect();
+    let (mut parts, mut part) = (Vec::new(), Vec::new());
+    for run in used {
+        part.extend(take_behind(&mut left, run));
+        if part.iter().map(|placed: &Placed| placed.units.0).sum::<u32>() >= least.max(1) {
+            parts.push(std::mem::take(&mut part));
+        }
+    }
+    let rest: Vec<Placed> = left.into_values().collect();
+    parts.extend([part, rest].into_iter().filter(|part| !part.is_empty()));
+    let part_of: BTreeMap<PieceId, usize> = parts
+        .iter()
+        .enumerate()
+        .flat_map(|(nth, part)| part.iter().map(move |placed| (placed.piece, nth)))
+        .collect();
+    let part = |placed| Part { placed, ..Part::default() };
+    let mut parts: BTreeMap<usize, Part> = parts.into_iter().map(part).enumerate().collect();
+    for m in moves {
+        if let Some(part) = part_of.get(&m.piece).and_then(|nth| parts.get_mut(nth)) {
+            part.moves.push(m);
+        }
+    }
+    parts
+}
+
+/// Takes out the pieces behind a run of slots.
+fn take_behind(left: &mut BTreeMap<(Class, u32), Placed>, run: &SlotRun) -> Vec<Placed> {
+    let (first, end) = (run.first.0, run.first.0.saturating_add(run.units.0));
+    let before = left.range(..(run.class, first)).next_back();
+    let reaches = |placed: &Placed| placed.class == run.class && placed.slot.0 + placed.units.0 > first;
+    let start = before.filter(|(_, placed)| reaches(placed)).map_or((run.class, first), |(at, _)| *at);
+    let behind: Vec<_> = left.range(start..(run.class, end.max(start.1))).map(|(at, _)| *at).collect();
+    behind.iter().filter_map(|at| left.remove(at)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_ffi::units::{SlotIndex, Units};
+
+    const CLASS: Class = Class::Temporary;
+
+    fn piece(id: u64, slot: u32, units: u32) -> Placed {
+        Placed { piece: PieceId(id), class: CLASS, slot: SlotIndex(slot), units: Units(units) }
+    }
+
+    fn run(first: u32, units: u32) -> SlotRun {
+        SlotRun { class: CLASS, first: SlotIndex(first), units: Units(units) }
+    }
+
+    fn names(parts: &BTreeMap<usize, Part>) -> Vec<Vec<u64>> {
+        parts.values().map(|part| part.placed.iter().map(|placed| placed.piece.0).collect()).collect()
+    }
+
+    /// Four pieces of two slots, from slot 10.
+    fn four() -> [Placed; 4] {
+        [piece(1, 10, 2), piece(2, 12, 2), piece(3, 14, 2), piece(4, 16, 2)]
+    }
+
+    #[test]
+    fn pieces_come_as_they_are_used_and_the_others_last() {
+        assert_eq!(names(&cut(&four(), Vec::new(), &[])), [vec![1, 2, 3, 4]]);
+        assert_eq!(
+            names(&cut(&four(), Vec::new(), &[run(15, 1), run(11, 1)])),
+            [vec![3], vec![1], vec![2, 4]]
+        );
+        assert_eq!(names(&cut(&four(), Vec::new(), &[run(13, 4)])), [vec![2, 3, 4], vec![1]]);
+        assert_eq!(names(&cut(&four(), Vec::new(), &[run(0, u32::MAX), run(12, 1)])), [vec![1, 2, 3, 4]]);
+        let elsewhere = SlotRun { class: Class::Persistent, ..run(10, 8) };
+        assert_eq!(
+            names(&cut(&four(), Vec::new(), &[elsewhere, run(10, 0), run(18, 9)])),
+            [vec![1, 2, 3, 4]]
+        );
+        assert_eq!(cut(&[], Vec::new(), &[run(10, 2)]).len(), 0);
+    }
+
+    #[test]
+    fn there_are_not_more_parts_than_are_worth_their_messages() {
+        let many: Vec<Placed> = (0..640).map(|nth| piece(nth, nth as u32, 1)).collect();
+        let used: Vec<SlotRun> = (0..640).rev().map(|nth| run(nth, 1)).collect();
+        let parts = cut(&many, Vec::new(), &used);
+        assert_eq!(parts.len(), PARTS as usize);
+        assert_eq!(names(&parts)[0], (630..640).rev().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn each_copy_goes_with_its_piece() {
+        let copy = |piece| Move { piece: PieceId(piece), offset: 0, bytes: 1, class: CLASS, at: 0 };
+        let parts = cut(&four(), (1..=4).map(copy).collect(), &[run(14, 1)]);
+        let copies: Vec<Vec<u64>> =
+            parts.values().map(|part| part.moves.iter().map(|m| m.piece.0).collect()).collect();
+        assert_eq!(copies, [vec![3], vec![1, 2, 4]]);
+    }
+}
