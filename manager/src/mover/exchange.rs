@@ -4,6 +4,8 @@
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
+use tidegate_ffi::hazard::tracker::{Capacity, Otherwise, Submitted, Tracker};
+use tidegate_ffi::hazard::{Operand, Span};
 use tidegate_ffi::units::{PieceId, Step, TenantId};
 use tidegate_ffi::wire::message::{LinkRates, Move, ToMover};
 
@@ -36,17 +38,34 @@ pub struct Exchange<'a> {
 }
 
 impl<'a> Exchange<'a> {
-    /// Of orders of two tenants that have no piece in common. The save is answered with the restore: so that is not the
-    /// longer one.
+    /// Of orders of which neither waits for the other. The save is answered with the restore: so that is not the longer
+    /// one.
     ///
     /// `None`: they are carried out in order.
     pub fn of(first: &'a ToMover, second: &'a ToMover) -> Option<Self> {
         let (save, restore) = (save_of(first)?, restore_of(second)?);
-        let out = save.order;
-        let pieces: BTreeSet<PieceId> = out.moves.iter().map(|m| m.piece).collect();
-        let is_apart =
-            out.tenant != restore.tenant && !restore.moves.iter().any(|m| pieces.contains(&m.piece));
-        (is_apart && second.bytes() <= first.bytes()).then_some(Self { save, restore })
+        let (read, written) = (save.order.operands(Operand::read), restore.operands(Operand::write));
+        let is_short = second.bytes() <= first.bytes();
+        (is_short && is_independent(&read, &written)).then_some(Self { save, restore })
+    }
+}
+
+/// Whether the second operation may run beside the first (R2.4).
+fn is_independent(first: &[Operand<Span>], second: &[Operand<Span>]) -> bool {
+    let capacity = Capacity { operations: 2, operands: first.len() + second.len(), edges: 1 };
+    let mut tracker = Tracker::new(capacity);
+    let mut may_run =
+        |operands: &[_]| matches!(tracker.submit(operands, Otherwise::Block), Ok(Submitted::Ready(_)));
+    may_run(first) && may_run(second)
+}
+
+impl Order<'_> {
+    /// The pieces, of which a save reads some and a restore writes some, and the tenant's saved bytes, which both change.
+    /// They overlap only where they are the same: names decide (R2.7).
+    fn operands(&self, of_piece: fn(Span) -> Operand<Span>) -> Vec<Operand<Span>> {
+        let pieces: BTreeSet<PieceId> = self.moves.iter().map(|m| m.piece).collect();
+        let pieces = pieces.into_iter().map(|piece| of_piece(Span::id(2 * piece.0)));
+        pieces.chain([Operand::read_write(Span::id(2 * self.tenant.0 + 1))]).collect()
     }
 }
 

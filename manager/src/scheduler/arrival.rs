@@ -252,6 +252,9 @@ impl Scheduler {
             self.tell(session, ToShim::Map { step, tenant: id, pieces: pieces.to_vec() });
         }
         if is_first && !others.is_empty() {
+            if let Some(job) = self.jobs.get_mut(&job) {
+                job.stats.ajar += 1;
+            }
             self.tell(session, ToShim::Ajar);
             others.into_iter().for_each(|part| self.restore(id, part));
         }

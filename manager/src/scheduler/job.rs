@@ -129,6 +129,8 @@ pub struct Stats {
     pub prefetched_bytes: u64,
     /// The most bytes of units that stayed its own when its memory was taken.
     pub kept_bytes: u64,
+    /// How often its memory came back in parts, and its described work could go before all of it was there.
+    pub ajar: u64,
     /// When its gate was opened and closed again (the latest of many).
     #[serde(serialize_with = "latest")]
     pub grants: VecDeque<(Time, Option<Time>)>,

@@ -18,8 +18,8 @@ use tidegate_ffi::units::{Class, PieceId, SessionId, SlotIndex, Step, TenantId, 
 use tidegate_ffi::wire::line::Numbered;
 use tidegate_ffi::wire::live::{self, Life, LiveRange};
 use tidegate_ffi::wire::message::{
-    Drained, FromCommand, FromMover, FromShim, JobClaim, JobSpec, LeaseRequest, Placed, Resume, Ticket,
-    ToManager, When,
+    Drained, FromCommand, FromMover, FromShim, JobClaim, JobSpec, LeaseRequest, MAX_USES, Placed, Resume,
+    SlotRun, Ticket, ToManager, When,
 };
 use tidegate_ffi::wire::page::Page;
 use tidegate_ffi::wire::{Connection, Mapped};
@@ -286,7 +286,7 @@ impl World {
         }
         let closing = session.as_ref().and_then(|session| session.closing);
         let Some(tenant) = tenant else { return FromShim::Heard };
-        match self.random.index(14) {
+        match self.random.index(15) {
             // What it was asked comes first.
             0..=3 if closing.is_some() || self.lies() => self.drained(closing.unwrap_or(step), session),
             0..=4 => self.done(id),
@@ -295,6 +295,7 @@ impl World {
             10 => FromShim::Hold { tenant, pieces: self.pieces(tenant) },
             11 => FromShim::LetGo { tenant, pieces: self.pieces(tenant) },
             12 => FromShim::MakeRoom { step, gpu: GPU, units: Units(self.random.index(9) as u32) },
+            13 => FromShim::Used { tenant, slots: self.uses() },
             _ => {
                 if self.lies() {
                     return FromShim::Unsliceable { reason: "b\n".repeat(999) };
@@ -333,6 +334,16 @@ impl World {
         let (first, units, ahead) = (SlotIndex(lie(first)), Units(lie(units)), Units(lie(ahead)));
         let whole = self.random.between(0, 3) == 0;
         LeaseRequest { step, tenant, class, first, units, ahead, whole }
+    }
+
+    fn uses(&mut self) -> Vec<SlotRun> {
+        let count = if self.lies() { MAX_USES + self.random.index(2) } else { self.random.index(4) };
+        let run = |random: &mut Random| SlotRun {
+            class: Class::ALL[random.index(2)],
+            first: SlotIndex(random.bits() as u32 >> random.index(32)),
+            units: Units(random.bits() as u32 >> random.index(32)),
+        };
+        (0..count).map(|_| run(&mut self.random)).collect()
     }
 
     fn pieces(&mut self, tenant: TenantId) -> Vec<PieceId> {

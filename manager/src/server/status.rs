@@ -227,6 +227,8 @@ pub struct EndedJob {
     pub prefetched_bytes: u64,
     /// The most bytes of units that stayed its own at a switch.
     pub kept_bytes: u64,
+    /// How often its memory came back in parts, and its described work did not wait for all of it.
+    pub ajar: u64,
     /// GPU time.
     pub runtime_micros: u64,
     /// From its first process to its first grant.
@@ -283,6 +285,7 @@ impl EndedJob {
             preempted_bytes: stats.preempted_bytes,
             prefetched_bytes: stats.prefetched_bytes,
             kept_bytes: stats.kept_bytes,
+            ajar: stats.ajar,
             runtime_micros: micros(job.runtime),
             first_wait_micros: stats
                 .first_open
