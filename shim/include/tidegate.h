@@ -51,6 +51,28 @@ int tidegate_boundary(void);
  * another job's turn. Unknown addresses are ignored. */
 void tidegate_hold(uint64_t device_address);
 
+/* A tensor in the GPU's memory: an element of `element` bytes at address + sum(position[i] * strides[i]) for every
+ * position with 0 <= position[i] < sizes[i]. `address` is that of the element at position 0; `rank` is 0 (one
+ * element) to 8. Sizes are in elements, strides in bytes: they may be 0 or negative. */
+typedef struct tidegate_tensor {
+    uint64_t address, element, rank;
+    int64_t sizes[8], strides[8];
+} tidegate_tensor;
+
+/* Work that the calling thread submits (launches, copies, memsets, graphs) between these two touches no memory of
+ * the GPU but these operands, and what the driver owns: code, constants, local memory. So it may go as soon as they
+ * are there, when the job's memory comes back piece by piece; all other work waits until all is there. That order
+ * follows the one in which operands were first described in the slices before. Descriptions nest; the innermost
+ * decides alone. A wrong one makes the work fault (CUDA_ERROR_ILLEGAL_ADDRESS); it never reads old bytes, or
+ * somebody else's. Memory that is not Tidegate's need not be listed and is always there: the host's, managed memory,
+ * what another process shares over cudaIpc.
+ *
+ * Returns 0; or nonzero for a description that cannot be (addresses that are not in 64 bits, a negative size, an
+ * element of 0 bytes, a rank of more than 8), for one inside 64 others, and where a thread describes more than
+ * 65536 operands at a time: then the work counts as undescribed. The matching pop is due in every case. */
+int tidegate_operands_push(const tidegate_tensor *operands, size_t count);
+void tidegate_operands_pop(void);
+
 /* Writes what is known of this process into `text`, as JSON that ends with a zero byte, if `size` bytes
  * are enough; returns how many are. 0: there is no manager. The names: "boundaries", "switches" (counts);
  * "gpus": a list of "device" (as the program numbers it) and, in bytes, "allocated_bytes", "live_bytes",

@@ -15,6 +15,7 @@
 
 use crate::extents::Extents;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use tidegate_ffi::units::{SlotIndex, Units};
 
 /// Every place starts at, and is rounded up to, a multiple of this, as the driver's do.
@@ -235,6 +236,22 @@ impl Arena {
         }
     }
 
+    /// The parts of these bytes that have no mapped piece, in whole slots and in order.
+    pub fn missing(&self, bytes: Range<u64>) -> Vec<Range<u64>> {
+        let mut missing: Vec<Range<u64>> = Vec::new();
+        let slots = self.slots_over(bytes.start, bytes.end);
+        let touched = slots.end.min(self.slots.len() as u32).max(slots.start);
+        let unmapped = (slots.start..touched).filter(|&slot| self.slot(slot) != Slot::Backed);
+        let beyond = (touched < slots.end).then(|| self.bytes_of(touched).0..self.bytes_of(slots.end).0);
+        for run in unmapped.map(|slot| self.bytes_of(slot)).map(|(start, end)| start..end).chain(beyond) {
+            match missing.last_mut() {
+                Some(last) if last.end == run.start => last.end = run.end,
+                _ => missing.push(run),
+            }
+        }
+        missing
+    }
+
     /// How many slots have a mapped piece.
     pub fn backed(&self) -> Units {
         Units(self.backed)
@@ -373,11 +390,11 @@ impl Arena {
         self.slots[index] = state;
     }
 
-    fn run(&self, first: SlotIndex, units: Units) -> std::ops::Range<u32> {
+    fn run(&self, first: SlotIndex, units: Units) -> Range<u32> {
         first.0..first.0.saturating_add(units.0).min(self.slots_in_range)
     }
 
-    fn slots_over(&self, start: u64, end: u64) -> std::ops::Range<u32> {
+    fn slots_over(&self, start: u64, end: u64) -> Range<u32> {
         (start / self.unit) as u32..end.div_ceil(self.unit) as u32
     }
 
@@ -493,6 +510,23 @@ mod tests {
         assert_eq!(arena.place(UNIT, Units(0)).unwrap().start, 2 * UNIT);
         arena.left(SlotIndex(0), Units(2));
         assert_eq!(claims(&arena.place(UNIT, Units(0)).unwrap()), [(0, 1, 0)]);
+    }
+
+    #[test]
+    fn what_has_no_mapped_piece_is_missing() {
+        fn slots(arena: &Arena, bytes: Range<u64>) -> Vec<(u64, u64)> {
+            arena.missing(bytes).iter().map(|run| (run.start / UNIT, run.end / UNIT)).collect()
+        }
+        let mut arena = arena();
+        allocate(&mut arena, 4 * UNIT);
+        assert_eq!(slots(&arena, 0..4 * UNIT), []);
+        arena.send_away(SlotIndex(1), Units(2));
+        assert_eq!(slots(&arena, 0..4 * UNIT), [(1, 3)]);
+        assert_eq!(slots(&arena, UNIT - 1..UNIT), []);
+        assert_eq!(slots(&arena, UNIT - 1..UNIT + 1), [(1, 2)]);
+        arena.back(SlotIndex(1), Units(1));
+        assert_eq!(slots(&arena, 0..64 * UNIT), [(2, 3), (4, 64)]);
+        assert_eq!(slots(&arena, 50 * UNIT..50 * UNIT + 1), [(50, 51)], "never touched");
     }
 
     #[test]

@@ -4,11 +4,13 @@
 
 use crate::classify::Scopes;
 use crate::log::{Once, info};
+use crate::operands;
 use crate::process;
 use std::cell::Cell;
 use std::ffi::{c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
+use tidegate_ffi::tensor::{MOST_DIMENSIONS, Region};
 use tidegate_ffi::units::Class;
 use tidegate_ffi::wire::message::FromShim;
 
@@ -87,6 +89,54 @@ pub extern "C" fn tidegate_hold(address: u64) {
     });
 }
 
+/// A `tidegate_tensor`, see tidegate.h.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Tensor {
+    address: u64,
+    element: u64,
+    rank: u64,
+    sizes: [i64; MOST_DIMENSIONS],
+    strides: [i64; MOST_DIMENSIONS],
+}
+
+impl Tensor {
+    /// Where it lies; `None`: it cannot be.
+    fn region(&self) -> Option<Region> {
+        let rank = usize::try_from(self.rank).ok()?;
+        let (sizes, strides) = (self.sizes.get(..rank)?, self.strides.get(..rank)?);
+        Region::mapping(self.address, self.element, sizes, strides).ok()
+    }
+}
+
+/// See tidegate.h.
+///
+/// # Safety
+/// `count` tensors lie at `list`, through the call, unless it is null.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn tidegate_operands_push(list: *const Tensor, count: usize) -> c_int {
+    let mut is_described = false;
+    shielded(|| {
+        let tensors: Option<&[Tensor]> = match count {
+            0 => Some(&[]),
+            // SAFETY: not null, and the caller's promise.
+            _ if !list.is_null() => Some(unsafe { std::slice::from_raw_parts(list, count) }),
+            _ => None,
+        };
+        is_described = match tensors {
+            Some(tensors) => operands::push(count, tensors.iter().map(Tensor::region)),
+            None => operands::push(1, std::iter::once(None)),
+        };
+    });
+    c_int::from(!is_described)
+}
+
+/// See tidegate.h.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn tidegate_operands_pop() {
+    shielded(operands::pop);
+}
+
 /// See tidegate.h.
 ///
 /// # Safety
@@ -139,8 +189,35 @@ mod tests {
         tidegate_hold(u64::MAX);
         assert_eq!(tidegate_boundary(), 0);
         tidegate_job_done();
+        // SAFETY: no tensor is said to be there, or nowhere.
+        assert_eq!(unsafe { tidegate_operands_push(ptr::null(), 0) }, 0);
+        // SAFETY: as above.
+        assert_ne!(unsafe { tidegate_operands_push(ptr::null(), 3) }, 0);
+        (0..3).for_each(|_| tidegate_operands_pop());
         // SAFETY: no room is said to be there.
         assert_eq!(unsafe { tidegate_status(ptr::null_mut(), 0) }, 0);
+    }
+
+    #[test]
+    fn descriptions_of_what_cannot_be_are_told_apart() {
+        let good = Tensor { address: 4096, element: 4, rank: 2, sizes: [3; 8], strides: [-16; 8] };
+        let told = |tensors: &[Tensor]| {
+            // SAFETY: a slice of that length.
+            let answer = unsafe { tidegate_operands_push(tensors.as_ptr(), tensors.len()) };
+            tidegate_operands_pop();
+            answer == 0
+        };
+        assert!(told(&[good, Tensor { rank: 0, ..good }, Tensor { rank: 8, strides: [0; 8], ..good }]));
+        for bad in [
+            Tensor { element: 0, ..good },
+            Tensor { rank: 9, ..good },
+            Tensor { rank: u64::MAX, ..good },
+            Tensor { sizes: [-1; 8], ..good },
+            Tensor { address: 8, ..good },
+            Tensor { strides: [i64::MAX; 8], ..good },
+        ] {
+            assert!(!told(&[good, bad]));
+        }
     }
 
     #[test]
@@ -152,6 +229,10 @@ mod tests {
             "void tidegate_tag(uint64_t device_address, int cls);",
             "int tidegate_boundary(void);",
             "void tidegate_hold(uint64_t device_address);",
+            "int tidegate_operands_push(const tidegate_tensor *operands, size_t count);",
+            "void tidegate_operands_pop(void);",
+            "uint64_t address, element, rank;",
+            "int64_t sizes[8], strides[8];",
             "void tidegate_job_done(void);",
             "size_t tidegate_status(char *text, size_t size);",
             "#define TIDEGATE_PERSISTENT 1",

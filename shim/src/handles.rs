@@ -178,12 +178,19 @@ impl Handles {
 
     /// Where the memory behind some addresses lies: the extents, and the bytes of their tenant's range.
     pub fn behind(&self, addresses: Range<CUdeviceptr>) -> Vec<(Extent, Range<u64>)> {
-        let parts = self.touched(addresses.clone()).map(|(start, _, Handle { extent, .. })| {
+        self.parts(addresses).map(|(_, extent, bytes)| (extent, bytes)).collect()
+    }
+
+    /// The same, each with its first address.
+    pub fn parts(
+        &self,
+        addresses: Range<CUdeviceptr>,
+    ) -> impl Iterator<Item = (CUdeviceptr, Extent, Range<u64>)> {
+        self.touched(addresses.clone()).map(move |(start, _, Handle { extent, .. })| {
             let from = addresses.start.max(start) - start;
             let to = (addresses.end - start).min(extent.bytes);
-            (*extent, extent.start + from..extent.start + to)
-        });
-        parts.collect()
+            (start + from, *extent, extent.start + from..extent.start + to)
+        })
     }
 
     /// The program has said who may use some addresses.

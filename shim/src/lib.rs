@@ -10,10 +10,12 @@
 //!            cuMemAlloc ─► memory ────► classify, arena; perhaps Lease and map   (tenant, link)
 //!            cuModuleLoad ► room ─────► the driver; out of memory: MakeRoom, again  (hooks)
 //!            cuLaunch… ──► gate ──────► open: the driver. Closed: wait                   (gate)
+//!                                       ajar: the driver, if all operands are there (operands)
 //!            cuMemFree ──► memory ────► after the work before it                       (tenant)
 //!
 //!  manager   Close ──────► reader ────► gate thread: boundary, shut, drain, live map   (orders)
 //!            Unmap, Map ─► reader ────► gate thread: pieces away, pieces back         (mapping)
+//!            Ajar, Map ──► reader ────► gate thread: whoever has all it needs goes on    (gate)
 //!            Open ───────► reader ────► gate thread: everybody goes on                   (gate)
 //! ```
 //! A manager that is gone is waited for by whoever needs it, and by nobody else; the next one goes
@@ -59,6 +61,7 @@ mod log;
 mod loose;
 mod mapping;
 mod nvml;
+mod operands;
 mod ordered;
 mod orders;
 mod outgoing;
@@ -77,4 +80,5 @@ mod tenant;
 mod threads;
 mod torch;
 mod turnstile;
+mod uses;
 mod waits;

@@ -2,8 +2,8 @@
 //!
 //! Invariants: while a piece is resident we keep its handle; it is mapped in every mapping of the
 //! program's handle that it belongs to, with the access that the program gave; when it leaves, it is
-//! nowhere. Mappings change inside the gate (the program) or while it is shut (the manager), so never at
-//! the same time.
+//! nowhere. Mappings change inside the gate (the program) or while it is shut or ajar (the manager), when the
+//! program's changes wait; so never at the same time.
 
 use crate::driver;
 use crate::handles::{Extent, Handles, Mapping};

@@ -9,6 +9,7 @@ use crate::log::info;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use tidegate_ffi::cuda::DriverError;
 use tidegate_ffi::cuda::sys::*;
@@ -68,6 +69,16 @@ impl Ranges {
         Class::ALL.into_iter().find_map(|class| {
             let offset = address.checked_sub(self.starts[class.index()])?;
             (offset < self.bytes).then_some((class, offset))
+        })
+    }
+
+    /// The parts of some addresses that are in a range: its class, and the offsets there.
+    pub fn over(&self, addresses: Range<CUdeviceptr>) -> impl Iterator<Item = (Class, Range<u64>)> {
+        Class::ALL.into_iter().filter_map(move |class| {
+            let start = self.starts[class.index()];
+            let from = addresses.start.max(start);
+            let to = addresses.end.min(start + self.bytes);
+            (from < to).then(|| (class, from - start..to - start))
         })
     }
 

@@ -1,7 +1,7 @@
 //! Carries out the manager's orders, in the order in which they came: the gate thread.
 //!
 //! Invariant: `Drained` is said only when nobody is inside the gate, nothing is being mapped and
-//! all work has ended; from then until `Open` the live bytes of the process do not change.
+//! all work has ended; from then until `Open` or `Ajar` the live bytes of the process do not change.
 
 use crate::drain::Probe;
 use crate::driver::{Current, relax_captures_of_this_thread};
@@ -76,16 +76,22 @@ fn obey(process: &'static Process, message: ToShim, handles: Vec<OwnedFd>, watch
             close(process, Closing { step, boundary, deadline, wait, drain })
         }
         ToShim::Unmap { step, tenant, pieces } => {
-            let outcome = while_closed(process, tenant, |tenant| {
+            let is_allowed = !GATE.is_open() && !GATE.is_ajar();
+            let outcome = change(process, tenant, is_allowed, |tenant| {
                 tenant.unmap(process, &pieces).map_err(|error| error.to_string())
             });
             process.link.send(done_or_failed(step, outcome))
         }
         ToShim::Map { step, tenant, pieces } => {
-            let outcome = while_closed(process, tenant, |tenant| {
+            let outcome = change(process, tenant, !GATE.is_open(), |tenant| {
                 tenant.map(process, pieces, handles).map_err(|error| error.to_string())
             });
+            GATE.notice_arrival();
             process.link.send(done_or_failed(step, outcome))
+        }
+        ToShim::Ajar => {
+            GATE.ajar();
+            Ok(())
         }
         ToShim::Open => {
             open(process);
@@ -114,7 +120,7 @@ fn obey(process: &'static Process, message: ToShim, handles: Vec<OwnedFd>, watch
     let _: Result<(), Gone> = answered;
 }
 
-/// The session is over. Who is open goes on with what it has. Who is stopped may miss memory that
+/// The session is over. Who is open goes on with what it has. Who is stopped, or ajar, may miss memory that
 /// no manager will give back: it is never let go on.
 fn part(gone: &Gone) {
     if GATE.is_open() {
@@ -145,7 +151,7 @@ fn close(process: &'static Process, closing: Closing) -> Result<(), Gone> {
         GATE.wait_for_boundary(closing.boundary, Instant::now() + closing.deadline)
     };
     if waited == BoundaryWait::GivenUp {
-        open(process);
+        stay(process);
         return Ok(());
     }
     let started = Instant::now();
@@ -155,7 +161,9 @@ fn close(process: &'static Process, closing: Closing) -> Result<(), Gone> {
             process.publish_gate(2);
             let with = |outstanding| FromShim::Drained(Drained { outstanding, ..drained });
             // Nobody was told, and nobody will take anything away.
-            process.link.send_drained(with, maps).inspect_err(|_| open(process))
+            tell_uses(process)
+                .and_then(|()| process.link.send_drained(with, maps))
+                .inspect_err(|_| stay(process))
         }
         Err(reason) => {
             info!("not drained: {reason}");
@@ -163,6 +171,13 @@ fn close(process: &'static Process, closing: Closing) -> Result<(), Gone> {
             process.link.send(FromShim::NotDrained { step: closing.step, reason })
         }
     }
+}
+
+/// Says in which order described work has used the tenants' memory, where there was any.
+fn tell_uses(process: &Process) -> Result<(), Gone> {
+    let told = process.tenants.all().into_iter().map(|tenant| (tenant.id, tenant.end_slice()));
+    told.filter(|(_, slots)| !slots.is_empty())
+        .try_for_each(|(tenant, slots)| process.link.send(FromShim::Used { tenant, slots }))
 }
 
 fn drain_and_report(
@@ -195,7 +210,9 @@ fn drain(process: &'static Process, until: Instant) -> Result<(), String> {
         if !process.captures.any() {
             break;
         }
-        GATE.open();
+        if !GATE.reopen_ajar() {
+            GATE.open();
+        }
     }
     let probe = Probe::start(process).map_err(|error| error.to_string())?;
     probe.wait(until).map_err(|error| error.to_string())
@@ -240,8 +257,17 @@ fn report(
 
 /// There was no closing after all.
 fn reopen(process: &Process) {
-    open(process);
+    stay(process);
     process.link.hand_on();
+}
+
+/// The gate is open again, or ajar if it was before: what is missing has not come meanwhile.
+fn stay(process: &Process) {
+    if GATE.reopen_ajar() {
+        process.publish_gate(2);
+    } else {
+        open(process);
+    }
 }
 
 fn open(process: &Process) {
@@ -252,14 +278,15 @@ fn open(process: &Process) {
     GATE.open();
 }
 
-/// Changes a tenant's mappings, with a context of its GPU current.
-fn while_closed(
+/// Changes a tenant's mappings, with a context of its GPU current, if the gate allows it.
+fn change(
     process: &Process,
     tenant: TenantId,
+    is_allowed: bool,
     change: impl FnOnce(&Tenant) -> Result<(), String>,
 ) -> Result<(), String> {
-    if GATE.is_open() {
-        return Err("the gate is open".into());
+    if !is_allowed {
+        return Err(if GATE.is_ajar() { "the gate is ajar" } else { "the gate is open" }.into());
     }
     let tenant = find(process, tenant).ok_or_else(|| format!("{tenant} is not of this process"))?;
     with_context_of(process, tenant, change)

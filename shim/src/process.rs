@@ -292,6 +292,25 @@ impl Process {
         })
     }
 
+    /// The parts of some addresses behind which slots of ours are: in the tenants' ranges, and where the
+    /// program has mapped handles.
+    pub fn stretches(&self, addresses: Range<CUdeviceptr>) -> Vec<Stretch> {
+        let mut stretches = Vec::new();
+        if addresses.is_empty() {
+            return stretches;
+        }
+        let tenants = self.tenants.all();
+        for &tenant in &tenants {
+            stretches.extend(tenant.stretches(addresses.clone()));
+        }
+        for (start, extent, bytes) in self.loose.handles.lock().parts(addresses) {
+            let tenant = tenants.iter().copied().find(|tenant| tenant.device == extent.device);
+            let stretch = |tenant| Stretch { tenant, class: extent.class, start, bytes };
+            stretches.extend(tenant.map(stretch));
+        }
+        stretches
+    }
+
     /// Re-classes the blocks, or else the allocations, that some memory belongs to.
     pub fn tag(&self, address: CUdeviceptr, bytes: u64, class: Class) {
         let tag = |part: Part| {
@@ -374,6 +393,18 @@ pub struct Part {
     pub tenant: &'static Tenant,
     /// In which of its ranges.
     pub class: Class,
+    /// The bytes there.
+    pub bytes: Range<u64>,
+}
+
+/// Addresses behind which slots of a tenant are.
+pub struct Stretch {
+    /// Whose they are.
+    pub tenant: &'static Tenant,
+    /// In which of its ranges.
+    pub class: Class,
+    /// The first address.
+    pub start: CUdeviceptr,
     /// The bytes there.
     pub bytes: Range<u64>,
 }

@@ -20,11 +20,12 @@ use crate::liveness::{Allocation, Bytes, Liveness, Stop};
 use crate::log::{Level, Once, info};
 use crate::mapping::Ranges;
 use crate::ordered::{Ordered, Waiting};
-use crate::process::Process;
+use crate::process::{Process, Stretch};
 use crate::raw::Properties;
 use crate::status::Status;
 use crate::torch;
 use crate::turnstile::Turnstile;
+use crate::uses::Uses;
 use once_cell::race::OnceBox;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,7 +36,7 @@ use tidegate_ffi::cuda::DriverError;
 use tidegate_ffi::cuda::sys::{CUdevice, CUdeviceptr, CUstream};
 use tidegate_ffi::units::{Class, PieceId, Step, TenantId, Units};
 use tidegate_ffi::wire::live::LiveRange;
-use tidegate_ffi::wire::message::{FromShim, Layout, LeaseRequest, Placed};
+use tidegate_ffi::wire::message::{FromShim, Layout, LeaseRequest, Placed, SlotRun};
 use tidegate_ffi::wire::page::TenantRow;
 
 /// Pieces leased ahead, at most.
@@ -57,6 +58,8 @@ pub struct Tenant {
     books: Mutex<Books>,
     /// Places that were freed in stream order and may still be in use.
     ordered: Mutex<Ordered<Passing>>,
+    /// What described work has used.
+    uses: Mutex<Uses>,
     /// Held while pieces are held or let go of and the manager is told: the last word on a piece is
     /// what the books say.
     holding: Mutex<()>,
@@ -172,6 +175,7 @@ impl Tenant {
             ranges: OnceBox::new(),
             books: Mutex::new(books),
             ordered: Mutex::default(),
+            uses: Mutex::default(),
             holding: Mutex::new(()),
             leases: Turnstile::default(),
             rooms: Turnstile::default(),
@@ -853,6 +857,36 @@ impl Tenant {
     /// The byte of one of the tenant's ranges that an address is.
     pub fn place_of(&self, address: CUdeviceptr) -> Option<(Class, u64)> {
         self.ranges.get()?.find(address)
+    }
+
+    /// The parts of some addresses that are in the tenant's ranges.
+    pub fn stretches(&'static self, addresses: Range<CUdeviceptr>) -> impl Iterator<Item = Stretch> {
+        let over = self.ranges.get().map(|ranges| (ranges, ranges.over(addresses)));
+        over.into_iter().flat_map(move |(ranges, parts)| {
+            parts.map(move |(class, bytes)| Stretch {
+                tenant: self,
+                class,
+                start: ranges.address(class, bytes.start),
+                bytes,
+            })
+        })
+    }
+
+    /// The slots over some bytes of a range behind which no piece is, as bytes.
+    pub fn missing(&self, class: Class, bytes: Range<u64>) -> Vec<Range<u64>> {
+        self.books().classes[class.index()].arena.missing(bytes)
+    }
+
+    /// Described work uses some bytes of a range.
+    pub fn note_use(&self, class: Class, bytes: Range<u64>) {
+        let unit = self.layout.unit_bytes.max(1);
+        let slot = |index: u64| u32::try_from(index).unwrap_or(u32::MAX);
+        self.uses.lock().note(class, slot(bytes.start / unit)..slot(bytes.end.div_ceil(unit)));
+    }
+
+    /// The slice has ended: the order in which described work has used its slots.
+    pub fn end_slice(&self) -> Vec<SlotRun> {
+        self.uses.lock().end_slice()
     }
 
     fn publish_live(&self, process: &Process, books: &Books) {

@@ -3,13 +3,19 @@
 //! ```text
 //!             Close           boundary | deadline        nobody inside
 //!   open ────────────► closing ────────────────► closed ───────────────► drain, report
-//!    ▲                    │ gave up                 │          │ session lost
-//!    └────────────────────┴─────── Open ────────────┘          ▼
-//!                                                            failed, for ever
+//!    ▲                    │ gave up         Ajar │    │       │ session lost
+//!    │                    │                      ▼    │       ▼
+//!    ├────────────────────┴─────── Open ─────── ajar  │     failed, for ever (from ajar, too)
+//!    └───────────────────────────── Open ─────────────┘
 //! ```
-//! Invariant: after [`Gate::shut`] returned true and until [`Gate::open`], no thread of the
-//! process is inside a submitting call, and none maps memory. After [`Gate::fail`] none ever is:
-//! what they would use may not be mapped.
+//! Invariants: after [`Gate::shut`] returned true and until [`Gate::open`] or [`Gate::ajar`], no thread of
+//! the process is inside a submitting call, and none maps memory. After [`Gate::fail`] none ever is: what they
+//! would use may not be mapped.
+//!
+//! **Ajar**, memory comes back piece by piece. Who submits work whose operands are known and resident goes
+//! through, as through the open gate, and the next closer sees it inside; all others wait, as at the closed
+//! one, and so does whoever wants a [`Pass`]. The word counts the arrivals: each one changes it and wakes all who
+//! wait, so whoever looked before it came does not sleep through it.
 //!
 //! **Why the open path needs no fence.** A thread writes its nesting, then reads the word; the
 //! closer writes the word, then reads the nestings. One of the two must see the other's write,
@@ -41,6 +47,12 @@ const OPEN_FENCED: u32 = 2;
 const CLOSED: u32 = 3;
 /// Closed, and never to be opened.
 const FAILED: u32 = 4;
+/// Open for work whose operands are known and resident. Above these bits the arrivals are counted.
+const AJAR: u32 = 5;
+/// The bits of the word that are not the count of arrivals.
+const STATE: u32 = 7;
+/// What an arrival adds to the word.
+const ARRIVAL: u32 = STATE + 1;
 
 /// The longest pause between two looks at whether everybody has left.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
@@ -71,11 +83,13 @@ impl Fence {
     }
 }
 
-/// A gate; there is one for each process.
+/// A gate; there is one for each process. One thread opens and closes it.
 pub struct Gate {
     word: Word,
     /// The value of the word when open: [`OPEN`] or [`OPEN_FENCED`].
     open_word: AtomicU32,
+    /// It was opened ajar, and has not been opened since.
+    is_partial: AtomicBool,
     /// Somebody was told that threads wait at this closing.
     announced: AtomicBool,
     closing: Closing,
@@ -98,16 +112,20 @@ impl Drop for Pass {
     }
 }
 
-/// Lets a submitting call through: waits while the gate is closed, then calls; or refuses, if it
-/// will never open.
+/// Lets a submitting call through: waits while the gate is closed, or ajar and the work is not `resident`
+/// (its operands are known, and all are there), then calls; or refuses, if it will never open.
 ///
-/// Both answers are the caller's, and the way through the open gate is written out here: no result
+/// All answers are the caller's, and the way through the open gate is written out here: no result
 /// is wrapped and unwrapped on it.
 #[inline(always)]
-pub fn submit<R>(call: impl FnOnce() -> R, refuse: impl FnOnce(Failed) -> R) -> R {
+pub fn submit<R>(
+    call: impl FnOnce() -> R,
+    refuse: impl FnOnce(Failed) -> R,
+    resident: impl Fn() -> bool,
+) -> R {
     let record = match GATE.admit_at_once() {
         Some(record) => Some(record),
-        None => match GATE.admit_slowly() {
+        None => match GATE.admit_slowly(&resident) {
             Ok(record) => record,
             Err(failed) => return refuse(failed),
         },
@@ -125,6 +143,7 @@ impl Gate {
             Self {
                 word: Word(AtomicU32::new(INERT)),
                 open_word: AtomicU32::new(OPEN),
+                is_partial: AtomicBool::new(false),
                 announced: AtomicBool::new(false),
                 closing: Closing::new(),
             }
@@ -151,11 +170,11 @@ impl Gate {
         self.word.0.store(INERT, Ordering::SeqCst);
     }
 
-    /// Waits while the gate is closed. While the pass lives it cannot shut.
+    /// Waits while the gate is closed or ajar. While the pass lives it cannot shut.
     pub fn pass(&self) -> Result<Pass, Failed> {
         let record = match self.admit_at_once() {
             Some(record) => Some(record),
-            None => self.admit_slowly()?,
+            None => self.admit_slowly(&|| false)?,
         };
         Ok(Pass { record })
     }
@@ -176,7 +195,7 @@ impl Gate {
     /// `None`: nothing is gated. Else the thread's record, entered.
     #[cold]
     #[inline(never)]
-    fn admit_slowly(&self) -> Result<Option<&'static Record>, Failed> {
+    fn admit_slowly(&self, is_resident: &dyn Fn() -> bool) -> Result<Option<&'static Record>, Failed> {
         if self.word.0.load(Ordering::Relaxed) == INERT {
             return Ok(None);
         }
@@ -185,21 +204,24 @@ impl Gate {
             record.enter();
             fence(Ordering::SeqCst);
             let word = self.word.0.load(Ordering::SeqCst);
-            // A thread that is inside already must not wait: the closer waits for it.
-            if !matches!(word, CLOSED | FAILED) || record.nesting() > 1 {
+            // A thread that is inside already must not wait: the closer waits for it. Ajar, it looks while it
+            // is inside: nothing that it finds there goes away again.
+            let goes = record.nesting() > 1
+                || match word & STATE {
+                    CLOSED | FAILED => false,
+                    AJAR => is_resident(),
+                    _ => true,
+                };
+            if goes {
                 return Ok(Some(record));
             }
             record.step_back();
             if word == FAILED {
                 return Err(Failed);
             }
-            self.wait_at_closed();
+            self.announce();
+            futex::wait(&self.word.0, word);
         }
-    }
-
-    fn wait_at_closed(&self) {
-        self.announce();
-        futex::wait(&self.word.0, CLOSED);
     }
 
     /// Says once for each closing that somebody waits.
@@ -209,14 +231,23 @@ impl Gate {
         }
     }
 
-    /// Whether a thread waits at the closed gate.
-    pub fn has_waiters(&self) -> bool {
-        self.word.0.load(Ordering::Relaxed) == CLOSED && self.announced.load(Ordering::Relaxed)
+    fn state(&self) -> u32 {
+        self.word.0.load(Ordering::Relaxed) & STATE
     }
 
-    /// Whether work can be submitted, as far as anybody can know who is not inside.
+    /// Whether a thread waits at the gate, closed or ajar.
+    pub fn has_waiters(&self) -> bool {
+        matches!(self.state(), CLOSED | AJAR) && self.announced.load(Ordering::Relaxed)
+    }
+
+    /// Whether all work can be submitted, as far as anybody can know who is not inside.
     pub fn is_open(&self) -> bool {
-        matches!(self.word.0.load(Ordering::Relaxed), OPEN | OPEN_FENCED)
+        matches!(self.state(), OPEN | OPEN_FENCED)
+    }
+
+    /// Whether only such work can be submitted whose operands are known and resident.
+    pub fn is_ajar(&self) -> bool {
+        self.state() == AJAR
     }
 
     /// Closing: waits for the boundary number `target` (0: the next) or until `deadline`.
@@ -262,7 +293,35 @@ impl Gate {
 
     /// Opens the gate and wakes all who wait.
     pub fn open(&self) {
+        self.is_partial.store(false, Ordering::Relaxed);
         self.let_go(self.open_word.load(Ordering::Relaxed));
+    }
+
+    /// Opens the closed gate for work whose operands are known and resident. Whoever waits at a boundary goes
+    /// on. Does nothing at a gate that is not closed.
+    pub fn ajar(&self) {
+        if self.state() == CLOSED {
+            self.is_partial.store(true, Ordering::Relaxed);
+            self.let_go(AJAR);
+        }
+    }
+
+    /// Memory has come back. Ajar, all who wait look again.
+    pub fn notice_arrival(&self) {
+        let word = self.word.0.load(Ordering::Relaxed);
+        if word & STATE == AJAR {
+            self.word.0.store(word.wrapping_add(ARRIVAL), Ordering::SeqCst);
+            futex::wake_all(&self.word.0);
+        }
+    }
+
+    /// There was no closing after all. True: the gate was ajar before it, and is again.
+    pub fn reopen_ajar(&self) -> bool {
+        let was_ajar = self.is_partial.load(Ordering::Relaxed);
+        if was_ajar {
+            self.let_go(AJAR);
+        }
+        was_ajar
     }
 
     /// The closed gate stays closed for ever: all who wait, and all who come, are told.

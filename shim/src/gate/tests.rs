@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 static SHUT: AtomicBool = AtomicBool::new(false);
 
 fn try_submit<R>(call: impl FnOnce() -> R) -> Result<R, Failed> {
-    submit(|| Ok(call()), Err)
+    submit(|| Ok(call()), Err, || false)
 }
 
 fn soon() -> Instant {
@@ -32,7 +32,14 @@ fn the_gate_keeps_its_promises() {
         who_has_waited_is_held_only_where_that_is_waited_for();
         boundaries_before_the_target_and_deadlines_do_not_hold_anybody();
         a_gate_is_not_shut_while_pieces_arrive();
+        ajar_only_work_whose_operands_are_there_goes_through();
+        whoever_went_through_ajar_is_waited_for();
+        a_boundary_holds_nobody_while_the_gate_is_ajar();
+        only_a_closed_gate_can_be_ajar();
         a_failed_gate_lets_nobody_through_and_nobody_wait();
+        GATE.start(true, fence);
+        GATE.ajar();
+        a_gate_that_was_ajar_fails_for_all();
     }
     GATE.disable();
     assert_eq!(try_submit(|| 1), Ok(1));
@@ -269,6 +276,117 @@ fn a_gate_is_not_shut_while_pieces_arrive() {
     drop(arrival);
     assert!(GATE.shut(soon()));
     GATE.open();
+}
+
+/// A closing that is not followed by anything else.
+fn shut_and_open_ajar() {
+    assert!(GATE.shut(soon()));
+    GATE.ajar();
+    assert!(GATE.is_ajar() && !GATE.is_open());
+}
+
+fn ajar_only_work_whose_operands_are_there_goes_through() {
+    let (is_there, is_open) = (AtomicBool::new(false), AtomicBool::new(false));
+    let looks = [const { AtomicU64::new(0) }; 2];
+    let seen = |index: usize, least| {
+        let limit = soon();
+        while looks[index].load(Ordering::SeqCst) < least {
+            assert!(Instant::now() < limit, "nobody looks");
+            std::thread::yield_now();
+        }
+    };
+    let look = |index: usize, answer: bool| {
+        looks[index].fetch_add(1, Ordering::SeqCst);
+        answer
+    };
+    let when_open = || {
+        assert!(is_open.load(Ordering::SeqCst), "it is ajar");
+        Ok(())
+    };
+    shut_and_open_ajar();
+    std::thread::scope(|scope| {
+        let _stop = Stop(&is_open);
+        let needs_memory = scope.spawn(|| {
+            let work = || {
+                assert!(is_there.load(Ordering::SeqCst));
+                // Who is inside does not wait.
+                try_submit(|| ())
+            };
+            submit(work, Err, || look(0, is_there.load(Ordering::SeqCst)))
+        });
+        let undescribed = scope.spawn(|| submit(when_open, Err, || look(1, false)));
+        let allocates = scope.spawn(|| GATE.pass().and_then(|_pass| when_open()));
+        seen(0, 1);
+        seen(1, 1);
+        assert_eq!(submit(|| Ok(1), Err, || true), Ok(1), "nothing of it is missing");
+        while !GATE.has_waiters() {
+            std::thread::yield_now();
+        }
+        GATE.notice_arrival();
+        seen(0, 2);
+        seen(1, 2);
+        is_there.store(true, Ordering::SeqCst);
+        GATE.notice_arrival();
+        assert_eq!(needs_memory.join().unwrap(), Ok(()));
+        seen(1, 3);
+        is_open.store(true, Ordering::SeqCst);
+        GATE.open();
+        assert_eq!((undescribed.join().unwrap(), allocates.join().unwrap()), (Ok(()), Ok(())));
+    });
+    GATE.notice_arrival();
+    assert!(GATE.is_open() && !GATE.is_ajar());
+}
+
+fn whoever_went_through_ajar_is_waited_for() {
+    let (inside, shut) = (Barrier::new(2), Barrier::new(2));
+    let work = || {
+        inside.wait();
+        shut.wait();
+        Ok(())
+    };
+    shut_and_open_ajar();
+    std::thread::scope(|scope| {
+        let inside_ajar = scope.spawn(|| submit(work, Err, || true));
+        inside.wait();
+        assert!(!GATE.shut(Instant::now() + Duration::from_millis(5)));
+        assert!(GATE.reopen_ajar() && GATE.is_ajar(), "there was no closing after all");
+        shut.wait();
+        assert_eq!(inside_ajar.join().unwrap(), Ok(()));
+    });
+    assert!(GATE.shut(soon()));
+    GATE.open();
+    assert!(!GATE.reopen_ajar() && GATE.is_open());
+}
+
+fn a_boundary_holds_nobody_while_the_gate_is_ajar() {
+    assert!(GATE.shut(soon()));
+    std::thread::scope(|scope| {
+        let at_boundary = scope.spawn(|| GATE.boundary(1));
+        GATE.ajar();
+        at_boundary.join().unwrap();
+        GATE.boundary(2);
+        GATE.waited();
+    });
+    GATE.open();
+}
+
+fn only_a_closed_gate_can_be_ajar() {
+    GATE.ajar();
+    assert!(GATE.is_open() && !GATE.is_ajar());
+}
+
+fn a_gate_that_was_ajar_fails_for_all() {
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| try_submit(|| ()));
+        while !GATE.has_waiters() {
+            std::thread::yield_now();
+        }
+        GATE.fail();
+        assert_eq!(waits.join().unwrap(), Err(Failed));
+    });
+    GATE.ajar();
+    GATE.notice_arrival();
+    assert_eq!(submit(|| Ok(()), Err, || true), Err(Failed));
 }
 
 fn a_failed_gate_lets_nobody_through_and_nobody_wait() {

@@ -27,6 +27,7 @@ mod vmm;
 
 use crate::driver;
 use crate::gate;
+use crate::operands;
 use crate::status::Status;
 use crate::symbols::jump::entry;
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
@@ -137,7 +138,7 @@ macro_rules! export {
                 Some(function) => unsafe { function($($arg),*) },
                 None => CUresult::CUDA_ERROR_NOT_FOUND.into(),
             };
-            gate::submit(call, |failed| Status::from(failed).0.into())
+            gate::submit(call, |failed| Status::from(failed).0.into(), operands::are_resident)
         }
     };
     (counted $name:ident ($($arg:ident : $type:ty),* $(,)?)) => {

@@ -281,7 +281,7 @@ fn read(driver: &Driver, address: u64, bytes: usize) -> Result<String, DriverErr
 }
 
 /// Calls a function of tidegate.h.
-fn own<F: Copy>(name: &str, call: impl FnOnce(F)) {
+pub fn own<F: Copy>(name: &str, call: impl FnOnce(F)) {
     let name = std::ffi::CString::new(name).unwrap();
     let found = look_up(libc::RTLD_DEFAULT, &name);
     assert!(!found.is_null(), "{name:?}");

@@ -11,6 +11,7 @@ mod stage;
 mod guest;
 mod manager;
 
+mod ajar;
 mod alone;
 mod calls;
 mod memory;

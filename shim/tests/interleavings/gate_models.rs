@@ -2,7 +2,7 @@
 
 use crate::gate::{BoundaryWait, Failed, Fence, GATE, Record, submit};
 use crate::sync::thread::{spawn, yield_now};
-use crate::sync::{long_ago, model, never};
+use crate::sync::{Mutex, long_ago, model, never};
 use loom::cell::UnsafeCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -59,7 +59,7 @@ fn works(memory: &Memory) -> Result<(), Failed> {
         memory.work();
         Ok(())
     };
-    submit(work, Err)
+    submit(work, Err, || false)
 }
 
 /// Two threads submit while another one shuts the gate and opens it.
@@ -153,6 +153,112 @@ fn who_waits_at_a_gate_that_fails_is_told_so_and_nobody_is_let_in() {
     });
 }
 
+/// What a thread that describes its operands looks at.
+struct Arrivals {
+    memory: Arc<Memory>,
+    are_here: Mutex<bool>,
+}
+
+impl Arrivals {
+    /// With nothing there, at a gate that is ajar.
+    fn begin() -> Arc<Self> {
+        GATE.start(true, Fence::ByCloser);
+        let memory = Memory::new();
+        memory.set_mapped(false);
+        GATE.ajar();
+        Arc::new(Self { memory, are_here: Mutex::new(false) })
+    }
+
+    /// The manager maps it.
+    fn come(&self) {
+        self.memory.set_mapped(true);
+        *self.are_here.lock() = true;
+        GATE.notice_arrival();
+    }
+
+    /// Described work that uses it.
+    fn described(&self) -> Result<(), Failed> {
+        let work = || {
+            self.memory.work();
+            Ok(())
+        };
+        submit(work, Err, || *self.are_here.lock())
+    }
+}
+
+/// It needs no more than the memory; who does not say what it needs waits for all.
+#[test]
+fn who_waits_for_its_memory_is_let_in_when_that_comes_and_others_when_the_gate_opens() {
+    model(3, || {
+        let arrivals = Arrivals::begin();
+        let is_open = Arc::new(AtomicBool::new(false));
+        let described = {
+            let arrivals = arrivals.clone();
+            spawn(move || arrivals.described())
+        };
+        let undescribed = {
+            let is_open = is_open.clone();
+            let work = move || {
+                assert!(is_open.load(SeqCst), "work that is not described was submitted to a gate ajar");
+                Ok(())
+            };
+            spawn(move || submit(work, Err, || false))
+        };
+        // What somebody else waits for.
+        GATE.notice_arrival();
+        arrivals.come();
+        assert_eq!(described.join().unwrap(), Ok(()));
+        is_open.store(true, SeqCst);
+        GATE.open();
+        assert_eq!(undescribed.join().unwrap(), Ok(()));
+    });
+}
+
+#[test]
+fn nobody_is_inside_a_shut_gate_that_was_ajar() {
+    model(3, || {
+        let arrivals = Arrivals::begin();
+        let described = {
+            let arrivals = arrivals.clone();
+            spawn(move || arrivals.described())
+        };
+        arrivals.come();
+        while_shut(|| arrivals.memory.switch());
+        assert_eq!(described.join().unwrap(), Ok(()));
+    });
+}
+
+#[test]
+fn nobody_is_inside_a_shut_gate_that_was_ajar_and_open() {
+    model(2, || {
+        let arrivals = Arrivals::begin();
+        let submitters = [
+            spawn({
+                let arrivals = arrivals.clone();
+                move || arrivals.described()
+            }),
+            spawn({
+                let memory = arrivals.memory.clone();
+                move || works(&memory)
+            }),
+        ];
+        arrivals.come();
+        GATE.open();
+        while_shut(|| arrivals.memory.switch());
+        assert!(submitters.into_iter().all(|submitter| submitter.join().unwrap() == Ok(())));
+    });
+}
+
+#[test]
+fn who_waits_at_a_boundary_goes_on_when_the_gate_is_ajar() {
+    model(4, || {
+        GATE.start(true, Fence::ByCloser);
+        let program = spawn(|| GATE.boundary(1));
+        GATE.ajar();
+        program.join().unwrap();
+    });
+}
+
 /// A driver's function may call another one that is gated.
 #[test]
 fn who_is_inside_is_not_stopped_again() {
@@ -161,7 +267,7 @@ fn who_is_inside_is_not_stopped_again() {
         let memory = Memory::new();
         let nested = {
             let memory = memory.clone();
-            spawn(move || submit(|| works(&memory), Err))
+            spawn(move || submit(|| works(&memory), Err, || false))
         };
         while_shut(|| memory.switch());
         assert_eq!(nested.join().unwrap(), Ok(()));

@@ -1,0 +1,372 @@
+//! Memory that comes back piece by piece, and work that says what it uses.
+
+use crate::guest::{Guest, Line, own};
+use crate::manager::{Manager, PATIENCE_MS, TENANT};
+use crate::stage::UNIT;
+use std::ffi::c_int;
+use tidegate_ffi::cuda::{Driver, DriverError};
+use tidegate_ffi::units::*;
+use tidegate_ffi::wire::message::*;
+
+/// What a call answers whose work touches what is not mapped.
+const FAULT: &str = "CUDA_ERROR_ILLEGAL_ADDRESS";
+/// What a call answers in a process whose memory is lost.
+const LOST: &str = "CUDA_ERROR_SYSTEM_NOT_READY";
+
+/// `tidegate_tensor` of tidegate.h.
+#[repr(C)]
+struct Tensor {
+    address: u64,
+    element: u64,
+    rank: u64,
+    sizes: [i64; 8],
+    strides: [i64; 8],
+}
+
+impl Tensor {
+    /// Rows of so many bytes.
+    fn rows(address: u64, rows: u64, pitch: u64, bytes: u64) -> Self {
+        let (mut sizes, mut strides) = ([0; 8], [0; 8]);
+        (sizes[0], strides[0]) = (rows as i64, pitch as i64);
+        (sizes[1], strides[1]) = (bytes as i64, 1);
+        Self { address, element: 1, rank: 2, sizes, strides }
+    }
+}
+
+/// Asked of a guest: what the others do not know.
+pub fn carry_out(_driver: &Driver, words: &[&str], numbers: &[u64]) -> Result<String, DriverError> {
+    let mut described = 0;
+    let mut describe = |tensors: &[Tensor]| {
+        own("tidegate_operands_push", |push: unsafe extern "C" fn(*const Tensor, usize) -> c_int| {
+            // SAFETY: a slice of that length.
+            described = unsafe { push(tensors.as_ptr(), tensors.len()) };
+        });
+    };
+    match (words[0], numbers) {
+        ("describe", []) => describe(&[]),
+        ("describe", [address, bytes]) => describe(&[Tensor::rows(*address, 1, 0, *bytes)]),
+        ("describe", [address, rows, pitch, bytes]) => {
+            describe(&[Tensor::rows(*address, *rows, *pitch, *bytes)]);
+        }
+        ("describe-nothing-that-can-be", []) => describe(&[Tensor { rank: 9, ..Tensor::rows(0, 1, 0, 1) }]),
+        ("describe-no-more", []) => own("tidegate_operands_pop", |pop: extern "C" fn()| pop()),
+        _ => panic!("the guest does not know {words:?}"),
+    }
+    Ok(if described == 0 { "ok" } else { "none" }.into())
+}
+
+/// A guest with an allocation of so many units, each in a piece of its own, filled with 1, 2, …
+struct Filled {
+    manager: Manager,
+    guest: Guest,
+    line: Line,
+    address: u64,
+    pieces: Vec<Placed>,
+}
+
+impl Filled {
+    fn units(count: u32) -> Self {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        line.tell(&format!("allocate {}", u64::from(count) * UNIT));
+        let lease = manager.hear_lease();
+        assert_eq!((lease.first, lease.units), (SlotIndex(0), Units(count)));
+        let pieces: Vec<Placed> = (0..count).map(|slot| manager.make(lease.class, slot, 1)).collect();
+        manager.give(&lease, pieces.clone(), false);
+        let address = line.hear().parse().unwrap();
+        let mut filled = Self { manager, guest, line, address, pieces };
+        for index in 0..count {
+            let order = filled.order("fill", index, u64::from(index) + 1);
+            assert_eq!(filled.line.ask(&order), "ok");
+        }
+        filled
+    }
+
+    fn of(&self, index: u32) -> u64 {
+        self.address + u64::from(index) * UNIT
+    }
+
+    fn order(&self, name: &str, index: u32, value: u64) -> String {
+        format!("{name} {} {UNIT} {value}", self.of(index))
+    }
+
+    fn read(&self, index: u32) -> String {
+        format!("read {} {UNIT}", self.of(index))
+    }
+
+    /// Another thread, which describes so that it uses one unit.
+    fn line_that_uses(&self, index: u32) -> Line {
+        self.line_that(&format!("describe {} {UNIT}", self.of(index)))
+    }
+
+    fn line_that(&self, describes: &str) -> Line {
+        let mut line = self.line();
+        assert_eq!(line.ask(describes), "ok");
+        line
+    }
+
+    fn line(&self) -> Line {
+        let mut line = self.guest.line();
+        assert_eq!(line.ask("context"), "ok");
+        line
+    }
+
+    /// The job is stopped and all of its memory taken away: pieces with its bytes, to be given back.
+    fn stop(&mut self) -> Vec<Placed> {
+        self.hear_uses();
+        let old = std::mem::take(&mut self.pieces);
+        self.manager.unmap(&old);
+        let renewed = old.iter().map(|old| {
+            let bytes = self.manager.load(old.piece);
+            self.manager.destroy(old.piece);
+            let new = self.manager.make(old.class, old.slot.0, old.units.0);
+            self.manager.store(new.piece, &bytes);
+            new
+        });
+        self.pieces = renewed.collect();
+        self.pieces.clone()
+    }
+
+    /// Closes the gate: what is said of uses before.
+    fn hear_uses(&mut self) -> Vec<(u32, u32)> {
+        self.manager.ask_to_close(0, 0);
+        self.hear_uses_and_drained().0
+    }
+
+    fn hear_uses_and_drained(&self) -> (Vec<(u32, u32)>, Drained) {
+        let mut uses = Vec::new();
+        loop {
+            match self.manager.hear_or_drained() {
+                Ok((drained, _)) => return (uses, drained),
+                Err(FromShim::Used { tenant: TENANT, slots }) if uses.is_empty() => {
+                    assert!(slots.iter().all(|run| run.class == Class::Temporary));
+                    uses = slots.iter().map(|run| (run.first.0, run.units.0)).collect();
+                }
+                Err(FromShim::Waiting) => {}
+                Err(message) => panic!("{message:?}"),
+            }
+        }
+    }
+
+    fn ajar(&self) {
+        self.manager.send(ToShim::Ajar, &[]);
+    }
+}
+
+promise! {
+    fn work_that_says_what_it_uses_goes_as_soon_as_that_is_there() {
+        let mut job = Filled::units(2);
+        let (mut first, mut second) = (job.line_that_uses(0), job.line_that_uses(1));
+        let (mut silent, mut other) = (job.line(), job.line());
+        assert_eq!(silent.ask("describe-nothing-that-can-be"), "none");
+        let pieces = job.stop();
+        job.manager.map(&pieces[..1]);
+        job.ajar();
+
+        assert_eq!(first.ask(&job.order("fill", 0, 7)), "ok");
+        assert_eq!(first.ask(&job.read(0)), "7 7");
+        second.tell(&job.order("fill", 1, 8));
+        assert_eq!(job.manager.hear(), FromShim::Waiting);
+        silent.tell(&job.order("fill", 0, 9));
+        other.tell("allocate 100");
+        assert!(second.is_silent(), "its memory is not there");
+        assert!(silent.is_silent(), "nobody knows what it uses");
+        assert!(other.is_silent(), "it would use what comes back");
+        job.manager.wait_for_gate(2);
+
+        job.manager.map(&pieces[1..]);
+        assert_eq!(second.hear(), "ok");
+        assert_eq!(second.ask(&job.read(1)), "8 8");
+        assert!(silent.is_silent() && other.is_silent(), "the gate is not open");
+
+        job.manager.open();
+        assert_eq!(silent.hear(), "ok");
+        let lease = job.manager.hear_lease();
+        job.manager.grant(&lease);
+        assert_ne!(other.hear(), "");
+        job.manager.wait_for_gate(0);
+        assert_eq!((job.line.ask(&job.read(0)), job.line.ask(&job.read(1))), ("9 9".into(), "8 8".into()));
+        job.guest.end();
+    }
+}
+
+promise! {
+    fn a_wrong_description_faults_and_reads_nothing() {
+        for reads in [true, false] {
+            let mut job = Filled::units(2);
+            let mut wrong = job.line_that_uses(0);
+            let pieces = job.stop();
+            job.manager.map(&pieces[..1]);
+            job.ajar();
+            let order = if reads { job.read(1) } else { job.order("fill", 1, 9) };
+            assert_eq!(wrong.ask(&order), FAULT);
+            assert!(job.manager.load(pieces[1].piece).iter().all(|byte| *byte == 2), "it was written");
+            job.guest.end();
+            job.manager.destroy_all();
+        }
+    }
+}
+
+promise! {
+    fn memory_in_the_gaps_of_a_tensor_is_not_waited_for() {
+        let mut job = Filled::units(3);
+        let rows = format!("describe {} 2 {} {UNIT}", job.address, 2 * UNIT);
+        let (mut column, mut whole) = (job.line_that(&rows), job.line_that(&format!("describe {} {}", job.address, 3 * UNIT)));
+        let pieces = job.stop();
+        job.manager.map(&[pieces[0], pieces[2]]);
+        job.ajar();
+        assert_eq!(column.ask(&job.read(0)), "1 1");
+        assert_eq!(column.ask(&job.order("fill", 2, 7)), "ok");
+        whole.tell(&job.read(2));
+        assert!(whole.is_silent(), "a slot of it is not there");
+        job.manager.map(&pieces[1..2]);
+        assert_eq!(whole.hear(), "7 7");
+        job.manager.open();
+        assert_eq!(whole.ask(&job.read(1)), "2 2");
+        job.guest.end();
+    }
+}
+
+promise! {
+    fn the_innermost_description_decides_and_memory_of_others_is_always_there() {
+        let mut job = Filled::units(2);
+        let mut line = job.line_that_uses(1);
+        let pieces = job.stop();
+        job.manager.map(&pieces[..1]);
+        job.ajar();
+        assert_eq!(line.ask(&format!("describe {} {UNIT}", job.of(0))), "ok");
+        assert_eq!(line.ask(&job.read(0)), "1 1");
+        assert_eq!(line.ask("describe"), "ok");
+        assert_eq!(line.ask(&job.read(0)), "1 1", "it says that it uses nothing, which is enough");
+        assert_eq!(line.ask("describe 4096 4096"), "ok");
+        assert_eq!(line.ask(&job.read(0)), "1 1", "none of ours");
+        (0..3).for_each(|_| assert_eq!(line.ask("describe-no-more"), "ok"));
+        line.tell(&job.read(1));
+        assert!(line.is_silent(), "its memory is not there");
+        job.manager.map(&pieces[1..]);
+        assert_eq!(line.hear(), "2 2");
+        job.manager.open();
+        job.guest.end();
+    }
+}
+
+promise! {
+    fn who_waits_at_a_boundary_goes_on_as_soon_as_any_work_may() {
+        let mut job = Filled::units(2);
+        job.line.tell("boundary");
+        assert_eq!(job.line.hear(), "ok");
+        let mut line = job.line_that_uses(0);
+        job.manager.ask_to_close(0, PATIENCE_MS);
+        job.manager.wait_for_gate(1);
+        while !job.guest.gate_thread_sleeps() {
+            std::thread::yield_now();
+        }
+        line.tell("boundary");
+        let (uses, drained) = job.hear_uses_and_drained();
+        assert_eq!((uses, drained.at_boundary), (vec![(0, 1)], true));
+        job.manager.unmap(&job.pieces[1..]);
+        assert!(line.is_silent());
+        job.ajar();
+        assert_eq!(line.hear(), "ok");
+        assert_eq!(line.ask(&job.read(0)), "1 1");
+        job.manager.map(&job.pieces[1..]);
+        job.manager.open();
+        assert_eq!(job.line.ask(&job.read(1)), "2 2");
+        job.guest.end();
+    }
+}
+
+promise! {
+    fn the_order_of_first_use_is_told_before_the_job_is_drained() {
+        let mut job = Filled::units(4);
+        let mut line = job.line_that_uses(2);
+        job.line_that(&format!("describe {} {}", job.of(0), 2 * UNIT));
+        job.line_that_uses(2);
+        assert_eq!(job.hear_uses(), [(2, 1), (0, 2)]);
+        job.ajar();
+        assert_eq!(line.ask(&format!("describe {} {}", job.of(3), UNIT)), "ok");
+        job.manager.open();
+        assert_eq!(line.ask(&format!("describe {} {}", job.of(1), UNIT)), "ok");
+        assert_eq!(job.hear_uses(), [(3, 1), (1, 2), (0, 1)], "what earlier slices used comes behind");
+        job.manager.open();
+        assert_eq!(job.hear_uses(), [(3, 1), (1, 2), (0, 1)], "nothing was used");
+        job.manager.open();
+        job.guest.end();
+    }
+}
+
+promise! {
+    fn orders_that_make_no_sense_at_a_gate_ajar_harm_nobody() {
+        let mut job = Filled::units(2);
+        let mut line = job.line_that_uses(0);
+        job.ajar();
+        assert_eq!(job.line.ask(&job.read(1)), "2 2", "it was open");
+        let pieces = job.stop();
+        job.manager.map(&pieces[..1]);
+        job.ajar();
+        job.ajar();
+        assert_eq!(line.ask(&job.read(0)), "1 1");
+        let unmap = ToShim::Unmap { step: Step(5), tenant: TENANT, pieces: vec![pieces[0].piece] };
+        job.manager.send(unmap, &[]);
+        assert!(matches!(job.manager.hear_answer(), FromShim::Failed { step: Step(5), .. }));
+        assert_eq!(line.ask(&job.read(0)), "1 1");
+
+        // Closed without having been open.
+        job.hear_uses();
+        line.tell(&job.order("fill", 0, 7));
+        assert!(line.is_silent(), "it ran at a closed gate");
+        job.manager.unmap(&pieces[..1]);
+        job.manager.map(&pieces);
+        job.manager.open();
+        assert_eq!(line.hear(), "ok");
+        assert_eq!((job.line.ask(&job.read(0)), job.line.ask(&job.read(1))), ("7 7".into(), "2 2".into()));
+        job.guest.end();
+    }
+}
+
+promise! {
+    fn who_is_ajar_and_not_taken_over_never_goes_on() {
+        let mut job = Filled::units(2);
+        let (mut described, mut waits) = (job.line_that_uses(0), job.line_that_uses(1));
+        let pieces = job.stop();
+        job.manager.map(&pieces[..1]);
+        job.ajar();
+        assert_eq!(described.ask(&job.read(0)), "1 1");
+        waits.tell(&job.read(1));
+        assert_eq!(job.manager.hear(), FromShim::Waiting);
+        job.manager.die();
+        assert_eq!(waits.hear(), LOST);
+        assert_eq!(described.ask(&job.read(0)), LOST);
+        assert_eq!(job.line.ask(&job.read(0)), LOST);
+        job.guest.end();
+    }
+}
+
+promise! {
+    fn descriptions_change_nothing_at_an_open_gate() {
+        let mut job = Filled::units(1);
+        let mut line = job.line_that("describe");
+        assert_eq!(line.ask(&job.read(0)), "1 1");
+        assert_eq!(line.ask("describe-no-more"), "ok");
+        assert_eq!(line.ask("describe-no-more"), "ok", "one too many");
+        assert_eq!(job.hear_uses(), [], "it uses nothing");
+        job.manager.open();
+        assert_eq!(line.ask(&job.read(0)), "1 1");
+        job.guest.end();
+    }
+}
+
+promise! {
+    fn descriptions_change_nothing_without_a_manager() {
+        let manager = Manager::start();
+        let guest = manager.guest(&[("TIDEGATE_OFF", "1")]);
+        let mut line = guest.line();
+        for order in ["init", "context", "describe", "describe 4096 8"] {
+            assert_eq!(line.ask(order), "ok", "{order}");
+        }
+        let address = line.ask("allocate 5000");
+        assert_eq!(line.ask(&format!("fill {address} 5000 3")), "ok");
+        assert_eq!(line.ask(&format!("read {address} 5000")), "3 3");
+        guest.end();
+    }
+}
