@@ -9,11 +9,12 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use cudarc::driver::sys::CUresult;
 use cudarc::driver::{
-    CudaEvent, CudaFunction, CudaModule, CudaSlice, CudaStream, DriverError, HostSlice, LaunchConfig,
-    PinnedHostSlice, PushKernelArg,
+    CudaEvent, CudaFunction, CudaModule, CudaSlice, CudaStream, DevicePtr, DriverError, HostSlice,
+    LaunchConfig, PinnedHostSlice, PushKernelArg,
 };
 
 use crate::kernels::Kernels;
+use crate::tidegate::{self, Tensor};
 
 const KERNELS: Kernels = Kernels {
     cuda: include_str!("kernels.cu"),
@@ -60,18 +61,20 @@ pub struct Cuda {
     module: Arc<CudaModule>,
     functions: RefCell<HashMap<&'static str, CudaFunction>>,
     pinned: RefCell<HashMap<usize, Staging>>,
+    describe: bool,
 }
 
 impl Cuda {
     /// Opens the device and loads the kernels: for the software GPU `host_kernels`, or the
-    /// library built with this program.
-    pub fn open(host_kernels: Option<&Path>) -> Result<Self> {
+    /// library built with this program. Whether to tell Tidegate what each kernel uses.
+    pub fn open(host_kernels: Option<&Path>, describe: bool) -> Result<Self> {
         let (context, module) = KERNELS.open(host_kernels)?;
         Ok(Cuda {
             stream: context.default_stream(),
             module,
             functions: RefCell::default(),
             pinned: RefCell::default(),
+            describe,
         })
     }
 
@@ -102,6 +105,20 @@ impl Cuda {
             }
             answer => Ok(answer?),
         }
+    }
+
+    /// What a kernel with these arguments uses.
+    fn operands(&self, args: &[Arg<CudaSlice<f32>>]) -> Vec<Tensor> {
+        let buffer = |arg: &Arg<CudaSlice<f32>>| match arg {
+            Arg::In(buffer) => Some(self.tensor(buffer)),
+            Arg::Out(buffer) => Some(self.tensor(buffer)),
+            Arg::Size(_) | Arg::Real(_) => None,
+        };
+        args.iter().filter_map(buffer).collect()
+    }
+
+    fn tensor(&self, buffer: &CudaSlice<f32>) -> Tensor {
+        Tensor::of_floats(buffer.device_ptr(&self.stream).0, buffer.len())
     }
 
     /// A buffer with a copy of `data`.
@@ -174,6 +191,7 @@ impl Device for Cuda {
         args: &mut [Arg<Self::Buffer>],
     ) -> Result<()> {
         let function = self.function(kernel)?;
+        let operands = if self.describe { Some(self.operands(args)) } else { None };
         let mut launch = self.stream.launch_builder(&function);
         for arg in args {
             match arg {
@@ -186,7 +204,12 @@ impl Device for Cuda {
         // SAFETY: only `ops` launches: the arguments are the kernel's own, in number and size
         // (its tests compare them with the kernels' tables), the buffers are as long as the sizes
         // say, and `Out` is exclusive. A buffer is freed by cudarc after the stream's work.
-        unsafe { launch.launch(shape) }.with_context(|| format!("cannot launch `{kernel}`"))?;
+        let mut submit = || unsafe { launch.launch(shape) };
+        let submitted = match operands {
+            Some(operands) => tidegate::described(&operands, submit),
+            None => submit(),
+        };
+        submitted.with_context(|| format!("cannot launch `{kernel}`"))?;
         Ok(())
     }
 }

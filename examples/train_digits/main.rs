@@ -52,6 +52,10 @@ struct Args {
     #[arg(long, value_name = "yes|no", default_value = "yes", action = ArgAction::Set)]
     #[arg(value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     scopes: bool,
+    /// Tell Tidegate which memory each kernel uses
+    #[arg(long, value_name = "yes|no", default_value = "no", action = ArgAction::Set)]
+    #[arg(value_parser = BoolishValueParser::new(), hide_possible_values = true)]
+    describe: bool,
     /// The kernels for the software GPU [default: the library built with this program]
     #[arg(long, value_name = "FILE")]
     kernels: Option<PathBuf>,
@@ -81,7 +85,7 @@ fn main() -> Result<()> {
     let options = args.options();
     let progress = Progress { json_lines: args.json_lines, steps: args.steps };
 
-    let cuda = Cuda::open(args.kernels.as_deref())?;
+    let cuda = Cuda::open(args.kernels.as_deref(), args.describe)?;
     let outcome = training::train(&cuda, &options, |step, loss| progress.step(step, loss))?;
     let summary = Summary::new(cuda.name()?, &options, &outcome);
     if let Some(path) = &args.report {

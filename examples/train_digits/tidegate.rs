@@ -14,19 +14,26 @@ const PERSISTENT: c_int = 1;
 struct Api {
     scope_push: Option<unsafe extern "C" fn(c_int)>,
     scope_pop: Option<unsafe extern "C" fn()>,
+    operands_push: Option<unsafe extern "C" fn(*const Tensor, usize) -> c_int>,
+    operands_pop: Option<unsafe extern "C" fn()>,
     boundary: Option<unsafe extern "C" fn() -> c_int>,
     job_done: Option<unsafe extern "C" fn()>,
 }
 
 static API: LazyLock<Api> = LazyLock::new(|| {
-    let [push, pop, boundary, done] =
-        [c"tidegate_scope_push", c"tidegate_scope_pop", c"tidegate_boundary", c"tidegate_job_done"].map(find);
+    let [push, pop] = [c"tidegate_scope_push", c"tidegate_scope_pop"].map(find);
+    let [describe, forget] = [c"tidegate_operands_push", c"tidegate_operands_pop"].map(find);
+    let [boundary, done] = [c"tidegate_boundary", c"tidegate_job_done"].map(find);
     Api {
         // SAFETY: the type is that of this name in `tidegate.h`; an `Option` of a function is
         // a pointer that may be null.
         scope_push: unsafe { std::mem::transmute::<*mut c_void, Option<_>>(push) },
         // SAFETY: as above.
         scope_pop: unsafe { std::mem::transmute::<*mut c_void, Option<_>>(pop) },
+        // SAFETY: as above.
+        operands_push: unsafe { std::mem::transmute::<*mut c_void, Option<_>>(describe) },
+        // SAFETY: as above.
+        operands_pop: unsafe { std::mem::transmute::<*mut c_void, Option<_>>(forget) },
         // SAFETY: as above.
         boundary: unsafe { std::mem::transmute::<*mut c_void, Option<_>>(boundary) },
         // SAFETY: as above.
@@ -45,6 +52,33 @@ fn find(name: &CStr) -> *mut c_void {
 pub fn persistent<T>(allocate: impl FnOnce() -> T) -> T {
     let _scope = Scope::enter(PERSISTENT);
     allocate()
+}
+
+/// A tensor in the device's memory: `tidegate_tensor`.
+#[repr(C)]
+#[derive(Default)]
+pub struct Tensor {
+    address: u64,
+    element: u64,
+    rank: u64,
+    sizes: [i64; 8],
+    strides: [i64; 8],
+}
+
+impl Tensor {
+    /// Floats, one behind the other.
+    pub fn of_floats(address: u64, count: usize) -> Self {
+        let mut tensor = Self { address, element: 4, rank: 1, ..Self::default() };
+        (tensor.sizes[0], tensor.strides[0]) = (count as i64, 4);
+        tensor
+    }
+}
+
+/// Runs `submit`; what this thread submits meanwhile uses these operands of the device's memory and nothing else of it. So
+/// it need not wait until all of the job's memory is back, when it is the job's turn again.
+pub fn described<T>(operands: &[Tensor], submit: impl FnOnce() -> T) -> T {
+    let _described = Described::enter(operands);
+    submit()
 }
 
 /// Says that an iteration ended: the moment when the least memory is alive, so the cheapest one
@@ -83,6 +117,29 @@ impl Drop for Scope {
         if let Some(pop) = API.scope_pop {
             // SAFETY: pairs with the `push` of `enter`, on the same thread: a `Scope` never
             // leaves `persistent`.
+            unsafe { pop() };
+        }
+    }
+}
+
+/// A description of what this thread submits, taken back when dropped.
+struct Described;
+
+impl Described {
+    fn enter(operands: &[Tensor]) -> Self {
+        if let Some(push) = API.operands_push {
+            // SAFETY: so many tensors, of the type that `tidegate.h` has. What it returns tells whether the
+            // description was of use.
+            let _ = unsafe { push(operands.as_ptr(), operands.len()) };
+        }
+        Described
+    }
+}
+
+impl Drop for Described {
+    fn drop(&mut self) {
+        if let Some(pop) = API.operands_pop {
+            // SAFETY: pairs with the `push` of `enter`, on the same thread.
             unsafe { pop() };
         }
     }

@@ -9,6 +9,7 @@
 //! free NAME                    address NAME
 //! fill NAME SEED               check NAME SEED          (a pattern over all its bytes)
 //! poke NAME OFFSET BYTE        peek NAME OFFSET
+//! set NAME OFFSET BYTES BYTE   described NAME OFFSET BYTES ORDER (an order that uses these bytes only, as it says)
 //! boundary                     info                     (free and total memory)
 //! hold NAME                    where NAME               (the files behind its addresses)
 //! peer N                       no-peer N                (whether the GPU in use reaches GPU N's memory)
@@ -67,6 +68,13 @@ impl Probe {
             ["check", name, seed] => self.check(name, seed.parse()?),
             ["poke", name, offset, byte] => self.poke(name, offset.parse()?, byte.parse()?),
             ["peek", name, offset] => self.peek(name, offset.parse()?),
+            ["set", name, offset, bytes, byte] => {
+                self.set(name, offset.parse()?, bytes.parse()?, byte.parse()?)
+            }
+            ["described", name, offset, bytes, order @ ..] => {
+                let (address, bytes) = (self.find(name)?.0 + offset.parse::<u64>()?, bytes.parse()?);
+                described(address, bytes, || self.obey(&order.join(" ")))
+            }
             ["hold", name] => hold(self.find(name)?.0),
             ["where", name] => self.whereabouts(name),
             ["peer", ordinal] => self.peer(ordinal.parse()?, true),
@@ -167,6 +175,14 @@ impl Probe {
         let (address, _) = self.find(name)?;
         // SAFETY: the driver checks that the byte is mapped; the tests stay inside.
         unsafe { result::memcpy_htod_sync(address + offset, &[byte]) }?;
+        Ok(String::new())
+    }
+
+    fn set(&self, name: &str, offset: u64, bytes: usize, byte: u8) -> Answer {
+        let (address, _) = self.find(name)?;
+        // SAFETY: as in poke.
+        unsafe { result::memset_d8_sync(address + offset, byte, bytes) }?;
+        result::ctx::synchronize()?;
         Ok(String::new())
     }
 
@@ -292,6 +308,35 @@ fn scoped(class: &str, work: impl FnOnce() -> Answer) -> Answer {
         unsafe { pop() };
     }
     answer
+}
+
+/// tidegate.h: tidegate_tensor.
+#[repr(C)]
+struct Tensor {
+    address: u64,
+    element: u64,
+    rank: u64,
+    sizes: [i64; 8],
+    strides: [i64; 8],
+}
+
+/// What the work uses: so many bytes from an address on.
+fn described(address: u64, bytes: i64, work: impl FnOnce() -> Answer) -> Answer {
+    let push = tidegate(c"tidegate_operands_push").ok_or("the shim is not there")?;
+    let pop = tidegate(c"tidegate_operands_pop").ok_or("the shim is not there")?;
+    // SAFETY: tidegate.h: int tidegate_operands_push(const tidegate_tensor *, size_t).
+    let push: unsafe extern "C" fn(*const Tensor, usize) -> c_int = unsafe { std::mem::transmute(push) };
+    // SAFETY: tidegate.h: void tidegate_operands_pop(void).
+    let pop: unsafe extern "C" fn() = unsafe { std::mem::transmute(pop) };
+    let (mut sizes, mut strides) = ([0; 8], [0; 8]);
+    (sizes[0], strides[0]) = (bytes, 1);
+    let operand = Tensor { address, element: 1, rank: 1, sizes, strides };
+    // SAFETY: one tensor.
+    let is_described = unsafe { push(&raw const operand, 1) } == 0;
+    let answer = work();
+    // SAFETY: it follows its push.
+    unsafe { pop() };
+    if is_described { answer } else { Err("it cannot be described so".into()) }
 }
 
 fn boundary() -> Answer {
