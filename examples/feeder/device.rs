@@ -1,13 +1,14 @@
-//! The CUDA device that the feeder feeds: copies on one stream, the kernel on a second, results on a third.
+//! The CUDA device that the feeder feeds: each lane of its queue is a stream.
 //!
-//! cudarc makes a stream wait for what another one writes, and memory that is dropped is freed behind its last
-//! use; the events here only tell the time.
+//! An operation gives its work to its lane's stream and waits until that is done. That is all the order there is
+//! between streams: cudarc's events, by which a stream waits for what another one writes, are turned off. The
+//! events here only tell the time.
 
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{
     CudaContext, CudaEvent, CudaFunction, CudaSlice, CudaStream, HostSlice, LaunchConfig, PinnedHostSlice,
@@ -28,9 +29,8 @@ const KERNELS: Kernels =
 /// The first CUDA device that is visible.
 pub struct Cuda {
     context: Arc<CudaContext>,
-    copies: Arc<CudaStream>,
-    compute: Arc<CudaStream>,
-    back: Arc<CudaStream>,
+    /// Where working buffers are made and freed.
+    buffers: Arc<CudaStream>,
     hash_words: CudaFunction,
     /// Page-locking takes long, so launching buffers are made once.
     pool: Arc<Pool>,
@@ -47,11 +47,15 @@ impl Cuda {
     pub fn open(host_kernels: Option<&Path>) -> Result<Self> {
         let (context, module) = KERNELS.open(host_kernels)?;
         let hash_words = module.load_function("hash_words").context("there is no kernel `hash_words`")?;
-        let [copies, compute, back] = [context.new_stream()?, context.new_stream()?, context.new_stream()?];
-        let zero = copies.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?;
-        copies.synchronize()?;
+        // SAFETY: what cudarc asks for then: no two streams write the same bytes at once, since the feeder has its
+        // queue know what each operation writes; a buffer is used when it is allocated, for which `working` waits,
+        // and freed when nothing uses it any more, for which each operation waits.
+        unsafe { context.disable_event_tracking() };
+        let buffers = context.new_stream()?;
+        let zero = buffers.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?;
+        buffers.synchronize()?;
         let (timeline, pool) = (Arc::new(Timeline::start()), Arc::default());
-        Ok(Self { context, copies, compute, back, hash_words, pool, timeline, zero })
+        Ok(Self { context, buffers, hash_words, pool, timeline, zero })
     }
 
     /// The device's name.
@@ -69,15 +73,15 @@ impl Cuda {
     pub fn plain_copy(&self, bytes: usize, piece: usize) -> Result<f64> {
         let mut from = self.pinned::<u8>(piece)?;
         from.as_mut_slice()?.fill(1);
-        let mut to = self.copies.alloc_zeros::<u8>(piece)?;
-        self.copies.memcpy_htod(&from, &mut to)?;
-        self.copies.synchronize()?;
+        let mut to = self.buffers.alloc_zeros::<u8>(piece)?;
+        self.buffers.memcpy_htod(&from, &mut to)?;
+        self.buffers.synchronize()?;
         let begun = self.timeline.now();
         for start in (0..bytes).step_by(piece) {
             let part = Part { whole: &mut from, range: 0..piece.min(bytes - start) };
-            self.copies.memcpy_htod(&part, &mut to)?;
+            self.buffers.memcpy_htod(&part, &mut to)?;
         }
-        self.copies.synchronize()?;
+        self.buffers.synchronize()?;
         Ok(self.timeline.now() - begun)
     }
 
@@ -88,73 +92,50 @@ impl Cuda {
         Ok(unsafe { self.context.alloc_pinned_with_flags(count, 0) }?)
     }
 
-    fn begin<'a>(&'a self, lane: Lane, stream: &'a CudaStream) -> Result<Watch> {
-        Ok(Watch { lane, from: stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?, to: None })
-    }
-
-    fn end(&self, watch: &mut Watch, stream: &CudaStream) -> Result<()> {
-        watch.to = Some(stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?);
-        Ok(())
-    }
-
-    /// Waits for the end of what is watched, and takes it down.
-    fn note(&self, watch: Watch) -> Result<()> {
-        let to = watch.to.context("its end was not recorded")?;
+    /// Gives work to a stream, waits until it is done, and takes down when that was.
+    fn run(&self, lane: Lane, stream: &Arc<CudaStream>, give: impl FnOnce() -> Result<()>) -> Result<()> {
+        let from = stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?;
+        let (given, to) = (give(), stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT)));
+        stream.synchronize()?;
+        given?;
+        let to = to?;
         let seconds =
             |event: &CudaEvent| Ok::<_, anyhow::Error>(f64::from(self.zero.elapsed_ms(event)?) / 1e3);
-        self.timeline.add(watch.lane, seconds(&watch.from)?, seconds(&to)?);
+        self.timeline.add(lane, seconds(&from)?, seconds(&to)?);
         Ok(())
     }
 
-    /// The hashes that a working buffer's results are, copied into its host result buffer.
-    fn fetch(&self, working: &mut Working) -> Result<Vec<u64>> {
-        let count = working.back.as_slice()?[0] as usize;
-        let room = working.results.len() - 1;
-        ensure!(count <= room, "{count} words in a result buffer of {room}");
-        if count == 0 {
-            return Ok(Vec::new());
-        }
-        let mut watch = self.begin(Lane::Results, &self.back)?;
-        let hashes = 1..count + 1;
-        let mut part = Part { whole: &mut working.back, range: hashes.clone() };
-        self.back.memcpy_dtoh(&working.results.slice(hashes.clone()), &mut part)?;
-        self.end(&mut watch, &self.back)?;
-        self.note(watch)?;
-        Ok(working.back.as_slice()?[hashes].to_vec())
-    }
-
-    fn launch(&self, working: &mut Working, held: Extent) -> Result<Watch> {
-        self.compute.memset_zeros(&mut working.results.slice_mut(..1))?;
-        self.compute.join(&self.copies)?;
-        let mut watch = self.begin(Lane::Compute, &self.compute)?;
-        let (data, bytes) = (held.data as u32, working.memory.len() as u32);
-        let room = (working.results.len() - 1) as u32;
-        let mut launch = self.compute.launch_builder(&self.hash_words);
-        launch.arg(&working.memory).arg(&mut working.results).arg(&data).arg(&bytes).arg(&room);
+    fn launch(&self, stream: &Arc<CudaStream>, working: &Working, held: Extent) -> Result<()> {
+        let (memory, mut results) = (lock(&working.memory), lock(&working.results));
+        let Results { device: results, .. } = &mut *results;
+        stream.memset_zeros(&mut results.slice_mut(..1))?;
+        let (data, bytes) = (held.data as u32, memory.len() as u32);
+        let room = (results.len() - 1) as u32;
+        let mut launch = stream.launch_builder(&self.hash_words);
+        launch.arg(&*memory).arg(results).arg(&data).arg(&bytes).arg(&room);
         // SAFETY: the arguments are the kernel's own, in number, order and size; the buffers are as long as
         // `bytes` and `room` say, and the places in the look-up index are the feeder's.
         unsafe { launch.launch(LaunchConfig::for_num_elems(data)) }.context("cannot launch `hash_words`")?;
-        self.end(&mut watch, &self.compute)?;
-        Ok(watch)
+        Ok(())
     }
 
-    fn copy_block(&self, block: &mut Launched, working: &mut Working, spot: Spot) -> Result<Watch> {
-        let mut watch = self.begin(Lane::Copy, &self.copies)?;
-        for (from, to) in [(block.index(), spot.index), (block.data(), spot.data)] {
-            let mut to = working.memory.slice_mut(to..to + from.len());
-            let part = Part { whole: block.launching.memory()?, range: from };
-            self.copies.memcpy_htod(&part, &mut to)?;
-        }
-        self.end(&mut watch, &self.copies)?;
-        Ok(watch)
+    /// Copies some of the results to the host.
+    fn bring_back(
+        &self,
+        stream: &Arc<CudaStream>,
+        results: &mut Results,
+        numbers: Range<usize>,
+    ) -> Result<()> {
+        self.run(Lane::Results, stream, || {
+            let mut part = Part { whole: &mut results.host, range: numbers.clone() };
+            Ok(stream.memcpy_dtoh(&results.device.slice(numbers), &mut part)?)
+        })
     }
 }
 
-/// A piece of work on a stream, from one event to another.
-struct Watch {
-    lane: Lane,
-    from: CudaEvent,
-    to: Option<CudaEvent>,
+/// Locked only while work is given to a stream, or by who alone uses the memory: nobody waits long.
+fn lock<T>(memory: &Mutex<T>) -> MutexGuard<'_, T> {
+    memory.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A launching buffer; it goes back to the pool when dropped.
@@ -162,8 +143,6 @@ pub struct Launching {
     memory: Option<PinnedHostSlice<u8>>,
     pool: Arc<Pool>,
 }
-
-type Launched = Block<Launching>;
 
 impl Launching {
     fn memory(&mut self) -> Result<&mut PinnedHostSlice<u8>> {
@@ -173,39 +152,34 @@ impl Launching {
 
 impl Drop for Launching {
     fn drop(&mut self) {
-        // A copy from it may be under way: whoever takes it next waits for that.
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner).extend(self.memory.take());
+        lock(&self.pool).extend(self.memory.take());
     }
 }
 
-/// A working buffer, its result buffer, and that one's like on the host: the number of words, then their hashes.
+/// A working buffer and its result buffer.
 pub struct Working {
-    memory: CudaSlice<u8>,
-    results: CudaSlice<u64>,
-    back: PinnedHostSlice<u64>,
+    memory: Mutex<CudaSlice<u8>>,
+    results: Mutex<Results>,
 }
 
-/// A copy under way.
-pub struct Copying {
-    watch: Watch,
-    _block: Launched,
-}
-
-/// A kernel under way.
-pub struct Running {
-    watch: Watch,
-    working: Working,
+/// The number of words, then their hashes; on the GPU, and on the host.
+struct Results {
+    device: CudaSlice<u64>,
+    host: PinnedHostSlice<u64>,
 }
 
 impl Device for Cuda {
+    type Lane = Arc<CudaStream>;
     type Launching = Launching;
     type Working = Working;
-    type Copying = Copying;
-    type Running = Running;
     type Results = Vec<u64>;
 
+    fn lane(&self) -> Result<Arc<CudaStream>, Cause> {
+        Ok(self.context.new_stream()?)
+    }
+
     fn launching(&self, bytes: usize) -> Result<Launching, Cause> {
-        let kept = self.pool.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let kept = lock(&self.pool).pop();
         let memory = kept.map_or_else(|| self.pinned(bytes), Ok)?;
         Ok(Launching { memory: Some(memory), pool: self.pool.clone() })
     }
@@ -217,32 +191,47 @@ impl Device for Cuda {
     fn working(&self, bytes: usize) -> Result<Working, Cause> {
         let words = bytes / LEAST + 1;
         // SAFETY: the kernel reads only what was copied there.
-        let memory = unsafe { self.copies.alloc(bytes) }?;
-        Ok(Working { memory, results: self.compute.alloc_zeros(words)?, back: self.pinned(words)? })
+        let memory = unsafe { self.buffers.alloc(bytes) }?;
+        let results = Results { device: self.buffers.alloc_zeros(words)?, host: self.pinned(words)? };
+        self.buffers.synchronize()?;
+        Ok(Working { memory: Mutex::new(memory), results: Mutex::new(results) })
     }
 
-    fn copy(&self, mut block: Launched, working: &mut Working, spot: Spot) -> Result<Copying, Cause> {
-        let watch = self.copy_block(&mut block, working, spot)?;
-        Ok(Copying { watch, _block: block })
+    fn copy(
+        &self,
+        stream: &mut Arc<CudaStream>,
+        block: &mut Block<Launching>,
+        working: &Working,
+        spot: Spot,
+    ) -> Result<(), Cause> {
+        let runs = [(block.index(), spot.index), (block.data(), spot.data)];
+        let from = block.launching.memory()?;
+        Ok(self.run(Lane::Copy, stream, || {
+            let mut memory = lock(&working.memory);
+            for (range, to) in runs {
+                let mut to = memory.slice_mut(to..to + range.len());
+                stream.memcpy_htod(&Part { whole: from, range }, &mut to)?;
+            }
+            Ok(())
+        })?)
     }
 
-    fn copied(&self, copying: Copying) -> Result<(), Cause> {
-        Ok(self.note(copying.watch)?)
+    fn process(&self, stream: &mut Arc<CudaStream>, working: &Working, held: Extent) -> Result<(), Cause> {
+        Ok(self.run(Lane::Compute, stream, || self.launch(stream, working, held))?)
     }
 
-    fn process(&self, mut working: Working, held: Extent) -> Result<Running, Cause> {
-        let watch = self.launch(&mut working, held)?;
-        // Not on the stream of the results: there it would hold up those of the kernel before.
-        let mut count = Part { whole: &mut working.back, range: 0..1 };
-        self.compute.memcpy_dtoh(&working.results.slice(..1), &mut count)?;
-        Ok(Running { watch, working })
-    }
-
-    fn processed(&self, running: Running) -> Result<(Working, Vec<u64>), Cause> {
-        let Running { watch, mut working } = running;
-        self.note(watch)?;
-        let hashes = self.fetch(&mut working)?;
-        Ok((working, hashes))
+    fn fetch(&self, stream: &mut Arc<CudaStream>, working: &Working) -> Result<Vec<u64>, Cause> {
+        let mut results = lock(&working.results);
+        self.bring_back(stream, &mut results, 0..1)?;
+        let (count, room) = (results.host.as_slice()?[0] as usize, results.host.len() - 1);
+        if count > room {
+            return Err(format!("{count} words in a result buffer of {room}").into());
+        }
+        let hashes = 1..count + 1;
+        if count > 0 {
+            self.bring_back(stream, &mut results, hashes.clone())?;
+        }
+        Ok(results.host.as_slice()?[hashes].to_vec())
     }
 }
 

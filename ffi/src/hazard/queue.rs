@@ -8,7 +8,8 @@
 //!
 //! A lane is a thread and what the user brings for it, a CUDA stream for instance: it runs one operation at a time
 //! and says when that is finished. (A callback of the driver's could not start the next operation: it may not
-//! call the driver.) A free lane takes the oldest operation that may run, at once.
+//! call the driver.) A free lane takes the oldest operation that may run, at once. In a [scope](Queue::scope) lanes
+//! and operations may borrow: [`splice::feed`](crate::splice::feed) is a user.
 //!
 //! An operation that fails is finished, and those that wait for it at that time fail with its cause, without
 //! running, and those that wait for them, in whatever way they conflict. One that is submitted afterwards runs:
@@ -35,7 +36,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use super::sync::{Arc, Condvar, JoinHandle, Mutex, MutexGuard, spawn};
+use super::sync::{Arc, Condvar, JoinHandle, Mutex, MutexGuard, scope, spawn, spawn_scoped};
 use super::tracker::{Capacity, OperationId, Otherwise, Submitted, Tracker, TrackerError};
 use super::{Operand, Region};
 use std::any::Any;
@@ -113,6 +114,7 @@ pub enum NotTaken<W> {
 /// Runs operations out of order.
 pub struct Queue<R, W> {
     shared: Arc<Shared<R, W>>,
+    /// None in a [scope](Self::scope), which waits for them itself.
     lanes: Vec<JoinHandle<()>>,
 }
 
@@ -125,7 +127,7 @@ impl<R: Region + Send + 'static, W: Send + 'static> Queue<R, W> {
         capacity: Capacity,
         lanes: impl IntoIterator<Item = L>,
     ) -> Result<Self, QueueError> {
-        let mut queue = Self { shared: Arc::new(Shared::new(capacity)), lanes: Vec::new() };
+        let mut queue = Self::without_lanes(capacity);
         for mut lane in lanes {
             let shared = queue.shared.clone();
             queue.lanes.push(spawn(move || shared.serve(&mut lane))?);
@@ -134,7 +136,32 @@ impl<R: Region + Send + 'static, W: Send + 'static> Queue<R, W> {
     }
 }
 
+impl<R: Region + Send, W: Send> Queue<R, W> {
+    /// Calls `submit` with a queue whose lanes and work may borrow; returns what that does, when all that was
+    /// submitted is finished. Otherwise as [`new`](Self::new).
+    pub fn scope<T, L: Lane<R, W>>(
+        capacity: Capacity,
+        lanes: impl IntoIterator<Item = L>,
+        submit: impl FnOnce(&Self) -> T,
+    ) -> Result<T, QueueError> {
+        scope(|threads| {
+            // Dropped in here: that lets the lanes go.
+            let (queue, mut lanes) = (Self::without_lanes(capacity), lanes.into_iter().peekable());
+            lanes.peek().ok_or(QueueError::NoLanes)?;
+            for mut lane in lanes {
+                let shared = queue.shared.clone();
+                spawn_scoped(threads, move || shared.serve(&mut lane))?;
+            }
+            Ok(submit(&queue))
+        })
+    }
+}
+
 impl<R: Region, W> Queue<R, W> {
+    fn without_lanes(capacity: Capacity) -> Self {
+        Self { shared: Arc::new(Shared::new(capacity)), lanes: Vec::new() }
+    }
+
     /// Submits an operation behind all that were submitted before; waits for room. A region that is read and
     /// written stands in both lists. Only more regions than there can ever be room for are an error.
     ///

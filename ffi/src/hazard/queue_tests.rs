@@ -4,6 +4,7 @@ use super::Span;
 use super::queue::{Cause, Lane, NotTaken, Outcome, Queue, QueueError, Running, Ticket};
 use super::tracker::Capacity;
 use crate::random::Random;
+use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier, Mutex};
@@ -219,6 +220,39 @@ fn a_queue_that_is_dropped_has_run_everything() {
     }
     drop(queue);
     assert_eq!(ran.load(SeqCst), 500);
+}
+
+#[test]
+fn work_in_a_scope_may_borrow_and_is_done_when_the_scope_ends() {
+    type Borrows<'a> = Box<dyn FnOnce() + Send + 'a>;
+    let ran = AtomicUsize::new(0);
+    let lane = |work: Borrows<'_>, _: &Running<'_, Span, Borrows<'_>>| {
+        work();
+        Ok(())
+    };
+    let returned = Queue::scope(ROOM, [lane, lane], |queue| {
+        for number in 0..500 {
+            let work: Borrows<'_> = Box::new(|| {
+                ran.fetch_add(1, SeqCst);
+            });
+            queue.submit(work, &[], &[Span::id(number % 7)]).unwrap();
+        }
+        "what it returns"
+    });
+    assert_eq!((returned.unwrap(), ran.load(SeqCst)), ("what it returns", 500));
+    let none = Queue::<Span, Borrows<'_>>::scope(ROOM, Some(lane).into_iter().take(0), |_| ());
+    assert!(matches!(none, Err(QueueError::NoLanes)));
+}
+
+#[test]
+fn a_scope_that_is_left_by_a_panic_ends() {
+    let left = catch_unwind(|| {
+        Queue::scope(ROOM, [lane()], |queue| {
+            write(queue, 0, Work::none());
+            panic!("a test's panic");
+        })
+    });
+    assert!(left.is_err());
 }
 
 #[test]

@@ -1,37 +1,38 @@
-//! A GPU in plain memory, for tests: a copy engine and a compute engine, each a thread with a queue.
+//! A GPU in plain memory, for tests.
 //!
-//! It is strict: memory that nobody wrote is poison, a copy into a buffer that is being processed is an
-//! error, and so is a datum outside of what the buffer is said to hold. Its kernel returns the data.
+//! It is strict: memory that nobody wrote is poison, bytes that one operation writes while another one uses them
+//! are an error, and so is a datum outside of what the buffer is said to hold, and a result that is fetched
+//! twice or before it is there. Its kernel returns the data.
 
 use super::Cause;
 use super::block::{Block, Place};
 use super::cursor::{ELEMENT, Extent, Spot};
 use super::feed::Device;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
 use zerocopy::FromBytes;
 
 const POISON: u8 = 0xee;
+/// The results, as somebody uses them: all or nothing.
+const RESULTS: Range<usize> = 0..1;
 
 /// What happens on the GPU, as a test may watch it or hold it up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
+    Copying,
     Copied,
     Processing,
+    Fetching,
 }
 
-type Watch = Arc<dyn Fn(Step) + Send + Sync>;
-type Job = Box<dyn FnOnce() + Send>;
+type Watch = Box<dyn Fn(Step) + Send + Sync>;
 
 pub struct MemoryGpu {
-    copies: Engine,
-    compute: Engine,
     watch: Watch,
     pub launching: Count,
     pub working: Count,
-    /// The call of the trait, counted from 0, that fails; or whose work does.
+    /// The call of the trait, counted from 0, that fails.
     pub fails: Option<(&'static str, usize)>,
     calls: Mutex<Vec<&'static str>>,
 }
@@ -39,14 +40,17 @@ pub struct MemoryGpu {
 impl MemoryGpu {
     pub fn new(watch: impl Fn(Step) + Send + Sync + 'static) -> Self {
         Self {
-            copies: Engine::start(),
-            compute: Engine::start(),
-            watch: Arc::new(watch),
+            watch: Box::new(watch),
             launching: Count::default(),
             working: Count::default(),
             fails: None,
             calls: Mutex::default(),
         }
+    }
+
+    /// How often a function of the trait was called.
+    pub fn calls_of(&self, name: &str) -> usize {
+        self.calls.lock().unwrap().iter().filter(|call| **call == name).count()
     }
 
     fn call(&self, name: &'static str) -> Result<(), Cause> {
@@ -88,41 +92,63 @@ impl Drop for Buffer {
     }
 }
 
-#[derive(Clone)]
 pub struct Working {
-    memory: Arc<Mutex<Buffer>>,
-    is_processed: Arc<AtomicBool>,
+    memory: Mutex<Buffer>,
+    results: Mutex<Option<Vec<Vec<u8>>>>,
+    memory_users: Users,
+    results_users: Users,
 }
 
-/// Work under way: what it will say, and the buffer that it uses. Dropping it waits.
-pub struct Pending<T, B> {
-    said: Receiver<Result<T, Cause>>,
-    buffer: Option<B>,
-}
+/// Who uses which bytes at the moment, and whether to write them.
+#[derive(Default)]
+struct Users(Mutex<Vec<Use>>);
 
-impl<T, B> Pending<T, B> {
-    fn new(said: Receiver<Result<T, Cause>>, buffer: B) -> Self {
-        Self { said, buffer: Some(buffer) }
+type Use = (Range<usize>, bool);
+
+/// Bytes that are used until this is dropped.
+struct InUse<'a>(&'a Users, Vec<Use>);
+
+impl Users {
+    fn reads(&self, ranges: &[Range<usize>]) -> Result<InUse<'_>, Cause> {
+        self.begin(ranges.iter().map(|range| (range.clone(), false)).collect())
     }
 
-    fn wait(mut self) -> Result<(T, B), Cause> {
-        let said = self.said.recv().map_err(|_| "the engine has stopped")?;
-        Ok((said?, self.buffer.take().expect("it is taken once")))
+    fn writes(&self, ranges: &[Range<usize>]) -> Result<InUse<'_>, Cause> {
+        self.begin(ranges.iter().map(|range| (range.clone(), true)).collect())
+    }
+
+    fn begin(&self, uses: Vec<Use>) -> Result<InUse<'_>, Cause> {
+        let mut users = self.0.lock().unwrap();
+        let collide = |(one, writes): &Use, (other, also): &Use| {
+            (*writes || *also) && one.start.max(other.start) < one.end.min(other.end)
+        };
+        if uses.iter().any(|one| users.iter().any(|other| collide(one, other))) {
+            return Err(format!("{uses:?} begins during {users:?}").into());
+        }
+        users.extend(uses.iter().cloned());
+        Ok(InUse(self, uses))
     }
 }
 
-impl<T, B> Drop for Pending<T, B> {
+impl Drop for InUse<'_> {
     fn drop(&mut self) {
-        let _ = self.said.recv();
+        let mut users = self.0.0.lock().unwrap();
+        for ended in &self.1 {
+            let at = users.iter().position(|user| user == ended).expect("it is in use");
+            users.swap_remove(at);
+        }
     }
 }
 
 impl Device for MemoryGpu {
+    type Lane = ();
     type Launching = Buffer;
     type Working = Working;
-    type Copying = Pending<(), Arc<Block<Buffer>>>;
-    type Running = Pending<Vec<Vec<u8>>, Working>;
     type Results = Vec<Vec<u8>>;
+
+    fn lane(&self) -> Result<(), Cause> {
+        self.call("lane")
+    }
 
     fn launching(&self, bytes: usize) -> Result<Buffer, Cause> {
         self.call("launching")?;
@@ -136,69 +162,60 @@ impl Device for MemoryGpu {
 
     fn working(&self, bytes: usize) -> Result<Working, Cause> {
         self.call("working")?;
-        let memory = Arc::new(Mutex::new(self.working.buffer(bytes)));
-        Ok(Working { memory, is_processed: Arc::default() })
+        Ok(Working {
+            memory: Mutex::new(self.working.buffer(bytes)),
+            results: Mutex::default(),
+            memory_users: Users::default(),
+            results_users: Users::default(),
+        })
     }
 
-    fn copy(&self, block: Block<Buffer>, working: &mut Working, spot: Spot) -> Result<Self::Copying, Cause> {
+    fn copy(
+        &self,
+        _: &mut (),
+        block: &mut Block<Buffer>,
+        working: &Working,
+        spot: Spot,
+    ) -> Result<(), Cause> {
         self.call("copy")?;
-        let (saying, said) = channel();
-        let block = Arc::new(block);
-        let (from, to, watch) = (block.clone(), working.clone(), self.watch.clone());
-        let fault = self.call("copied");
-        self.copies.submit(move || {
-            let copied = fault.and_then(|()| to.take(&from, spot));
-            watch(Step::Copied);
-            drop((from, to));
-            let _ = saying.send(copied);
-        });
-        Ok(Pending::new(said, block))
+        let runs = [(block.index(), spot.index), (block.data(), spot.data)];
+        let to = runs.clone().map(|(from, to)| to..to + from.len());
+        let in_use = working.memory_users.writes(&to)?;
+        (self.watch)(Step::Copying);
+        for ((from, _), to) in runs.into_iter().zip(to) {
+            let mut memory = working.memory.lock().unwrap();
+            let room = memory.bytes.get_mut(to).ok_or("a copy past the buffer's end")?;
+            room.copy_from_slice(&block.launching.bytes[from]);
+        }
+        drop(in_use);
+        (self.watch)(Step::Copied);
+        Ok(())
     }
 
-    fn copied(&self, copying: Self::Copying) -> Result<(), Cause> {
-        copying.wait().map(drop)
-    }
-
-    fn process(&self, working: Working, held: Extent) -> Result<Self::Running, Cause> {
+    fn process(&self, _: &mut (), working: &Working, held: Extent) -> Result<(), Cause> {
         self.call("process")?;
-        let (saying, said) = channel();
-        let (copied, copies) = channel();
-        self.copies.submit(move || drop(copied));
-        let (from, watch, fault) = (working.clone(), self.watch.clone(), self.call("processed"));
-        self.compute.submit(move || {
-            let _ = copies.recv() as Result<(), _>;
-            from.is_processed.store(true, SeqCst);
-            watch(Step::Processing);
-            let results = fault.and_then(|()| from.read(held));
-            from.is_processed.store(false, SeqCst);
-            drop(from);
-            let _ = saying.send(results);
-        });
-        Ok(Pending::new(said, working))
+        let lowest = working.memory.lock().unwrap().bytes.len() - held.bytes;
+        let _reads = working.memory_users.reads(&[0..held.data * ELEMENT, lowest..lowest + held.bytes])?;
+        let _writes = working.results_users.writes(&[RESULTS])?;
+        (self.watch)(Step::Processing);
+        let results = working.take(held, lowest)?;
+        let before = working.results.lock().unwrap().replace(results);
+        before.is_none().then_some(()).ok_or_else(|| "results that nobody fetched are lost".into())
     }
 
-    fn processed(&self, running: Self::Running) -> Result<(Working, Vec<Vec<u8>>), Cause> {
-        running.wait().map(|(results, working)| (working, results))
+    fn fetch(&self, _: &mut (), working: &Working) -> Result<Vec<Vec<u8>>, Cause> {
+        self.call("fetch")?;
+        let _reads = working.results_users.reads(&[RESULTS])?;
+        (self.watch)(Step::Fetching);
+        let results = working.results.lock().unwrap().take();
+        results.ok_or_else(|| "results that are not there".into())
     }
 }
 
 impl Working {
-    fn take(&self, block: &Block<Buffer>, spot: Spot) -> Result<(), Cause> {
-        if self.is_processed.load(SeqCst) {
-            return Err("a copy into a buffer that is being processed".into());
-        }
+    /// What it holds; then that is poison.
+    fn take(&self, held: Extent, lowest: usize) -> Result<Vec<Vec<u8>>, Cause> {
         let mut memory = self.memory.lock().unwrap();
-        for (from, to) in [(block.index(), spot.index), (block.data(), spot.data)] {
-            let from = &block.launching.bytes[from];
-            let room = memory.bytes.get_mut(to..to + from.len()).ok_or("a copy past the buffer's end")?;
-            room.copy_from_slice(from);
-        }
-        Ok(())
-    }
-
-    fn read(&self, held: Extent) -> Result<Vec<Vec<u8>>, Cause> {
-        let mut memory = self.memory.lock().unwrap();
-        let lowest = memory.bytes.len() - held.bytes;
         let datum = |index: usize| {
             let place = Place::read_from_bytes(&memory.bytes[index * ELEMENT..][..ELEMENT]).unwrap().range();
             let is_held = place.start >= lowest;
@@ -206,32 +223,8 @@ impl Working {
             Ok(datum.ok_or("a datum outside of what the buffer holds")?.to_vec())
         };
         let data = (0..held.data).map(datum).collect();
-        memory.bytes.fill(POISON);
+        memory.bytes[..held.data * ELEMENT].fill(POISON);
+        memory.bytes[lowest..].fill(POISON);
         data
-    }
-}
-
-/// A thread that does what it is given, in order.
-struct Engine {
-    queue: Option<Sender<Job>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Engine {
-    fn start() -> Self {
-        let (queue, jobs) = channel::<Job>();
-        let thread = thread::spawn(move || jobs.into_iter().for_each(|job| job()));
-        Self { queue: Some(queue), thread: Some(thread) }
-    }
-
-    fn submit(&self, job: impl FnOnce() + Send + 'static) {
-        self.queue.as_ref().expect("it runs until it is dropped").send(Box::new(job)).unwrap();
-    }
-}
-
-impl Drop for Engine {
-    fn drop(&mut self) {
-        self.queue = None;
-        let _ = self.thread.take().map(JoinHandle::join);
     }
 }

@@ -10,7 +10,8 @@
 //! - [`cursor`]: how a buffer is filled: its index from the head, its data from the end;
 //! - [`data_set`]: what the source writes: data and an index that says where each lies;
 //! - [`block`]: a data set as the GPU wants it: the parsed data and their places;
-//! - [`feed`]: the pipeline: parsing, copying and computing at the same time.
+//! - [`feed`]: the pipeline: parsing, copying and computing at the same time, by the
+//!   [out-of-order queue](crate::hazard::queue).
 //!
 //! The first three are pure: no driver, no threads, no clock. `examples/feeder` is a program to copy from.
 

@@ -215,6 +215,21 @@ fn a_queue_that_is_dropped_keeps_all_its_lanes_to_the_end() {
 }
 
 #[test]
+fn a_scope_ends_when_all_that_was_submitted_is_finished() {
+    model(2, || {
+        let player = Player::default();
+        let capacity = Capacity { operations: 2, operands: 2, edges: 8 };
+        let lanes = (0..2).map(|_| player.clone());
+        let ticket = Queue::scope(capacity, lanes, |queue: &Queue<Span, Work>| {
+            write(queue, Work::Note(1));
+            write(queue, Work::Note(2))
+        });
+        assert!(ticket.is_ok_and(|ticket| ticket.is_done()));
+        assert_eq!(player.0.log.all(), [1, 2]);
+    });
+}
+
+#[test]
 fn a_queue_without_room_says_so_or_takes_the_work() {
     model(3, || {
         let (queue, player) = queue(1, 1);

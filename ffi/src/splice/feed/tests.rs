@@ -6,7 +6,7 @@ use crate::splice::block::Sink;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -191,13 +191,13 @@ fn a_source_that_fails_or_lies_is_asked_no_more() {
 fn a_fault_of_the_device_fails_the_split_wherever_it_comes() {
     // What it takes to feed eight blocks, two for each time that the GPU is triggered.
     let calls = [
+        ("lane", LANES),
         ("launching", 8),
         ("memory", 16),
         ("working", 2),
         ("copy", 8),
-        ("copied", 8),
         ("process", 4),
-        ("processed", 4),
+        ("fetch", 4),
     ];
     for (call, count, at) in
         calls.into_iter().flat_map(|(call, count)| (0..=count).map(move |at| (call, count, at)))
@@ -215,12 +215,24 @@ fn a_fault_of_the_device_fails_the_split_wherever_it_comes() {
 }
 
 #[test]
+fn what_did_not_arrive_is_not_processed() {
+    for at in 0..8 {
+        let mut feeder = feeder(Sizes { working: room_for(8), ..SIZES });
+        feeder.device.fails = Some(("copy", at));
+        feeder.feed(&mut Split::numbered(8)).unwrap_err();
+        assert_eq!(feeder.device.calls_of("process"), 0, "copy {at} failed");
+    }
+}
+
+#[test]
 fn sizes_that_cannot_be_are_refused() {
     let new = |sizes| Feeder::new(MemoryGpu::new(|_| ()), parse as Parser, sizes).map(drop);
     let large = new(Sizes { working: 1 << 33, ..SIZES }).unwrap_err().to_string();
     assert_eq!(large, "a working buffer of 8589934592 bytes: 4 GiB are the most");
     assert!(matches!(new(Sizes { launching_buffers: 0, ..SIZES }), Err(FeedError::NoBuffers)));
     assert!(matches!(new(Sizes { working_buffers: 0, ..SIZES }), Err(FeedError::NoBuffers)));
+    let many = new(Sizes { launching_buffers: MOST_BUFFERS + 1, ..SIZES });
+    assert!(matches!(many, Err(FeedError::TooManyBuffers)));
 }
 
 /// Counts events; somebody waits for so many.
@@ -263,6 +275,7 @@ fn copies_go_on_while_the_gpu_computes() {
     let gpu = MemoryGpu::new(move |step| match step {
         Step::Copied => copied.add(),
         Step::Processing => assert!(copied.comes_to(4), "copies stood still"),
+        Step::Copying | Step::Fetching => (),
     });
     let sizes = Sizes { working: room_for(2), ..SIZES };
     let fed = Feeder::new(gpu, parse as Parser, sizes).unwrap().feed(&mut Split::numbered(4)).unwrap();
@@ -278,6 +291,7 @@ fn splicing_pauses_while_there_is_no_room() {
         Step::Copied => drop(copies.fetch_add(1, SeqCst)),
         // Both lots that were triggered, and no block of the next.
         Step::Processing => assert!(copies.load(SeqCst).is_multiple_of(2)),
+        Step::Copying | Step::Fetching => (),
     });
     let counting = move |datum: &[u8], sink: &mut Sink<'_>| {
         let (ahead, is_ahead) = (seen.fetch_add(1, SeqCst) + 1, SIZES.launching_buffers);
@@ -289,6 +303,42 @@ fn splicing_pauses_while_there_is_no_room() {
     assert_eq!(feeder.feed(&mut Split::numbered(20)).unwrap().results.len(), 10);
     assert_eq!(feeder.device.working.most(), 1);
     assert_eq!(parsed.load(SeqCst), 20);
+}
+
+/// Feeds eight blocks, two for each time that the GPU is triggered, and holds up the first operation that comes to
+/// a step until so many copies are done. What comes out is right, and nobody has met another one's bytes.
+fn held_up(first: Step, until_copied: usize) {
+    let (copied, is_first) = (Tally::default(), AtomicBool::new(true));
+    let gpu = MemoryGpu::new(move |step| {
+        if step == first && is_first.swap(false, SeqCst) {
+            assert!(copied.comes_to(until_copied), "others stood still");
+        }
+        if step == Step::Copied {
+            copied.add();
+        }
+    });
+    let sizes = Sizes { working: room_for(2), launching_buffers: 4, ..SIZES };
+    let fed = Feeder::new(gpu, parse as Parser, sizes).unwrap().feed(&mut Split::numbered(8)).unwrap();
+    let wanted: Vec<_> = (0..8u64).map(|set| doubled(&set.to_be_bytes())).collect();
+    assert_eq!(fed.results.concat(), wanted);
+}
+
+#[test]
+fn processing_waits_for_its_copies_while_later_copies_go_ahead() {
+    // The held one's like, and both of the other working buffer.
+    held_up(Step::Copying, 3);
+}
+
+#[test]
+fn a_copy_waits_for_the_processing_of_what_it_replaces_while_later_copies_go_ahead() {
+    // Two of each working buffer, and two more of the one that is free again.
+    held_up(Step::Processing, 6);
+}
+
+#[test]
+fn processing_waits_for_its_last_results_to_be_fetched_while_later_copies_go_ahead() {
+    // Also two to the working buffer whose results are held.
+    held_up(Step::Fetching, 8);
 }
 
 fn values() -> impl Strategy<Value = Vec<Vec<Vec<u8>>>> {
