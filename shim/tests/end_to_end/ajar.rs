@@ -2,8 +2,10 @@
 
 use crate::guest::{Guest, Line, own};
 use crate::manager::{Manager, PATIENCE_MS, TENANT};
-use crate::stage::UNIT;
+use crate::stage::{self, UNIT};
 use std::ffi::c_int;
+use std::path::Path;
+use std::process::Command;
 use tidegate_ffi::cuda::{Driver, DriverError};
 use tidegate_ffi::units::*;
 use tidegate_ffi::wire::message::*;
@@ -353,6 +355,25 @@ promise! {
         job.manager.open();
         assert_eq!(line.ask(&job.read(0)), "1 1");
         job.guest.end();
+    }
+}
+
+promise! {
+    fn python_describes_as_the_header_says() {
+        let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python");
+        let mut python = Command::new("python3");
+        python.args(["-c", include_str!("operands.py")]).env("PYTHONPATH", package);
+        python.env("LD_PRELOAD", stage::shim()).env("TIDEGATE_OFF", "1");
+        let output = python.output().unwrap();
+        let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        assert_eq!(said, ["4096 2 [(3, 8), (4, 2)]: 0\n\
+                           4096 4 [(5, 40), (10, 4)]: 0\n\
+                           4096 4 [(5, -8)]: 0\n\
+                           4096 4 []: 0\n\
+                           4096 1 [(100, 1)]: 0\n\
+                           4 4 [(3, -4)]: 1\n\
+                           nine dimensions: 1\n\
+                           int is no tensor\n", ""]);
     }
 }
 
