@@ -1,17 +1,30 @@
 """Tells Tidegate what a program knows about its GPU memory.
 
-Everything here is optional: it makes switches between jobs cheaper, and with `hold` keeps memory where it is. Where
-the program does not run under Tidegate, every function does nothing.
+Everything here is optional: it makes switches between jobs cheaper, with `operands` lets work go before all of the job's
+memory is back, and with `hold` keeps memory where it is. Where the program does not run under Tidegate, every function
+does nothing.
 """
 
 import contextlib
 import ctypes
 import json
-from typing import Any, Dict, Iterator, Optional, Union
+from typing import Any, Dict, Iterator, Optional, Sequence, Tuple, Union
 
-__all__ = ["persistent", "temporary", "step", "tag", "hold", "status"]
+__all__ = ["persistent", "temporary", "step", "tag", "hold", "operands", "status"]
 
 _PERSISTENT, _TEMPORARY = 1, 2
+
+
+class _Tensor(ctypes.Structure):
+    """`tidegate_tensor` of `tidegate.h`."""
+
+    _fields_ = [
+        ("address", ctypes.c_uint64),
+        ("element", ctypes.c_uint64),
+        ("rank", ctypes.c_uint64),
+        ("sizes", ctypes.c_int64 * 8),
+        ("strides", ctypes.c_int64 * 8),
+    ]
 
 
 class _Library:
@@ -32,6 +45,10 @@ class _Library:
         self.boundary = function("tidegate_boundary", ctypes.c_int)
         self.tag = function("tidegate_tag", None, ctypes.c_uint64, ctypes.c_int)
         self.hold = function("tidegate_hold", None, ctypes.c_uint64)
+        self.operands_push = function(
+            "tidegate_operands_push", ctypes.c_int, ctypes.POINTER(_Tensor), ctypes.c_size_t
+        )
+        self.operands_pop = function("tidegate_operands_pop", None)
         self.status = function("tidegate_status", ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t)
 
 
@@ -81,6 +98,24 @@ def hold(tensor: Any) -> None:
     _library.hold(_address(tensor))
 
 
+@contextlib.contextmanager
+def operands(*tensors: Any) -> Iterator[None]:
+    """The work that this thread submits inside (kernels, copies) touches no memory of the GPU but that of `tensors`,
+    results included. So it may go as soon as that is there, when the job's memory comes back after another job's turn;
+    all other work waits until all of it is there.
+
+    Each of `tensors`: what has `data_ptr()`, `shape`, `stride()` and `element_size()`, or `__cuda_array_interface__`, or
+    a pair (address, bytes). Descriptions nest; the innermost decides alone. A wrong one makes the work fault: it never
+    reads old bytes, or somebody else's. A library's workspace is memory, too: describe kernels of your own. One that
+    cannot be (more than 8 dimensions, ...) counts as none."""
+    described = [_described(tensor) for tensor in tensors]
+    _library.operands_push((_Tensor * len(described))(*described), len(described))
+    try:
+        yield
+    finally:
+        _library.operands_pop()
+
+
 def status() -> Optional[Dict[str, Any]]:
     """What Tidegate knows of this process; `None` where it does not run under it.
 
@@ -94,6 +129,37 @@ def status() -> Optional[Dict[str, Any]]:
             return json.loads(text.value)
         size = needed
     return None
+
+
+def _described(tensor: Any) -> _Tensor:
+    if isinstance(tensor, tuple):
+        address, size = tensor
+        return _tensor(address, 1, [(size, 1)])
+    if isinstance(tensor, int):
+        raise TypeError("of an address alone the size is not known: give (address, bytes)")
+    address = _address(tensor)
+    if hasattr(tensor, "element_size"):
+        element = int(tensor.element_size())
+        steps = [step * element for step in tensor.stride()]
+        return _tensor(address, element, list(zip(tensor.shape, steps)))
+    array = tensor.__cuda_array_interface__
+    shape, element = array["shape"], int(array["typestr"][2:])
+    return _tensor(address, element, list(zip(shape, array.get("strides") or _contiguous(shape, element))))
+
+
+def _contiguous(shape: Sequence[int], element: int) -> Sequence[int]:
+    """The bytes from one element to the next, in each dimension."""
+    strides = []
+    for size in reversed(shape):
+        strides.insert(0, element)
+        element *= size
+    return strides
+
+
+def _tensor(address: int, element: int, dimensions: Sequence[Tuple[int, int]]) -> _Tensor:
+    sizes, strides = zip(*dimensions[:8]) if dimensions else ((), ())
+    words = ctypes.c_int64 * 8
+    return _Tensor(address, element, len(dimensions), words(*sizes), words(*strides))
 
 
 def _address(tensor: Union[int, Any]) -> int:

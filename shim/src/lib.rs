@@ -55,6 +55,7 @@ mod graphs;
 mod greeting;
 mod handles;
 mod hooks;
+mod kernels;
 mod link;
 mod liveness;
 mod log;

@@ -96,6 +96,13 @@ pub fn pop() {
     let _ = STACK.try_with(|stack| stack.try_borrow_mut().map(|mut stack| stack.pop()));
 }
 
+/// Whether the program says what the calling thread's work uses.
+pub fn are_described() -> bool {
+    let is_described =
+        |stack: &RefCell<Stack>| stack.try_borrow().is_ok_and(|stack| stack.innermost().is_some());
+    STACK.try_with(is_described).unwrap_or(false)
+}
+
 /// Whether all that the calling thread's work uses is known, and there.
 pub fn are_resident() -> bool {
     let known_and_there = || {

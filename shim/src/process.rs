@@ -167,6 +167,7 @@ fn begin() -> Result<&'static Process, NoManager> {
     let connection = Arc::new(Connection::from(connection));
     let link = Link::new(connection.clone(), line, session);
     let process: &'static Process = Box::leak(Box::new(Process::new(link, page, settings)));
+    process.settings.kernels.begin();
     GATE.start(closed, Fence::cheapest());
     process.publish_gate(if closed { 2 } else { 0 });
     crew.serve(process, connection);

@@ -3,12 +3,13 @@
 //! Invariant: a value that cannot be read counts as absent and is named in one line; nothing in
 //! the environment can make the program fail.
 
+use crate::kernels::Listed;
 use crate::log::{Level, warning};
 use bytesize::ByteSize;
 use once_cell::race::OnceBox;
 use std::env::{var, var_os};
-use tidegate_ffi::wire::JOB_VARIABLE;
 use tidegate_ffi::wire::message::{JobClaim, JobSpec, Need};
+use tidegate_ffi::wire::{JOB_VARIABLE, KERNELS_VARIABLE};
 
 /// `TIDEGATE_OFF=1`: the shim does nothing at all.
 pub fn is_off() -> bool {
@@ -71,6 +72,8 @@ pub struct Settings {
     pub claim: JobClaim,
     /// `TIDEGATE_MEMORY`: the quota, in bytes.
     pub memory: Option<u64>,
+    /// `TIDEGATE_DESCRIBED_KERNELS`: what they touch is known by their parameters.
+    pub kernels: Listed,
 }
 
 impl Settings {
@@ -79,7 +82,8 @@ impl Settings {
         let memory = read("TIDEGATE_MEMORY", bytes);
         let token = read(JOB_VARIABLE, |text| text.parse().ok());
         let claim = token.map_or_else(|| JobClaim::Own(own_job(memory)), JobClaim::Token);
-        Self { claim, memory }
+        let kernels = read(KERNELS_VARIABLE, |names| Some(Listed::read(names))).unwrap_or_default();
+        Self { claim, memory, kernels }
     }
 }
 

@@ -265,6 +265,8 @@ macro_rules! driver_functions {
         passes cuMemImportFromShareableHandle(handle: *mut CUmemGenericAllocationHandle, osHandle: *mut c_void, shHandleType: CUmemAllocationHandleType);
         passes cuMemAddressReserve(ptr: *mut CUdeviceptr, size: usize, alignment: usize, addr: CUdeviceptr, flags: c_ulonglong);
         passes cuMemAddressFree(ptr: CUdeviceptr, size: usize);
+        passes cuFuncGetName(name: *mut *const c_char, hfunc: CUfunction);
+        passes cuFuncGetParamInfo(func: CUfunction, paramIndex: usize, paramOffset: *mut usize, paramSize: *mut usize);
         passes cuMemHostAlloc(pp: *mut *mut c_void, bytesize: usize, Flags: c_uint);
         passes cuMemFreeHost(p: *mut c_void);
         passes cuMemHostRegister_v2(p: *mut c_void, bytesize: usize, Flags: c_uint);
@@ -353,7 +355,7 @@ macro_rules! driver_names {
 
         // Passes: code that is loaded, its attributes and parameters; what it takes is taken by counted functions.
         passes {
-            cuFuncGetAttribute cuFuncGetModule cuFuncGetName cuFuncGetParamCount cuFuncGetParamInfo
+            cuFuncGetAttribute cuFuncGetModule cuFuncGetParamCount
             cuFuncIsLoaded cuFuncSetAttribute cuFuncSetBlockShape cuFuncSetCacheConfig
             cuFuncSetSharedMemConfig cuFuncSetSharedSize cuKernelGetAttribute cuKernelGetLibrary
             cuKernelGetName cuKernelGetParamCount cuKernelGetParamInfo cuKernelSetAttribute

@@ -27,6 +27,9 @@ use std::path::PathBuf;
 pub const SOCKET_VARIABLE: &str = "TIDEGATE_SOCKET";
 /// The environment variable that carries a job's token to all its processes.
 pub const JOB_VARIABLE: &str = "TIDEGATE_JOB";
+/// The environment variable that names, with commas between them, the kernels that touch only the allocations which
+/// their parameters point into.
+pub const KERNELS_VARIABLE: &str = "TIDEGATE_DESCRIBED_KERNELS";
 
 /// Where a manager's socket may be, in the order of the search: `$TIDEGATE_SOCKET` alone if it
 /// is set; else the system manager's, then one's own.

@@ -15,7 +15,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::str::FromStr;
 use tidegate_ffi::wire::message::{FromCommand, JobSpec, Need, ToCommand};
-use tidegate_ffi::wire::{Connection, JOB_VARIABLE, ReceiveError, SOCKET_VARIABLE, SendError};
+use tidegate_ffi::wire::{
+    Connection, JOB_VARIABLE, KERNELS_VARIABLE, ReceiveError, SOCKET_VARIABLE, SendError,
+};
 
 /// So many managers in a row may die before one has answered.
 const MANAGERS: u32 = 5;
@@ -47,6 +49,11 @@ pub(super) struct Arguments {
     /// temporary at most (activations), as in 3GiB,8GiB. Default: what it needed last time.
     #[arg(long, value_name = "SIZE,SIZE")]
     need: Option<NeedArgument>,
+    /// A kernel, by its mangled name, that touches only the allocations which its parameters point into: it may
+    /// run as soon as these are there, when the job's memory comes back. Can be given several times. If it touches
+    /// more, it faults.
+    #[arg(long = "described-kernel", value_name = "NAME", value_delimiter = ',')]
+    described_kernels: Vec<String>,
     /// The program and its arguments.
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -85,6 +92,9 @@ pub(super) fn execute(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let mut command = Command::new(program);
     command.args(rest).env("LD_PRELOAD", prepended(shim.as_os_str(), "LD_PRELOAD"));
     command.env(SOCKET_VARIABLE, &socket).env(JOB_VARIABLE, token.to_string());
+    if !arguments.described_kernels.is_empty() {
+        command.env(KERNELS_VARIABLE, arguments.described_kernels.join(","));
+    }
     if let Some(node) = software_gpu {
         let libraries = Path::new(&node).join("lib");
         command.env("TIDEGATE_SOFTGPU", &node);
@@ -193,6 +203,12 @@ mod tests {
             assert_eq!(arguments.name.as_deref(), Some("n"));
             assert_eq!(arguments.command, ["train", "--name", "x", "-v", "--", "y"]);
         }
+    }
+
+    #[test]
+    fn kernels_are_listed_one_by_one_or_with_commas() {
+        let arguments = parse("--described-kernel _Z3addPf --described-kernel a,b -- train").unwrap();
+        assert_eq!(arguments.described_kernels, ["_Z3addPf", "a", "b"]);
     }
 
     #[test]

@@ -278,6 +278,15 @@ fn a_gate_is_not_shut_while_pieces_arrive() {
     GATE.open();
 }
 
+/// Waits for something that other threads do, not for ever.
+fn until(is_so: impl Fn() -> bool) {
+    let limit = soon();
+    while !is_so() {
+        assert!(Instant::now() < limit, "it does not come");
+        std::thread::yield_now();
+    }
+}
+
 /// A closing that is not followed by anything else.
 fn shut_and_open_ajar() {
     assert!(GATE.shut(soon()));
@@ -288,13 +297,7 @@ fn shut_and_open_ajar() {
 fn ajar_only_work_whose_operands_are_there_goes_through() {
     let (is_there, is_open) = (AtomicBool::new(false), AtomicBool::new(false));
     let looks = [const { AtomicU64::new(0) }; 2];
-    let seen = |index: usize, least| {
-        let limit = soon();
-        while looks[index].load(Ordering::SeqCst) < least {
-            assert!(Instant::now() < limit, "nobody looks");
-            std::thread::yield_now();
-        }
-    };
+    let seen = |index: usize, least| until(|| looks[index].load(Ordering::SeqCst) >= least);
     let look = |index: usize, answer: bool| {
         looks[index].fetch_add(1, Ordering::SeqCst);
         answer
@@ -319,9 +322,7 @@ fn ajar_only_work_whose_operands_are_there_goes_through() {
         seen(0, 1);
         seen(1, 1);
         assert_eq!(submit(|| Ok(1), Err, || true), Ok(1), "nothing of it is missing");
-        while !GATE.has_waiters() {
-            std::thread::yield_now();
-        }
+        until(|| GATE.has_waiters());
         GATE.notice_arrival();
         seen(0, 2);
         seen(1, 2);
@@ -378,9 +379,7 @@ fn only_a_closed_gate_can_be_ajar() {
 fn a_gate_that_was_ajar_fails_for_all() {
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| try_submit(|| ()));
-        while !GATE.has_waiters() {
-            std::thread::yield_now();
-        }
+        until(|| GATE.has_waiters());
         GATE.fail();
         assert_eq!(waits.join().unwrap(), Err(Failed));
     });

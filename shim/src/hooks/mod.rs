@@ -27,6 +27,7 @@ mod vmm;
 
 use crate::driver;
 use crate::gate;
+use crate::kernels;
 use crate::operands;
 use crate::status::Status;
 use crate::symbols::jump::entry;
@@ -125,7 +126,44 @@ abi::hooks! {
     fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) and cuStreamEndCapture_ptsz => capture::end;
 }
 
+/// Through the gate, then the driver.
+macro_rules! submit {
+    ($name:ident ($($arg:ident),*)) => {{
+        let call = || match crate::driver::get().$name {
+            // SAFETY: the program's own arguments, and its promise.
+            Some(function) => unsafe { function($($arg),*) },
+            None => CUresult::CUDA_ERROR_NOT_FOUND.into(),
+        };
+        gate::submit(call, |failed| Status::from(failed).0.into(), operands::are_resident)
+    }};
+}
+
 macro_rules! export {
+    (gated cuLaunchKernel $parameters:tt) => { export!(launch cuLaunchKernel $parameters); };
+    (gated cuLaunchKernel_ptsz $parameters:tt) => { export!(launch cuLaunchKernel_ptsz $parameters); };
+    (gated cuLaunchKernelEx $parameters:tt) => { export!(launch cuLaunchKernelEx $parameters); };
+    (gated cuLaunchKernelEx_ptsz $parameters:tt) => { export!(launch cuLaunchKernelEx_ptsz $parameters); };
+    (gated cuLaunchCooperativeKernel $parameters:tt) => {
+        export!(launch cuLaunchCooperativeKernel $parameters);
+    };
+    (gated cuLaunchCooperativeKernel_ptsz $parameters:tt) => {
+        export!(launch cuLaunchCooperativeKernel_ptsz $parameters);
+    };
+    (launch $name:ident ($($arg:ident : $type:ty),* $(,)?)) => {
+        #[doc = concat!("The program's `", stringify!($name), "`: the gate, then the driver.")]
+        ///
+        /// # Safety
+        /// What the driver's manual asks of the arguments.
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name($($arg: $type),*) -> Code {
+            if !kernels::are_listed() {
+                return submit!($name($($arg),*));
+            }
+            // SAFETY: the program's own arguments, and its promise.
+            let _described = unsafe { kernels::describe(($($arg),*).into()) };
+            submit!($name($($arg),*))
+        }
+    };
     (gated $name:ident ($($arg:ident : $type:ty),* $(,)?)) => {
         #[doc = concat!("The program's `", stringify!($name), "`: the gate, then the driver.")]
         ///
@@ -133,12 +171,7 @@ macro_rules! export {
         /// What the driver's manual asks of the arguments.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> Code {
-            let call = || match crate::driver::get().$name {
-                // SAFETY: the program's own arguments, and its promise.
-                Some(function) => unsafe { function($($arg),*) },
-                None => CUresult::CUDA_ERROR_NOT_FOUND.into(),
-            };
-            gate::submit(call, |failed| Status::from(failed).0.into(), operands::are_resident)
+            submit!($name($($arg),*))
         }
     };
     (counted $name:ident ($($arg:ident : $type:ty),* $(,)?)) => {

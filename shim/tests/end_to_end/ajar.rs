@@ -2,8 +2,12 @@
 
 use crate::guest::{Guest, Line, own};
 use crate::manager::{Manager, PATIENCE_MS, TENANT};
-use crate::stage::UNIT;
-use std::ffi::c_int;
+use crate::stage::{self, UNIT};
+use std::ffi::{CStr, c_int};
+use std::path::Path;
+use std::process::Command;
+use std::ptr::{null_mut, with_exposed_provenance_mut, without_provenance_mut};
+use tidegate_ffi::cuda::sys::CUlaunchConfig;
 use tidegate_ffi::cuda::{Driver, DriverError};
 use tidegate_ffi::units::*;
 use tidegate_ffi::wire::message::*;
@@ -12,6 +16,17 @@ use tidegate_ffi::wire::message::*;
 const FAULT: &str = "CUDA_ERROR_ILLEGAL_ADDRESS";
 /// What a call answers in a process whose memory is lost.
 const LOST: &str = "CUDA_ERROR_SYSTEM_NOT_READY";
+
+/// The kernel that the software GPU has.
+const KERNEL: &CStr = c"tidegate_copy_ranges";
+
+/// Runs a driver call of the guest.
+macro_rules! call {
+    ($driver:expr, $name:ident($($argument:expr),*)) => {
+        // SAFETY: the results go to the guest's own variables; addresses are what a test wants the driver to see.
+        unsafe { $driver.$name($($argument),*) }
+    };
+}
 
 /// `tidegate_tensor` of tidegate.h.
 #[repr(C)]
@@ -34,7 +49,7 @@ impl Tensor {
 }
 
 /// Asked of a guest: what the others do not know.
-pub fn carry_out(_driver: &Driver, words: &[&str], numbers: &[u64]) -> Result<String, DriverError> {
+pub fn carry_out(driver: &Driver, words: &[&str], numbers: &[u64]) -> Result<String, DriverError> {
     let mut described = 0;
     let mut describe = |tensors: &[Tensor]| {
         own("tidegate_operands_push", |push: unsafe extern "C" fn(*const Tensor, usize) -> c_int| {
@@ -43,6 +58,12 @@ pub fn carry_out(_driver: &Driver, words: &[&str], numbers: &[u64]) -> Result<St
         });
     };
     match (words[0], numbers) {
+        ("kernel", []) => return kernel(driver),
+        ("list", [address, to, from, bytes]) => {
+            let list = [*to, *from, *bytes];
+            call!(driver, cuMemcpyHtoD_v2(*address, list.as_ptr().cast(), size_of_val(&list)))?;
+        }
+        ("launch", [function, list, count]) => launch(driver, words[1], *function, *list, *count as u32)?,
         ("describe", []) => describe(&[]),
         ("describe", [address, bytes]) => describe(&[Tensor::rows(*address, 1, 0, *bytes)]),
         ("describe", [address, rows, pitch, bytes]) => {
@@ -55,7 +76,48 @@ pub fn carry_out(_driver: &Driver, words: &[&str], numbers: &[u64]) -> Result<St
     Ok(if described == 0 { "ok" } else { "none" }.into())
 }
 
-/// A guest with an allocation of so many units, each in a piece of its own, filled with 1, 2, …
+/// A kernel that copies what a list in the GPU's memory says.
+fn kernel(driver: &Driver) -> Result<String, DriverError> {
+    let (mut module, mut function, image) = (null_mut(), null_mut(), c".version 8.0 .target sm_90");
+    call!(driver, cuModuleLoadData(&mut module, image.as_ptr().cast()))?;
+    call!(driver, cuModuleGetFunction(&mut function, module, KERNEL.as_ptr()))?;
+    Ok(function.expose_provenance().to_string())
+}
+
+/// Launches it one way, and waits for it.
+fn launch(driver: &Driver, way: &str, function: u64, list: u64, count: u32) -> Result<(), DriverError> {
+    /// As the driver wants parameters in a buffer: the address, the number, and what fills a word.
+    #[repr(C)]
+    struct Packed(u64, u32, u32);
+    let (function, stream, none) = (with_exposed_provenance_mut(function as usize), null_mut(), null_mut());
+    let mut each = [(&raw const list).cast_mut().cast(), (&raw const count).cast_mut().cast()];
+    let (each, packed) = (each.as_mut_ptr(), Packed(list, count, 0));
+    let mut bytes = size_of::<Packed>();
+    let (buffer, size) = ((&raw const packed).cast_mut().cast(), (&raw mut bytes).cast());
+    let mut extra = [without_provenance_mut(1), buffer, without_provenance_mut(2), size, null_mut()];
+    // SAFETY: plain C data, for which zero is a value.
+    let mut config: CUlaunchConfig = unsafe { std::mem::zeroed() };
+    (config.gridDimX, config.gridDimY, config.gridDimZ) = (1, 1, 1);
+    (config.blockDimX, config.blockDimY, config.blockDimZ) = (1, 1, 1);
+    match way {
+        "plain" => call!(driver, cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, each, none))?,
+        "per-thread" => {
+            call!(driver, cuLaunchKernel_ptsz(function, 1, 1, 1, 1, 1, 1, 0, stream, each, none))?;
+        }
+        "configured" => call!(driver, cuLaunchKernelEx(&config, function, each, none))?,
+        "cooperative" => {
+            call!(driver, cuLaunchCooperativeKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, each))?;
+        }
+        "packed" => {
+            let extra = extra.as_mut_ptr();
+            call!(driver, cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, none, extra))?;
+        }
+        other => panic!("no way {other}"),
+    }
+    call!(driver, cuCtxSynchronize())
+}
+
+/// A guest with so many allocations of a unit, each in a piece of its own, filled with 1, 2, …
 struct Filled {
     manager: Manager,
     guest: Guest,
@@ -66,20 +128,34 @@ struct Filled {
 
 impl Filled {
     fn units(count: u32) -> Self {
+        Self::under(&[], count)
+    }
+
+    fn under(environment: &[(&str, &str)], count: u32) -> Self {
         let mut manager = Manager::start();
-        let (guest, mut line) = manager.guest_with_context();
-        line.tell(&format!("allocate {}", u64::from(count) * UNIT));
-        let lease = manager.hear_lease();
-        assert_eq!((lease.first, lease.units), (SlotIndex(0), Units(count)));
-        let pieces: Vec<Placed> = (0..count).map(|slot| manager.make(lease.class, slot, 1)).collect();
-        manager.give(&lease, pieces.clone(), false);
-        let address = line.hear().parse().unwrap();
-        let mut filled = Self { manager, guest, line, address, pieces };
-        for index in 0..count {
-            let order = filled.order("fill", index, u64::from(index) + 1);
-            assert_eq!(filled.line.ask(&order), "ok");
-        }
+        let guest = manager.guest(environment);
+        let mut line = guest.line();
+        line.tell("init");
+        manager.welcome(false);
+        assert_eq!(line.hear(), "ok");
+        line.tell("context");
+        manager.attach();
+        assert_eq!(line.hear(), "ok");
+        let mut filled = Self { manager, guest, line, address: 0, pieces: Vec::new() };
+        (0..count).for_each(|index| filled.allocate(index));
         filled
+    }
+
+    fn allocate(&mut self, index: u32) {
+        self.line.tell(&format!("allocate {UNIT}"));
+        let lease = self.manager.hear_lease();
+        assert_eq!((lease.first, lease.units), (SlotIndex(index), Units(1)));
+        self.pieces.push(self.manager.grant(&lease));
+        let address: u64 = self.line.hear().parse().unwrap();
+        self.address = if index == 0 { address } else { self.address };
+        assert_eq!(address, self.of(index));
+        let order = self.order("fill", index, u64::from(index) + 1);
+        assert_eq!(self.line.ask(&order), "ok");
     }
 
     fn of(&self, index: u32) -> u64 {
@@ -295,6 +371,94 @@ promise! {
     }
 }
 
+/// A guest whose kernel is listed, with a list in each of two units that copies within that unit.
+fn with_listed_kernel(lists: &str) -> (Filled, String) {
+    let mut job = Filled::under(&[("TIDEGATE_DESCRIBED_KERNELS", lists)], 2);
+    for unit in 0..2 {
+        let (start, from) = (job.of(unit), job.of(unit) + 4096);
+        assert_eq!(job.line.ask(&format!("list {start} {} {from} 512", from + 4096)), "ok");
+        assert_eq!(job.line.ask(&format!("fill {from} 512 {}", unit + 50)), "ok");
+    }
+    let kernel = job.line.ask("kernel");
+    (job, kernel)
+}
+
+promise! {
+    fn a_listed_kernel_goes_as_soon_as_the_memory_behind_its_parameters_is_there() {
+        let (mut job, kernel) = with_listed_kernel("another, tidegate_copy_ranges");
+        let (mut first, mut second) = (job.line(), job.line());
+        let pieces = job.stop();
+        job.manager.map(&pieces[..1]);
+        job.ajar();
+        for way in ["plain", "per-thread", "configured", "cooperative"] {
+            assert_eq!(first.ask(&format!("launch {way} {kernel} {} 1", job.of(0))), "ok", "{way}");
+        }
+        second.tell(&format!("launch plain {kernel} {} 0", job.of(1) + 512));
+        let mut others = [job.line(), job.line()];
+        others[0].tell(&format!("launch packed {kernel} {} 1", job.of(0)));
+        others[1].tell(&format!("launch plain {kernel} {} 0", job.of(2)));
+        assert!(second.is_silent(), "the allocation is not there");
+        job.manager.map(&pieces[1..]);
+        assert_eq!(second.hear(), "ok");
+        assert!(others[0].is_silent(), "its parameters are in a buffer");
+        assert!(others[1].is_silent(), "nothing is allocated where it points to");
+        job.manager.open();
+        others.iter_mut().for_each(|line| assert_eq!(line.hear(), "ok"));
+        assert_eq!(job.line.ask(&format!("read {} 512", job.of(0) + 8192)), "50 50");
+        job.guest.end();
+    }
+}
+
+promise! {
+    fn a_kernel_that_is_not_listed_waits_for_all() {
+        let (mut job, kernel) = with_listed_kernel("tidegate_copy");
+        let mut line = job.line();
+        let pieces = job.stop();
+        job.manager.map(&pieces[..1]);
+        job.ajar();
+        line.tell(&format!("launch plain {kernel} {} 1", job.of(0)));
+        assert!(line.is_silent());
+        job.manager.map(&pieces[1..]);
+        job.manager.open();
+        assert_eq!(line.hear(), "ok");
+        job.guest.end();
+    }
+}
+
+promise! {
+    fn a_kernel_that_is_listed_wrongly_faults() {
+        let (mut job, kernel) = with_listed_kernel("tidegate_copy_ranges");
+        let order = format!("list {} {} {} 512", job.of(0), job.of(0) + 4096, job.of(1));
+        assert_eq!(job.line.ask(&order), "ok");
+        let mut line = job.line();
+        let pieces = job.stop();
+        job.manager.map(&pieces[..1]);
+        job.ajar();
+        assert_eq!(line.ask(&format!("launch plain {kernel} {} 1", job.of(0))), FAULT);
+        assert_eq!(job.manager.load(pieces[0].piece)[4096], 50, "it read what is not there");
+        job.guest.end();
+    }
+}
+
+promise! {
+    fn what_listed_kernels_use_is_told_unless_the_program_says_it_itself() {
+        let (mut job, kernel) = with_listed_kernel("tidegate_copy_ranges");
+        let mut line = job.line_that_uses(0);
+        assert_eq!(line.ask(&format!("launch plain {kernel} {} 1", job.of(1))), "ok");
+        assert_eq!(job.hear_uses(), [(0, 1)], "the program knows better");
+        job.manager.open();
+        assert_eq!(job.line.ask(&format!("launch plain {kernel} {} 1", job.of(1))), "ok");
+        assert_eq!(job.hear_uses(), [(1, 1), (0, 1)]);
+        let pieces = [job.pieces[1]];
+        job.manager.unmap(&pieces);
+        job.ajar();
+        assert_eq!(line.ask(&format!("launch plain {kernel} {} 0", job.of(1))), "ok");
+        job.manager.map(&pieces);
+        job.manager.open();
+        job.guest.end();
+    }
+}
+
 promise! {
     fn orders_that_make_no_sense_at_a_gate_ajar_harm_nobody() {
         let mut job = Filled::units(2);
@@ -353,6 +517,25 @@ promise! {
         job.manager.open();
         assert_eq!(line.ask(&job.read(0)), "1 1");
         job.guest.end();
+    }
+}
+
+promise! {
+    fn python_describes_as_the_header_says() {
+        let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python");
+        let mut python = Command::new("python3");
+        python.args(["-c", include_str!("operands.py")]).env("PYTHONPATH", package);
+        python.env("LD_PRELOAD", stage::shim()).env("TIDEGATE_OFF", "1");
+        let output = python.output().unwrap();
+        let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        assert_eq!(said, ["4096 2 [(3, 8), (4, 2)]: 0\n\
+                           4096 4 [(5, 40), (10, 4)]: 0\n\
+                           4096 4 [(5, -8)]: 0\n\
+                           4096 4 []: 0\n\
+                           4096 1 [(100, 1)]: 0\n\
+                           4 4 [(3, -4)]: 1\n\
+                           nine dimensions: 1\n\
+                           int is no tensor\n", ""]);
     }
 }
 

@@ -1,0 +1,194 @@
+//! Kernels that the user lists: each touches only the allocations that its parameters point into.
+//!
+//! Invariant: a launch counts as described only if every word of its parameters that is an address of ours lies in a
+//! live allocation. What the driver does not tell (a packed buffer of parameters, a name, a size) makes it undescribed.
+
+use crate::driver;
+use crate::operands;
+use crate::process::{self, Process};
+use std::collections::BTreeSet;
+use std::ffi::{CStr, CString, c_uint, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tidegate_ffi::cuda::sys::{CUdeviceptr, CUfunction, CUlaunchConfig, CUresult, CUstream};
+use tidegate_ffi::tensor::Region;
+
+/// More parameters than a kernel can have: they take 32764 bytes at most.
+const MOST_PARAMETERS: usize = 1 << 15;
+/// Bytes of an address.
+const ADDRESS: usize = size_of::<CUdeviceptr>();
+
+static ARE_LISTED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the user lists any kernels. All that a launch costs where there are none.
+#[inline(always)]
+pub fn are_listed() -> bool {
+    ARE_LISTED.load(Ordering::Relaxed)
+}
+
+/// The kernels that are listed, by the names that the driver has for them.
+#[derive(Debug, Default)]
+pub struct Listed(BTreeSet<CString>);
+
+impl Listed {
+    /// From names with commas between them.
+    pub fn read(names: &str) -> Self {
+        let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
+        Self(names.filter_map(|name| CString::new(name).ok()).collect())
+    }
+
+    /// From now on launches are looked at, if there is anything to be found.
+    pub fn begin(&self) {
+        ARE_LISTED.store(!self.0.is_empty(), Ordering::Relaxed);
+    }
+}
+
+/// What is launched, with its parameters one by one; null: they are in a buffer.
+#[derive(Clone, Copy)]
+pub struct Launch {
+    function: CUfunction,
+    parameters: *mut *mut c_void,
+}
+
+/// `cuLaunchKernel`'s arguments.
+type Plain = (
+    CUfunction,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    CUstream,
+    *mut *mut c_void,
+    *mut *mut c_void,
+);
+/// `cuLaunchKernelEx`'s arguments.
+type Configured = (*const CUlaunchConfig, CUfunction, *mut *mut c_void, *mut *mut c_void);
+/// `cuLaunchCooperativeKernel`'s arguments.
+type Cooperative =
+    (CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream, *mut *mut c_void);
+
+impl From<Plain> for Launch {
+    fn from(arguments: Plain) -> Self {
+        Self { function: arguments.0, parameters: arguments.9 }
+    }
+}
+
+impl From<Configured> for Launch {
+    fn from((_, function, parameters, _): Configured) -> Self {
+        Self { function, parameters }
+    }
+}
+
+impl From<Cooperative> for Launch {
+    fn from(arguments: Cooperative) -> Self {
+        Self { function: arguments.0, parameters: arguments.9 }
+    }
+}
+
+/// While it lives, what the thread submits is described by a launch's parameters.
+pub struct Described(());
+
+impl Drop for Described {
+    fn drop(&mut self) {
+        operands::pop();
+    }
+}
+
+/// Describes a launch, if its kernel is listed and the program does not describe it itself.
+///
+/// # Safety
+/// What the driver's manual asks of the launch's arguments.
+#[cold]
+#[inline(never)]
+pub unsafe fn describe(launch: Launch) -> Option<Described> {
+    let describe = || {
+        let process = process::active().filter(|_| !operands::are_described())?;
+        // SAFETY: the caller's promise.
+        let operands = unsafe { launch.operands(process) }?;
+        operands::push(operands.len(), operands.into_iter().map(Some));
+        Some(Described(()))
+    };
+    // The caller, a function that C has called, must not unwind.
+    catch_unwind(AssertUnwindSafe(describe)).ok().flatten()
+}
+
+impl Launch {
+    /// The allocations that its parameters point into, if that is all it touches.
+    ///
+    /// # Safety
+    /// What the driver's manual asks of the launch's arguments.
+    unsafe fn operands(&self, process: &Process) -> Option<Vec<Region>> {
+        let mut operands = Vec::new();
+        if self.parameters.is_null() || !self.is_listed(&process.settings.kernels) {
+            return None;
+        }
+        for index in 0..MOST_PARAMETERS {
+            let Some(bytes) = self.parameter_bytes(index)? else { return Some(operands) };
+            // SAFETY: as many pointers lie there as the kernel has parameters: the caller's promise.
+            let parameter = unsafe { self.parameters.wrapping_add(index).read() };
+            for word in 0..bytes / ADDRESS {
+                let place = parameter.cast::<CUdeviceptr>().wrapping_add(word);
+                // SAFETY: each points to as many bytes as the parameter has, likewise.
+                let address = unsafe { place.read_unaligned() };
+                operands.extend(allocation_at(process, address)?);
+            }
+        }
+        None
+    }
+
+    fn is_listed(&self, listed: &Listed) -> bool {
+        let mut name = ptr::null();
+        // SAFETY: the result goes to our own variable; the driver checks the function.
+        let told = unsafe { driver::get().cuFuncGetName(&mut name, self.function) };
+        // SAFETY: a C string that stays as long as the function, which is about to be launched.
+        told.is_ok() && !name.is_null() && listed.0.contains(unsafe { CStr::from_ptr(name) })
+    }
+
+    /// The size of a parameter, `Some(None)` behind the last. `None`: the driver does not tell.
+    fn parameter_bytes(&self, index: usize) -> Option<Option<usize>> {
+        let (mut offset, mut bytes) = (0, 0);
+        // SAFETY: the results go to our own variables; the driver checks the rest.
+        match unsafe { driver::get().cuFuncGetParamInfo(self.function, index, &mut offset, &mut bytes) } {
+            Ok(()) => Some(Some(bytes)),
+            Err(error) if error.code == CUresult::CUDA_ERROR_INVALID_VALUE => Some(None),
+            Err(_) => None,
+        }
+    }
+}
+
+/// The whole allocation that a word of a parameter points into, if it is an address of ours. `None`: it is, and
+/// nothing is allocated there.
+fn allocation_at(process: &Process, address: CUdeviceptr) -> Option<Option<Region>> {
+    if let Some(tenant) = process.tenants.with_address(address) {
+        let found = tenant.find(address)?;
+        return Region::range(found.start, found.bytes).ok().map(Some);
+    }
+    let Some(mapping) = process.loose.handles.lock().mapped_at(address) else { return Some(None) };
+    let addresses = mapping.addresses;
+    Region::range(addresses.start, addresses.end - addresses.start).ok().map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_people_write_them() {
+        let Listed(names) = Listed::read(" _Z3addPf, ,scale,");
+        assert_eq!(names.into_iter().collect::<Vec<_>>(), [c"_Z3addPf", c"scale"]);
+        assert!(Listed::read("").0.is_empty());
+    }
+
+    #[test]
+    fn without_a_list_no_launch_is_looked_at() {
+        Listed::default().begin();
+        assert!(!are_listed());
+        let launch = Launch { function: ptr::null_mut(), parameters: ptr::null_mut() };
+        // SAFETY: nothing is launched.
+        assert!(unsafe { describe(launch) }.is_none());
+    }
+}
