@@ -1,7 +1,8 @@
 //! The second half of a switch: make pieces, restore, map, open (R4.6).
 //!
-//! What is restored and mapped at once is a part ([`super::parts`]). Saved bytes are named by their place in the tenant's address range, not by the piece they
-//! came from: they come back behind the same slots (I3), in whatever pieces there are.
+//! Saved bytes are named by their place in the tenant's address range, not by the piece they
+//! came from: they come back behind the same slots (I3), in whatever pieces there are. What is restored and mapped at once
+//! is a part ([`super::parts`]).
 
 use super::departure::since;
 use super::lease::{Acquired, Run};
@@ -190,7 +191,7 @@ impl Scheduler {
         self.finish_moving(job);
     }
 
-    fn restore(&mut self, id: TenantId, nth: usize) {
+    pub(super) fn restore(&mut self, id: TenantId, nth: usize) {
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         let Some(arrival) = tenant.arrival.as_mut() else { return };
         let gpu = tenant.gpu;
@@ -201,7 +202,7 @@ impl Scheduler {
         let poison = poisoned.chunks(NAMES_PER_MESSAGE).map(|pieces| (Vec::new(), pieces.to_vec()));
         let moves = part.moves.chunks(MOVES_PER_MESSAGE).map(|moves| (moves.to_vec(), Vec::new()));
         let orders: Vec<(Vec<Move>, Vec<PieceId>)> = poison.chain(moves).collect();
-        part.restoring = orders.len();
+        (part.restoring, part.put_off) = (orders.len(), false);
         if orders.is_empty() {
             return self.map(id, nth);
         }
@@ -251,18 +252,25 @@ impl Scheduler {
             self.expect_answer(session, step);
             self.tell(session, ToShim::Map { step, tenant: id, pieces: pieces.to_vec() });
         }
-        if is_first && !others.is_empty() {
-            if let Some(job) = self.jobs.get_mut(&job) {
-                job.stats.ajar += 1;
-            }
-            self.tell(session, ToShim::Ajar);
-            others.into_iter().for_each(|part| self.restore(id, part));
+        if !is_first || others.is_empty() {
+            return;
         }
+        // It may have become a gang since it was cut.
+        if !self.is_gang(job)
+            && let Some(job) = self.jobs.get_mut(&job)
+        {
+            job.stats.ajar += 1;
+            self.tell(session, ToShim::Ajar);
+        }
+        others.into_iter().for_each(|part| self.restore(id, part));
     }
 
     /// Its bytes are still in the tier, but cannot be had: others can go on, with the memory that it was about to get.
     /// It cannot, unless nothing but memory was missing, and nothing of it has come yet: then that is tried again.
-    pub(super) fn restore_failed(&mut self, id: TenantId, reason: &str, out_of_memory: bool) {
+    pub(super) fn restore_failed(&mut self, id: TenantId, nth: usize, reason: &str, out_of_memory: bool) {
+        if out_of_memory && self.put_off(id, nth) {
+            return;
+        }
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         let (session, gpu, job, arrival) = (tenant.session, tenant.gpu, tenant.job, tenant.arrival.take());
         let untouched = arrival.as_ref().is_some_and(Arrival::is_untouched);

@@ -543,9 +543,7 @@ impl Scheduler {
             Phase::Restoring => {
                 // A part could not be brought back: what came stays, the rest is tried again.
                 job.phase = Phase::Waiting;
-                job.failed_arrivals += 1;
-                let pause = super::arrival::RETRY * 2u32.saturating_pow(job.failed_arrivals.min(8) - 1);
-                job.not_restored_before = self.now + pause;
+                job.put_off_restoring(self.now);
             }
             _ => {}
         }

@@ -242,6 +242,13 @@ impl Job {
         matches!(self.phase, Phase::Open | Phase::Restoring)
     }
 
+    /// An attempt to restore it, or a part of it, has failed: the next one waits, longer each time.
+    pub(super) fn put_off_restoring(&mut self, now: Time) {
+        self.failed_arrivals += 1;
+        let pause = super::arrival::RETRY * 2u32.saturating_pow(self.failed_arrivals.min(8) - 1);
+        self.not_restored_before = now + pause;
+    }
+
     /// Its slice: the configured one, longer where its switches cost much (switching stays ≤ 5 %).
     pub(super) fn slice(&self, shortest: Duration) -> Duration {
         shortest.max(self.stats.mean_switch() * 19)
@@ -388,6 +395,8 @@ pub struct Part {
     pub moves: Vec<Move>,
     /// Orders to restore that are not answered yet.
     pub restoring: usize,
+    /// Memory was missing for it: it is ordered again after a pause.
+    pub put_off: bool,
 }
 
 /// A tenant's memory on its way out.

@@ -573,7 +573,7 @@ impl Scheduler {
                 self.all_back_to_spares(gpu, &adopted, uid);
             }
             Some(Pending::MakeForArrival(tenant, pieces)) => self.make_failed_for_arrival(tenant, pieces),
-            Some(Pending::Restore(tenant, _)) => self.restore_failed(tenant, reason, out_of_memory),
+            Some(Pending::Restore(tenant, part)) => self.restore_failed(tenant, part, reason, out_of_memory),
             Some(Pending::Scrub(gpu, pieces, _)) => self.destroy_one_by_one(gpu, pieces),
             // The mover knows no such piece any more: nothing of it is left to free.
             Some(Pending::Destroy(_, pieces)) if pieces.len() == 1 => self.destroyed(pieces),
@@ -591,7 +591,7 @@ impl Scheduler {
         let contended = self.jobs.keys().any(|id| self.wants_turn(*id));
         let slices = self.jobs.values().filter(|job| job.phase == Phase::Open && contended);
         let slices = slices.map(|job| job.slice_end.max(job.not_closed_before));
-        let waiting = self.jobs.values().filter(|job| job.phase == Phase::Waiting);
+        let waiting = self.jobs.values().filter(|job| matches!(job.phase, Phase::Waiting | Phase::Restoring));
         let retries = waiting.flat_map(|job| [job.not_restored_before, job.not_preempted_before]);
         slices
             .chain(retries)

@@ -63,6 +63,7 @@ impl Scheduler {
                 self.bring_back(*id);
             }
         }
+        self.go_on_restoring();
         self.prefetch(&selected, pages);
         self.watch(&selected);
     }

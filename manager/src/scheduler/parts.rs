@@ -6,15 +6,21 @@
 //!          restore the rest ───────────────────────────────► map it, open
 //! ```
 //! Who describes no work gets all at once, and so does a gang: its ranks go on together (I5). Of the parts the first is
-//! ordered alone: until it is there, nothing has come, and all can be tried again.
+//! ordered alone: until it is there, nothing has come, and the job's turn can be put off. It is empty where all that such
+//! work is known to use has stayed on the GPU. A later part for which memory is missing is put off, while work goes on.
+//!
+//! The time until a job is open is not charged to it, though its described work may compute then: a switch takes at most
+//! a twentieth of a slice.
 
-use super::{Arrival, MOVES_PER_MESSAGE, Part, Scheduler};
+use super::{Arrival, Job, MOVES_PER_MESSAGE, Part, Phase, Scheduler};
 use std::collections::BTreeMap;
-use tidegate_ffi::units::{Class, PieceId, SessionId, TenantId};
+use tidegate_ffi::units::{Class, JobId, PieceId, SessionId, TenantId};
 use tidegate_ffi::wire::message::{MAX_USES, Move, Placed, SlotRun};
 
 /// What described work uses comes in at most so many parts: each costs a message to the process and back.
 const PARTS: u32 = 64;
+/// So often memory may be missing for a part, until the process is ended.
+const TRIES: u32 = 8;
 
 impl Scheduler {
     /// A process says what its described work was the first to use, before it drains.
@@ -34,18 +40,48 @@ impl Scheduler {
         early: bool,
     ) -> BTreeMap<usize, Part> {
         let tenant = &self.tenants[&id];
-        let is_one_process = self.jobs.get(&tenant.job).is_some_and(|job| job.sessions.len() == 1);
-        let is_alone = is_one_process && self.tenants_of(tenant.job).len() == 1;
-        let used: &[SlotRun] = if early || !is_alone { &[] } else { &tenant.used };
+        let used: &[SlotRun] = if early || self.is_gang(tenant.job) { &[] } else { &tenant.used };
         cut(placed, moves, used)
+    }
+
+    /// Has the job more than one process, or more than one GPU.
+    pub(super) fn is_gang(&self, id: JobId) -> bool {
+        self.jobs.get(&id).is_none_or(|job| job.sessions.len() > 1) || self.tenants_of(id).len() > 1
+    }
+
+    /// Memory was missing for a part: it is tried again after a pause, if others have come and work goes on there. False:
+    /// it is not, or was tried often enough.
+    pub(super) fn put_off(&mut self, id: TenantId, nth: usize) -> bool {
+        let Some(tenant) = self.tenants.get_mut(&id) else { return false };
+        let Some(arrival) = tenant.arrival.as_mut().filter(|arrival| arrival.begun) else { return false };
+        let Some(part) = arrival.parts.get_mut(&nth).filter(|part| part.is_untouched()) else { return false };
+        let Some(job) = self.jobs.get_mut(&tenant.job).filter(|job| job.failed_arrivals < TRIES) else {
+            return false;
+        };
+        (part.restoring, part.put_off) = (0, true);
+        job.put_off_restoring(self.now);
+        true
+    }
+
+    /// Orders again what was put off, of jobs whose pause is over.
+    pub(super) fn go_on_restoring(&mut self) {
+        let is_due = |job: &Job| job.phase == Phase::Restoring && job.not_restored_before <= self.now;
+        let due = self.tenants.iter().filter(|(_, tenant)| self.jobs.get(&tenant.job).is_some_and(is_due));
+        let parts = due.filter_map(|(id, tenant)| Some((*id, tenant.arrival.as_ref()?)));
+        let put_off = parts.flat_map(|(id, arrival)| {
+            let put_off = arrival.parts.iter().filter(|(_, part)| part.put_off);
+            put_off.map(move |(nth, _)| (id, *nth)).collect::<Vec<_>>()
+        });
+        for (id, nth) in put_off.collect::<Vec<_>>() {
+            self.restore(id, nth);
+        }
     }
 }
 
 impl Arrival {
-    /// Has nothing of it come yet: of what was ordered, nothing but one copy can have been made.
+    /// Has nothing of it come yet.
     pub(super) fn is_untouched(&self) -> bool {
-        let orders = |part: &Part| part.moves.len().div_ceil(MOVES_PER_MESSAGE);
-        !self.begun && self.parts.values().next().is_none_or(|part| orders(part) <= 1)
+        !self.begun && self.parts.values().next().is_none_or(Part::is_untouched)
     }
 
     /// The pieces that the process was not told to map yet.
@@ -54,20 +90,26 @@ impl Arrival {
     }
 }
 
-/// Pieces that are used come in that order, in parts of some size; all others are the last part.
+impl Part {
+    /// Has nothing of it come, where one of its orders failed: there was no other that copies.
+    fn is_untouched(&self) -> bool {
+        self.moves.len() <= MOVES_PER_MESSAGE
+    }
+}
+
+/// Pieces that are used come in that order, in parts of some size; all others are the last part. If something is used,
+/// but none of these, the first part is empty.
 fn cut(placed: &[Placed], moves: Vec<Move>, used: &[SlotRun]) -> BTreeMap<usize, Part> {
-    let least = placed.iter().map(|placed| placed.units.0).sum::<u32>().div_ceil(PARTS);
+    let least = placed.iter().map(|placed| placed.units.0).sum::<u32>().div_ceil(PARTS).max(1);
     let mut left: BTreeMap<(Class, u32), Placed> =
         placed.iter().map(|placed| ((placed.class, placed.slot.0), *placed)).collect();
-    let (mut parts, mut part) = (Vec::new(), Vec::new());
-    for run in used {
-        part.extend(take_behind(&mut left, run));
-        if part.iter().map(|placed: &Placed| placed.units.0).sum::<u32>() >= least.max(1) {
-            parts.push(std::mem::take(&mut part));
-        }
+    let ordered: Vec<Placed> = used.iter().flat_map(|run| take_behind(&mut left, run)).collect();
+    let mut parts = in_chunks(ordered, least);
+    if parts.is_empty() && !used.is_empty() {
+        parts.push(Vec::new());
     }
     let rest: Vec<Placed> = left.into_values().collect();
-    parts.extend([part, rest].into_iter().filter(|part| !part.is_empty()));
+    parts.extend((!rest.is_empty()).then_some(rest));
     let part_of: BTreeMap<PieceId, usize> = parts
         .iter()
         .enumerate()
@@ -81,6 +123,21 @@ fn cut(placed: &[Placed], moves: Vec<Move>, used: &[SlotRun]) -> BTreeMap<usize,
         }
     }
     parts
+}
+
+/// Pieces in their order, in chunks of so many units, as soon as these are reached.
+fn in_chunks(pieces: Vec<Placed>, least: u32) -> Vec<Vec<Placed>> {
+    let mut chunks: Vec<Vec<Placed>> = Vec::new();
+    let mut units = least;
+    for placed in pieces {
+        if units >= least {
+            chunks.push(Vec::new());
+            units = 0;
+        }
+        units += placed.units.0;
+        chunks.last_mut().expect("one was begun").push(placed);
+    }
+    chunks
 }
 
 /// Takes out the pieces behind a run of slots.
@@ -124,14 +181,13 @@ mod tests {
             names(&cut(&four(), Vec::new(), &[run(15, 1), run(11, 1)])),
             [vec![3], vec![1], vec![2, 4]]
         );
-        assert_eq!(names(&cut(&four(), Vec::new(), &[run(13, 4)])), [vec![2, 3, 4], vec![1]]);
-        assert_eq!(names(&cut(&four(), Vec::new(), &[run(0, u32::MAX), run(12, 1)])), [vec![1, 2, 3, 4]]);
+        assert_eq!(names(&cut(&four(), Vec::new(), &[run(13, 4)])), [vec![2], vec![3], vec![4], vec![1]]);
+        let all = [run(0, u32::MAX), run(12, 1)];
+        assert_eq!(names(&cut(&four(), Vec::new(), &all)), [vec![1], vec![2], vec![3], vec![4]]);
         let elsewhere = SlotRun { class: Class::Persistent, ..run(10, 8) };
-        assert_eq!(
-            names(&cut(&four(), Vec::new(), &[elsewhere, run(10, 0), run(18, 9)])),
-            [vec![1, 2, 3, 4]]
-        );
-        assert_eq!(cut(&[], Vec::new(), &[run(10, 2)]).len(), 0);
+        let others = [elsewhere, run(10, 0), run(18, 9)];
+        assert_eq!(names(&cut(&four(), Vec::new(), &others)), [vec![], vec![1, 2, 3, 4]]);
+        assert_eq!(cut(&[], Vec::new(), &[]).len(), 0);
     }
 
     #[test]
@@ -141,6 +197,8 @@ mod tests {
         let parts = cut(&many, Vec::new(), &used);
         assert_eq!(parts.len(), PARTS as usize);
         assert_eq!(names(&parts)[0], (630..640).rev().collect::<Vec<_>>());
+        let parts = cut(&many, Vec::new(), &[run(0, 640)]);
+        assert_eq!((parts.len(), &names(&parts)[1]), (PARTS as usize, &(10..20).collect::<Vec<_>>()));
     }
 
     #[test]

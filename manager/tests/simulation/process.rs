@@ -129,7 +129,7 @@ pub struct Tally {
     pub homeless: u64,
     pub opened: u64,
     pub at_boundary: u64,
-    /// How often described work could go before all was there.
+    /// How often described work wrote an allocation before all was there.
     pub early: u64,
     /// The boundary count at its last closing at a boundary.
     pub stopped_at: Option<u64>,
@@ -669,10 +669,9 @@ impl Process {
     /// Described work goes at the gate that is ajar, where all that it uses is there.
     fn work_on_what_is_there(&mut self, around: &mut Around) -> Result<(), String> {
         if self.gate == Gate::Ajar {
-            self.tally.early += 1;
             let (nth, token) = (self.random.between(1, 3) as usize, self.random.bits() | 1);
             for tenant in &mut self.tenants {
-                tenant.rewrite_what_is_there(around.memories, nth, token)?;
+                self.tally.early += tenant.rewrite_what_is_there(around.memories, nth, token)? as u64;
             }
         }
         Ok(())

@@ -315,20 +315,25 @@ impl Tenant {
         Ok(())
     }
 
-    /// Of the allocations whose slots are all mapped, reads all and writes every `nth` anew.
+    /// Of the allocations whose slots are all mapped, reads all and writes every `nth` anew; how many it wrote, where some
+    /// are not there.
     pub fn rewrite_what_is_there(
         &mut self,
         memories: &mut Memories,
         nth: usize,
         token: Token,
-    ) -> Result<(), String> {
+    ) -> Result<usize, String> {
         let is_backed = |class, slot| self.slots.get(&(class, slot)) == Some(&Slot::Backed);
         let is_there = |((class, first), live): &(&(Class, u32), &Live)| {
             (*first..).take(live.tokens.len()).all(|slot| is_backed(*class, slot))
         };
         let there: Vec<_> = self.live.iter().filter(is_there).map(|(at, _)| *at).collect();
         there.iter().try_for_each(|at| self.verify_one(memories, *at))?;
-        there.into_iter().step_by(nth).try_for_each(|at| self.rewrite_one(memories, at, token))
+        let is_early = there.len() < self.live.len();
+        let chosen = there.into_iter().step_by(nth);
+        let count =
+            chosen.map(|at| self.rewrite_one(memories, at, token)).collect::<Result<Vec<()>, _>>()?.len();
+        Ok(if is_early { count } else { 0 })
     }
 
     /// The slots of some allocations, in any order, and now and then of none.

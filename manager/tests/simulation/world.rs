@@ -47,7 +47,7 @@ pub struct Outcome {
     pub switches: u64,
     pub saved_bytes: u64,
     pub refused: u64,
-    /// How often described work went before all memory was back.
+    /// How often described work wrote an allocation before all memory was back.
     pub early_work: u64,
     pub homeless: u64,
     pub deaths: u64,

@@ -70,6 +70,16 @@ fn who_describes_nothing_gets_all_at_once() {
 }
 
 #[test]
+fn work_on_what_has_stayed_goes_before_anything_is_back() {
+    let mut desk = Desk::new(|_| {});
+    let (a, _) = described(&mut desk);
+    uses(&mut desk, a, vec![SlotRun { class: P, ..slots(0, 5) }]);
+    desk.until(|desk| desk.phase(a) == Phase::Open);
+    let names: Vec<&str> = way_back(&desk, a).iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, ["ajar", "restore", "map", "open"]);
+}
+
+#[test]
 fn the_others_are_ordered_when_the_first_part_is_there() {
     let mut desk = Desk::new(|_| {});
     let (a, _) = described(&mut desk);
@@ -92,21 +102,45 @@ fn a_job_opens_when_its_last_part_is_mapped() {
     assert_eq!(desk.phase(a), Phase::Open);
 }
 
+/// The part of `described` that comes second: the first of its slots.
+fn is_second_part(order: &ToMover) -> bool {
+    matches!(order, ToMover::Restore { moves, .. } if moves.len() == 1 && moves[0].at == 0)
+}
+
 #[test]
-fn where_nothing_has_come_it_is_tried_again_and_where_something_has_it_is_not() {
+fn where_nothing_has_come_its_turn_is_put_off() {
     let mut desk = Desk::new(|_| {});
     let (a, _) = described(&mut desk);
-    desk.starve_restores = true;
+    desk.starve = |order| matches!(order, ToMover::Restore { .. });
     desk.until(|desk| desk.job_of(a).failed_arrivals > 0);
     assert!(!way_back(&desk, a).iter().any(|(name, _)| *name == "ajar") && desk.expelled.is_empty());
-    desk.starve_restores = false;
+    desk.starve = |_| false;
     desk.until(|desk| desk.phase(a) == Phase::Open);
+}
+
+#[test]
+fn a_part_for_which_memory_is_missing_is_put_off_while_work_goes_on() {
+    let mut desk = Desk::new(|_| {});
+    let (a, _) = described(&mut desk);
+    desk.starve = is_second_part;
+    desk.until(|desk| desk.job_of(a).failed_arrivals > 2);
+    assert_eq!((desk.phase(a), desk.expelled.len()), (Phase::Restoring, 0));
+    desk.starve = |_| false;
+    desk.until(|desk| desk.phase(a) == Phase::Open);
+    assert_eq!(way_back(&desk, a).last().unwrap().0, "open");
+    assert_eq!(way_back(&desk, a).iter().filter(|(name, _)| *name == "ajar").count(), 1);
 
     desk.until(|desk| desk.phase(a) == Phase::Waiting);
-    desk.fail =
-        |order| matches!(order, ToMover::Restore { moves, .. } if moves.len() == 1 && moves[0].at == 0);
-    desk.until(|desk| !desk.expelled.is_empty());
-    assert!(desk.expelled.contains(&a), "work on the first part may be under way");
+    desk.starve = is_second_part;
+    desk.until(|desk| desk.expelled.contains(&a));
+}
+
+#[test]
+fn a_part_that_cannot_be_restored_ends_its_process() {
+    let mut desk = Desk::new(|_| {});
+    let (a, _) = described(&mut desk);
+    desk.fail = is_second_part;
+    desk.until(|desk| desk.expelled.contains(&a));
     let kept = desk.scheduler.gpus()[&GPU].ledger.retired();
     assert_eq!(kept, 10, "what it was told to map, and no more, it may have still");
 }
@@ -122,6 +156,19 @@ fn a_gang_goes_on_together() {
     desk.until(|desk| desk.phase(a) == Phase::Waiting);
     desk.log.clear();
     desk.until(|desk| desk.phase(a) == Phase::Open);
+    assert!(!way_back(&desk, a).iter().any(|(name, _)| *name == "ajar"));
+}
+
+#[test]
+fn who_becomes_a_gang_on_the_way_goes_on_together_too() {
+    let mut desk = Desk::new(|_| {});
+    let (a, _) = described(&mut desk);
+    desk.hold = |effect| matches!(effect, Effect::Mover(_, ToMover::Restore { .. }));
+    desk.until(|desk| desk.phase(a) == Phase::Restoring);
+    let job = desk.scheduler.sessions()[&a].job;
+    desk.join(job);
+    desk.finish_held();
+    assert_eq!(desk.phase(a), Phase::Open);
     assert!(!way_back(&desk, a).iter().any(|(name, _)| *name == "ajar"));
 }
 

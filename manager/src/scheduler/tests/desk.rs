@@ -80,8 +80,8 @@ pub struct Desk {
     pub least_shares: [u64; 3],
     /// Saves of more find no room.
     pub tier_bytes: u64,
-    /// Restores find none.
-    pub starve_restores: bool,
+    /// Restores that find none.
+    pub starve: fn(&ToMover) -> bool,
     held: Vec<Event>,
     live: BTreeMap<TenantId, Vec<LiveRange>>,
     closings: BTreeMap<SessionId, Step>,
@@ -132,7 +132,7 @@ impl Desk {
             longest_order: 0,
             least_shares: [0; 3],
             tier_bytes: u64::MAX,
-            starve_restores: false,
+            starve: |_| false,
             held: Vec::new(),
             live: BTreeMap::new(),
             closings: BTreeMap::new(),
@@ -342,7 +342,7 @@ impl Desk {
             let reason = "the tier is full".into();
             return Some(Event::MoverFailed { gpu, step, reason, out_of_memory: true });
         }
-        if self.starve_restores && matches!(order, ToMover::Restore { .. }) {
+        if (self.starve)(order) {
             let reason = "there is no memory".into();
             return Some(Event::MoverFailed { gpu, step, reason, out_of_memory: true });
         }

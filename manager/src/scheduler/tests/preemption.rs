@@ -206,10 +206,10 @@ fn what_cannot_come_back_for_want_of_memory_is_tried_again() {
     let mut desk = Desk::new(|_| {});
     let (a, b) = rivals(&mut desk);
     desk.until(|desk| desk.phase(b) == Phase::Open);
-    desk.starve_restores = true;
+    desk.starve = |order| matches!(order, ToMover::Restore { .. });
     desk.until(|desk| desk.job_of(a).failed_arrivals > 1);
     assert_eq!(desk.units(a, T), 0, "others can have the room");
-    desk.starve_restores = false;
+    desk.starve = |_| false;
     desk.until(|desk| desk.phase(a) == Phase::Open);
     assert!(desk.expelled.is_empty() && desk.units(a, T) == 60);
 }
