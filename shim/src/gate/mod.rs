@@ -125,7 +125,7 @@ pub fn submit<R>(
 ) -> R {
     let record = match GATE.admit_at_once() {
         Some(record) => Some(record),
-        None => match GATE.admit_slowly(&resident) {
+        None => match GATE.admit_slowly(resident) {
             Ok(record) => record,
             Err(failed) => return refuse(failed),
         },
@@ -174,7 +174,7 @@ impl Gate {
     pub fn pass(&self) -> Result<Pass, Failed> {
         let record = match self.admit_at_once() {
             Some(record) => Some(record),
-            None => self.admit_slowly(&|| false)?,
+            None => self.admit_slowly(|| false)?,
         };
         Ok(Pass { record })
     }
@@ -195,7 +195,7 @@ impl Gate {
     /// `None`: nothing is gated. Else the thread's record, entered.
     #[cold]
     #[inline(never)]
-    fn admit_slowly(&self, is_resident: &dyn Fn() -> bool) -> Result<Option<&'static Record>, Failed> {
+    fn admit_slowly(&self, is_resident: impl Fn() -> bool) -> Result<Option<&'static Record>, Failed> {
         if self.word.0.load(Ordering::Relaxed) == INERT {
             return Ok(None);
         }

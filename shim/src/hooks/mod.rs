@@ -156,11 +156,18 @@ macro_rules! export {
         /// What the driver's manual asks of the arguments.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> Code {
-            if !kernels::are_listed() {
-                return submit!($name($($arg),*));
+            // Apart, so that a launch keeps nothing for it.
+            #[cold]
+            #[inline(never)]
+            unsafe extern "C" fn listed($($arg: $type),*) -> Code {
+                // SAFETY: the program's own arguments, and its promise.
+                let _described = unsafe { kernels::describe(($($arg),*).into()) };
+                submit!($name($($arg),*))
             }
-            // SAFETY: the program's own arguments, and its promise.
-            let _described = unsafe { kernels::describe(($($arg),*).into()) };
+            if kernels::are_listed() {
+                // SAFETY: as above.
+                return unsafe { listed($($arg),*) };
+            }
             submit!($name($($arg),*))
         }
     };

@@ -410,6 +410,36 @@ promise! {
 }
 
 promise! {
+    fn a_listed_kernel_waits_for_whole_allocations_and_for_all_where_there_is_none() {
+        let (mut job, kernel) = with_listed_kernel("tidegate_copy_ranges");
+        job.line.tell(&format!("allocate {}", 2 * UNIT));
+        let lease = job.manager.hear_lease();
+        let halves = [0, 1].map(|half| job.manager.make(lease.class, lease.first.0 + half, 1));
+        job.manager.give(&lease, halves.to_vec(), false);
+        let large = job.line.hear();
+        job.line.tell("allocate 1000");
+        let lease = job.manager.hear_lease();
+        job.manager.grant(&lease);
+        let freed = job.line.hear();
+        assert_eq!(job.line.ask(&format!("free {freed}")), "ok");
+        let (mut first, mut second) = (job.line(), job.line());
+        job.hear_uses();
+        job.manager.unmap(&halves[1..]);
+        job.ajar();
+        first.tell(&format!("launch plain {kernel} {large} 0"));
+        second.tell(&format!("launch plain {kernel} {freed} 0"));
+        assert!(first.is_silent(), "a part of the allocation is not there");
+        assert!(second.is_silent(), "nothing is allocated where it points to");
+        job.manager.map(&halves[1..]);
+        assert_eq!(first.hear(), "ok");
+        assert!(second.is_silent(), "nothing is allocated where it points to");
+        job.manager.open();
+        assert_eq!(second.hear(), "ok");
+        job.guest.end();
+    }
+}
+
+promise! {
     fn a_kernel_that_is_not_listed_waits_for_all() {
         let (mut job, kernel) = with_listed_kernel("tidegate_copy");
         let mut line = job.line();
