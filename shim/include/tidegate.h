@@ -65,7 +65,8 @@ typedef struct tidegate_tensor {
  * follows the one in which operands were first described in the slices before. Descriptions nest; the innermost
  * decides alone. A wrong one makes the work fault (CUDA_ERROR_ILLEGAL_ADDRESS); it never reads old bytes, or
  * somebody else's. Memory that is not Tidegate's need not be listed and is always there: the host's, managed memory,
- * what another process shares over cudaIpc.
+ * what another process shares over cudaIpc. It must not wait, on the GPU, for work that is not described: that may
+ * be let go later.
  *
  * Returns 0; or nonzero for a description that cannot be (addresses that are not in 64 bits, a negative size, an
  * element of 0 bytes, a rank of more than 8), for one inside 64 others, and where a thread describes more than

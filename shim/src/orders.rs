@@ -173,11 +173,12 @@ fn close(process: &'static Process, closing: Closing) -> Result<(), Gone> {
     }
 }
 
-/// Says in which order described work has used the tenants' memory, where there was any.
+/// Says in which order described work has used the tenants' memory, where it was not said before.
 fn tell_uses(process: &Process) -> Result<(), Gone> {
-    let told = process.tenants.all().into_iter().map(|tenant| (tenant.id, tenant.end_slice()));
-    told.filter(|(_, slots)| !slots.is_empty())
-        .try_for_each(|(tenant, slots)| process.link.send(FromShim::Used { tenant, slots }))
+    let tenants = process.tenants.all().into_iter();
+    tenants
+        .filter_map(|tenant| Some(FromShim::Used { tenant: tenant.id, slots: tenant.end_slice()? }))
+        .try_for_each(|uses| process.link.send(uses))
 }
 
 fn drain_and_report(

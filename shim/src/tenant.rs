@@ -884,8 +884,8 @@ impl Tenant {
         self.uses.lock().note(class, slot(bytes.start / unit)..slot(bytes.end.div_ceil(unit)));
     }
 
-    /// The slice has ended: the order in which described work has used its slots.
-    pub fn end_slice(&self) -> Vec<SlotRun> {
+    /// The slice has ended: the order in which described work has used its slots, if that is news.
+    pub fn end_slice(&self) -> Option<Vec<SlotRun>> {
         self.uses.lock().end_slice()
     }
 

@@ -1,12 +1,16 @@
 //! Which slots of a tenant described work is the first to use, slice by slice: the order in which its memory is to
 //! come back.
 //!
-//! Invariant: a slice names a slot once, and no order has more than [`MAX_USES`] runs, however much is used.
+//! Invariant: a slice names a slot once, and no order has more than [`MAX_USES`] runs, however much is used. What was
+//! not used for [`SLICES`] is forgotten.
 #![forbid(unsafe_code)]
 
 use std::ops::Range;
 use tidegate_ffi::units::{Class, SlotIndex, Units};
 use tidegate_ffi::wire::message::{MAX_USES, SlotRun};
+
+/// After so many slices without described work none is expected any more.
+const SLICES: u32 = 16;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -16,7 +20,9 @@ pub struct Uses {
     /// Which these are, by class.
     seen: [Slots; 2],
     /// The order that was told last.
-    earlier: Vec<SlotRun>,
+    told: Vec<SlotRun>,
+    /// Slices since there was any described work.
+    idle_slices: u32,
 }
 
 /// A set of slots.
@@ -26,23 +32,35 @@ struct Slots(Vec<u64>);
 impl Uses {
     /// Described work uses these slots.
     pub fn note(&mut self, class: Class, slots: Range<u32>) {
+        self.idle_slices = 0;
+        let seen = &mut self.seen[class.index()];
+        if seen.contains_all(&slots) {
+            return;
+        }
         for slot in slots {
-            if self.seen[class.index()].insert(slot) {
-                append(&mut self.slice, class, slot);
+            if !seen.contains(slot) && append(&mut self.slice, class, slot) {
+                seen.insert(slot);
             }
         }
     }
 
-    /// The slice has ended: its order, and behind it what slices before it used and it did not.
-    pub fn end_slice(&mut self) -> Vec<SlotRun> {
+    /// The slice has ended: its order, and behind it what slices before it used and it did not. `None`: that is as it
+    /// was told before.
+    pub fn end_slice(&mut self) -> Option<Vec<SlotRun>> {
         let mut order = std::mem::take(&mut self.slice);
-        for run in &self.earlier {
-            let unseen = slots_of(run).filter(|slot| !self.seen[run.class.index()].contains(*slot));
-            unseen.for_each(|slot| append(&mut order, run.class, slot));
+        if self.idle_slices < SLICES {
+            for run in &self.told {
+                let unseen = slots_of(run).filter(|slot| !self.seen[run.class.index()].contains(*slot));
+                unseen.for_each(|slot| _ = append(&mut order, run.class, slot));
+            }
         }
+        self.idle_slices += 1;
         self.seen = Default::default();
-        self.earlier.clone_from(&order);
-        order
+        if order == self.told {
+            return None;
+        }
+        self.told.clone_from(&order);
+        Some(order)
     }
 }
 
@@ -50,26 +68,37 @@ fn slots_of(run: &SlotRun) -> Range<u32> {
     run.first.0..run.first.0.saturating_add(run.units.0)
 }
 
-/// Adds a slot: to the last run, if it goes on there.
-fn append(runs: &mut Vec<SlotRun>, class: Class, slot: u32) {
+/// Adds a slot: to the last run, if it goes on there. False: there is no room for it.
+fn append(runs: &mut Vec<SlotRun>, class: Class, slot: u32) -> bool {
     let has_room = runs.len() < MAX_USES;
     match runs.last_mut() {
         Some(last) if last.class == class && slots_of(last).end == slot => last.units.0 += 1,
         _ if has_room => runs.push(SlotRun { class, first: SlotIndex(slot), units: Units(1) }),
-        _ => {}
+        _ => return false,
     }
+    true
 }
 
 impl Slots {
-    /// Whether it was not there before.
-    fn insert(&mut self, slot: u32) -> bool {
+    fn insert(&mut self, slot: u32) {
         let (word, bit) = Self::place(slot);
         if word >= self.0.len() {
             self.0.resize(word + 1, 0);
         }
-        let before = self.0[word];
         self.0[word] |= bit;
-        before & bit == 0
+    }
+
+    /// Looks at whole words, where it can.
+    fn contains_all(&self, slots: &Range<u32>) -> bool {
+        let mut at = slots.start;
+        while at < slots.end {
+            let is_full = at.is_multiple_of(u64::BITS) && self.0.get(Self::place(at).0) == Some(&u64::MAX);
+            if !is_full && !self.contains(at) {
+                return false;
+            }
+            at = at.saturating_add(if is_full { u64::BITS } else { 1 });
+        }
+        true
     }
 
     fn contains(&self, slot: u32) -> bool {
@@ -88,7 +117,7 @@ mod tests {
     use Class::{Persistent, Temporary};
 
     fn told(uses: &mut Uses) -> Vec<(Class, u32, u32)> {
-        uses.end_slice().iter().map(|run| (run.class, run.first.0, run.units.0)).collect()
+        uses.end_slice().unwrap_or_default().iter().map(|run| (run.class, run.first.0, run.units.0)).collect()
     }
 
     #[test]
@@ -113,7 +142,35 @@ mod tests {
         uses.note(Temporary, 1..2);
         let second = [(Temporary, 9, 1), (Temporary, 1, 1), (Temporary, 0, 1), (Temporary, 2, 2)];
         assert_eq!(told(&mut uses), second);
-        assert_eq!(told(&mut uses), second, "a slice that uses nothing forgets nothing");
+        assert_eq!(uses.end_slice(), None, "a slice that uses nothing forgets nothing");
+        uses.note(Temporary, 0..1);
+        assert_eq!(told(&mut uses), [(Temporary, 0, 1), (Temporary, 9, 1), (Temporary, 1, 3)]);
+    }
+
+    #[test]
+    fn who_describes_nothing_any_more_is_forgotten() {
+        let mut uses = Uses::default();
+        uses.note(Temporary, 0..4);
+        assert!(uses.end_slice().is_some());
+        for _ in 1..SLICES {
+            assert_eq!(uses.end_slice(), None);
+        }
+        assert_eq!(uses.end_slice(), Some(Vec::new()));
+        assert_eq!(uses.end_slice(), None);
+    }
+
+    #[test]
+    fn a_set_knows_ranges() {
+        let mut slots = Slots::default();
+        (3..200).for_each(|slot| slots.insert(slot));
+        assert!(
+            slots.contains_all(&(3..200)) && slots.contains_all(&(64..128)) && slots.contains_all(&(9..9))
+        );
+        assert!(
+            !slots.contains_all(&(2..200))
+                && !slots.contains_all(&(3..201))
+                && !slots.contains_all(&(200..201))
+        );
     }
 
     #[test]
@@ -125,10 +182,10 @@ mod tests {
         };
         scattered(&mut uses, 0);
         uses.note(Temporary, 1 << 20..1 << 21);
-        let first = uses.end_slice();
+        let first = uses.end_slice().unwrap();
         assert_eq!((first.len(), first[0].first), (MAX_USES, SlotIndex(0)));
         scattered(&mut uses, 1 << 21);
-        let second = uses.end_slice();
+        let second = uses.end_slice().unwrap();
         assert_eq!((second.len(), second[0].first), (MAX_USES, SlotIndex(1 << 21)));
     }
 }

@@ -18,11 +18,11 @@ use super::tracker::Pool;
 use std::ops::Range;
 
 /// Entries of a node.
-const WIDTH: usize = 16;
+const WIDTH: usize = 12;
 /// A node with fewer than these is filled up from a neighbour, or merged with it.
-const LEAST: usize = 4;
+const LEAST: usize = 3;
 /// Two neighbours with no more than these are merged.
-const MERGED: usize = 12;
+const MERGED: usize = 9;
 
 /// One entry: an item of the caller's with its hull, or a child with the hull of all below it.
 #[derive(Clone, Copy)]

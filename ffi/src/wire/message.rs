@@ -184,7 +184,7 @@ pub enum FromShim {
     },
     /// Before `Drained`, where the process describes what its work uses: the slots that such work was
     /// the first to use, in this order, the slice that ends now before those before it. So the tenant's
-    /// memory comes back. At most [`MAX_USES`] runs; one slot may be named twice.
+    /// memory comes back. Said when it is not as it was said before. At most [`MAX_USES`] runs; one slot may be named twice.
     Used {
         /// Whose memory.
         tenant: TenantId,

@@ -90,6 +90,8 @@ pub struct Gate {
     open_word: AtomicU32,
     /// It was opened ajar, and has not been opened since.
     is_partial: AtomicBool,
+    /// What the word counts while ajar. It never starts anew: no two words are alike between which memory came.
+    arrivals: AtomicU32,
     /// Somebody was told that threads wait at this closing.
     announced: AtomicBool,
     closing: Closing,
@@ -144,6 +146,7 @@ impl Gate {
                 word: Word(AtomicU32::new(INERT)),
                 open_word: AtomicU32::new(OPEN),
                 is_partial: AtomicBool::new(false),
+                arrivals: AtomicU32::new(AJAR),
                 announced: AtomicBool::new(false),
                 closing: Closing::new(),
             }
@@ -302,24 +305,30 @@ impl Gate {
     pub fn ajar(&self) {
         if self.state() == CLOSED {
             self.is_partial.store(true, Ordering::Relaxed);
-            self.let_go(AJAR);
+            self.let_go(self.ajar_word());
         }
     }
 
     /// Memory has come back. Ajar, all who wait look again.
     pub fn notice_arrival(&self) {
-        let word = self.word.0.load(Ordering::Relaxed);
-        if word & STATE == AJAR {
-            self.word.0.store(word.wrapping_add(ARRIVAL), Ordering::SeqCst);
+        if self.state() == AJAR {
+            self.word.0.store(self.ajar_word(), Ordering::SeqCst);
             futex::wake_all(&self.word.0);
         }
+    }
+
+    /// The word while ajar, another one each time.
+    fn ajar_word(&self) -> u32 {
+        let word = self.arrivals.load(Ordering::Relaxed).wrapping_add(ARRIVAL);
+        self.arrivals.store(word, Ordering::Relaxed);
+        word
     }
 
     /// There was no closing after all. True: the gate was ajar before it, and is again.
     pub fn reopen_ajar(&self) -> bool {
         let was_ajar = self.is_partial.load(Ordering::Relaxed);
         if was_ajar {
-            self.let_go(AJAR);
+            self.let_go(self.ajar_word());
         }
         was_ajar
     }
