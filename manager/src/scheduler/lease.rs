@@ -449,7 +449,7 @@ impl Scheduler {
         let (gpu, job) = (tenant.gpu, tenant.job);
         if self.phase_of(tenant) != Phase::Open {
             // On its way to the boundary it gets what is there; the deadline ends the waiting.
-            self.destroy_spares(gpu, no_room.short);
+            self.free_spares(gpu, no_room.short);
             return Served::Waits;
         }
         let own = self.units_of_job(gpu, job);
@@ -517,8 +517,7 @@ impl Scheduler {
     /// Sets something free on a GPU, or sees that something is being set free. `false`: there is
     /// nothing that could be.
     pub(super) fn make_room(&mut self, gpu: GpuUuid, short: u32, asker: JobId) -> bool {
-        self.destroy_spares(gpu, short)
-            || self.units_are_coming(gpu)
+        self.free_spares(gpu, short)
             || self.recall_unused(gpu, None)
             || self.somebody_leaves(gpu, asker)
             || self.is_prefetching(gpu)
@@ -537,6 +536,12 @@ impl Scheduler {
             };
             leaves && !self.is_silent(tenant.job) && tenant.holds_any() && tenant.job != asker
         })
+    }
+
+    /// Waits for what is being set free already; else sets spares free. What comes may be all that is missing, and
+    /// whoever wants room may want these spares too.
+    fn free_spares(&mut self, gpu: GpuUuid, short: u32) -> bool {
+        self.units_are_coming(gpu) || self.destroy_spares(gpu, short)
     }
 
     pub(super) fn destroy_spares(&mut self, gpu_id: GpuUuid, short: u32) -> bool {

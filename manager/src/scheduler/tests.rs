@@ -234,6 +234,22 @@ fn who_asks_for_more_than_the_gpu_has_is_refused_and_nobody_is_moved_for_it() {
 }
 
 #[test]
+fn spares_are_kept_for_who_waits_for_what_is_being_scrubbed() {
+    let mut desk = Desk::new(|_| {});
+    let (a, b) = (job_with(&mut desk, "a", 5, 80), job_with(&mut desk, "b", 5, 20));
+    desk.until(|desk| desk.phase(a) == Phase::Waiting && desk.phase(b) == Phase::Open);
+    desk.log.clear();
+    desk.hold = |effect| matches!(effect, Effect::Mover(_, ToMover::Scrub { .. }));
+    desk.end(b);
+    desk.pass(ms(1));
+    desk.finish_held();
+    desk.until(|desk| desk.phase(a) == Phase::Open);
+    let destroyed =
+        desk.log.iter().filter(|effect| matches!(effect, Effect::Mover(_, ToMover::Destroy { .. })));
+    assert_eq!((destroyed.count(), desk.made_bytes()), (0, 0), "the spares, and what came, were enough");
+}
+
+#[test]
 fn what_was_given_back_is_waited_for_until_it_is_scrubbed() {
     let mut desk = Desk::new(|_| {});
     let a = job_with(&mut desk, "a", 10, 70);
