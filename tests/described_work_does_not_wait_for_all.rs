@@ -34,7 +34,7 @@ fn closed(manager: &Manager) -> (Probe, Probe) {
 #[test]
 fn it_goes_when_its_own_memory_is_back_and_other_work_when_all_is() {
     let manager = manager();
-    let (mut large, mut other) = closed(&manager);
+    let (mut large, other) = closed(&manager);
     let before = manager.job("large").figures.clone();
     large.order(&format!("described x {FROM} {USED} set x {FROM} {USED} 8"));
     other.end();
@@ -55,7 +55,7 @@ fn it_goes_when_its_own_memory_is_back_and_other_work_when_all_is() {
 #[test]
 fn work_that_uses_more_than_it_says_faults_and_nobody_else_notices() {
     let manager = manager();
-    let (mut large, mut other) = closed(&manager);
+    let (mut large, other) = closed(&manager);
     large.order(&format!("described x {FROM} {USED} set x 0 {USED} 8"));
     other.end();
     let fault = large.answer().unwrap_err();
