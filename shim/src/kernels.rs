@@ -90,7 +90,7 @@ impl From<Cooperative> for Launch {
 }
 
 /// While it lives, what the thread submits is described by a launch's parameters.
-pub struct Described(());
+struct Described(());
 
 impl Drop for Described {
     fn drop(&mut self) {
@@ -98,13 +98,34 @@ impl Drop for Described {
     }
 }
 
-/// Describes a launch, if its kernel is listed and the program does not describe it itself.
+/// Notes what a launch uses, if its kernel is listed.
 ///
 /// # Safety
 /// What the driver's manual asks of the launch's arguments.
 #[cold]
 #[inline(never)]
-pub unsafe fn describe(launch: Launch) -> Option<Described> {
+pub unsafe fn note_use(launch: Launch) {
+    // SAFETY: the caller's promise.
+    drop(unsafe { describe(launch) });
+}
+
+/// Whether all that a launch uses is known, by its list or by the program, and there.
+///
+/// # Safety
+/// What the driver's manual asks of the launch's arguments.
+#[cold]
+#[inline(never)]
+pub unsafe fn are_operands_resident(launch: Launch) -> bool {
+    // SAFETY: the caller's promise.
+    let _described = if are_listed() { unsafe { describe(launch) } } else { None };
+    operands::are_resident()
+}
+
+/// Describes a launch, if its kernel is listed and the program does not describe it itself.
+///
+/// # Safety
+/// What the driver's manual asks of the launch's arguments.
+unsafe fn describe(launch: Launch) -> Option<Described> {
     let describe = || {
         let process = process::active().filter(|_| !operands::are_described())?;
         // SAFETY: the caller's promise.

@@ -128,13 +128,13 @@ abi::hooks! {
 
 /// Through the gate, then the driver.
 macro_rules! submit {
-    ($name:ident ($($arg:ident),*)) => {{
+    ($name:ident ($($arg:ident),*), $are_resident:expr) => {{
         let call = || match crate::driver::get().$name {
             // SAFETY: the program's own arguments, and its promise.
             Some(function) => unsafe { function($($arg),*) },
             None => CUresult::CUDA_ERROR_NOT_FOUND.into(),
         };
-        gate::submit(call, |failed| Status::from(failed).0.into(), operands::are_resident)
+        gate::submit(call, |failed| Status::from(failed).0.into(), $are_resident)
     }};
 }
 
@@ -156,19 +156,13 @@ macro_rules! export {
         /// What the driver's manual asks of the arguments.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> Code {
-            // Apart, so that a launch keeps nothing for it.
-            #[cold]
-            #[inline(never)]
-            unsafe extern "C" fn listed($($arg: $type),*) -> Code {
-                // SAFETY: the program's own arguments, and its promise.
-                let _described = unsafe { kernels::describe(($($arg),*).into()) };
-                submit!($name($($arg),*))
-            }
             if kernels::are_listed() {
-                // SAFETY: as above.
-                return unsafe { listed($($arg),*) };
+                // SAFETY: the program's own arguments, and its promise.
+                unsafe { kernels::note_use(($($arg),*).into()) };
             }
-            submit!($name($($arg),*))
+            // SAFETY: as above.
+            let are_resident = || unsafe { kernels::are_operands_resident(($($arg),*).into()) };
+            submit!($name($($arg),*), are_resident)
         }
     };
     (gated $name:ident ($($arg:ident : $type:ty),* $(,)?)) => {
@@ -178,7 +172,7 @@ macro_rules! export {
         /// What the driver's manual asks of the arguments.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> Code {
-            submit!($name($($arg),*))
+            submit!($name($($arg),*), operands::are_resident)
         }
     };
     (counted $name:ident ($($arg:ident : $type:ty),* $(,)?)) => {
