@@ -3,6 +3,7 @@
 
 mod support;
 
+use support::deaths::{kill, kill_movers, status_after};
 use support::training::{Training, alone};
 use support::{Jobs, KIB, MIB, Manager, Probe, nothing_is_used, train_digits};
 
@@ -50,6 +51,29 @@ fn it_goes_when_its_own_memory_is_back_and_other_work_when_all_is() {
     }
     large.end();
     manager.status_when(nothing_is_used);
+}
+
+#[test]
+fn deaths_while_its_memory_comes_back_in_parts_lose_nothing() {
+    let manager = manager();
+    for (kill_one, value) in [(kill_movers as fn(&Manager), 8), (kill_manager, 9)] {
+        let (mut large, other) = closed(&manager);
+        large.order(&format!("described x {FROM} {USED} set x {FROM} {USED} {value}"));
+        other.end();
+        large.answer().expect("the work is done");
+        kill_one(&manager);
+        for (at, byte) in [(0, 1), (FROM - 1, 1), (FROM, value), (LARGE - 1, value)] {
+            assert_eq!(large.try_tell(&format!("peek x {at}")).unwrap(), byte.to_string(), "at {at}");
+        }
+        large.end();
+        manager.status_when(nothing_is_used);
+    }
+}
+
+fn kill_manager(manager: &Manager) {
+    let dead = manager.pid();
+    kill(dead);
+    assert_eq!(status_after(manager, dead).job("large").figures.ajar, 1, "the next one knows");
 }
 
 #[test]
