@@ -106,8 +106,8 @@ def operands(*tensors: Any) -> Iterator[None]:
 
     Each of `tensors`: what has `data_ptr()`, `shape`, `stride()` and `element_size()`, or `__cuda_array_interface__`, or
     a pair (address, bytes). Descriptions nest; the innermost decides alone. A wrong one makes the work fault: it never
-    reads old bytes, or somebody else's. A library's workspace is memory, too: describe kernels of your own. One that
-    cannot be (more than 8 dimensions, ...) counts as none."""
+    reads old bytes, or somebody else's. A library's workspace is memory, too: describe kernels of your own. With one
+    that cannot be (more than 8 dimensions, ...) the work waits for all."""
     described = [_described(tensor) for tensor in tensors]
     _library.operands_push((_Tensor * len(described))(*described), len(described))
     try:

@@ -1,7 +1,9 @@
 //! Kernels that the user lists: each touches only the allocations that its parameters point into.
 //!
-//! Invariant: a launch counts as described only if every word of its parameters that is an address of ours lies in a
-//! live allocation. What the driver does not tell (a packed buffer of parameters, a name, a size) makes it undescribed.
+//! Invariant: a launch counts as described only if every 8 bytes of its parameters, from the start of each, that are an
+//! address of ours lie in a live allocation. What the driver does not tell (a packed buffer of parameters, a name, a
+//! size), and memory that the program maps itself, makes it undescribed. Who lists kernels pays for it at each launch:
+//! the driver is asked for names.
 
 use crate::driver;
 use crate::operands;
@@ -130,8 +132,9 @@ unsafe fn describe(launch: Launch) -> Option<Described> {
         let process = process::active().filter(|_| !operands::are_described())?;
         // SAFETY: the caller's promise.
         let operands = unsafe { launch.operands(process) }?;
+        let described = Described(());
         operands::push(operands.len(), operands.into_iter().map(Some));
-        Some(Described(()))
+        Some(described)
     };
     // The caller, a function that C has called, must not unwind.
     catch_unwind(AssertUnwindSafe(describe)).ok().flatten()
@@ -148,9 +151,13 @@ impl Launch {
             return None;
         }
         for index in 0..MOST_PARAMETERS {
-            let Some(bytes) = self.parameter_bytes(index)? else { return Some(operands) };
+            // What has no parameters at all may have some that the driver does not tell.
+            let Some(bytes) = self.parameter_bytes(index)? else { return (index > 0).then_some(operands) };
             // SAFETY: as many pointers lie there as the kernel has parameters: the caller's promise.
             let parameter = unsafe { self.parameters.wrapping_add(index).read() };
+            if parameter.is_null() {
+                return None;
+            }
             for word in 0..bytes / ADDRESS {
                 let place = parameter.cast::<CUdeviceptr>().wrapping_add(word);
                 // SAFETY: each points to as many bytes as the parameter has, likewise.
@@ -182,15 +189,13 @@ impl Launch {
 }
 
 /// The whole allocation that a word of a parameter points into, if it is an address of ours. `None`: it is, and
-/// nothing is allocated there.
+/// nothing is allocated there, or the program has mapped it itself: then nobody knows what else belongs to it.
 fn allocation_at(process: &Process, address: CUdeviceptr) -> Option<Option<Region>> {
     if let Some(tenant) = process.tenants.with_address(address) {
         let found = tenant.find(address)?;
         return Region::range(found.start, found.bytes).ok().map(Some);
     }
-    let Some(mapping) = process.loose.handles.lock().mapped_at(address) else { return Some(None) };
-    let addresses = mapping.addresses;
-    Region::range(addresses.start, addresses.end - addresses.start).ok().map(Some)
+    process.loose.handles.lock().mapped_at(address).is_none().then_some(None)
 }
 
 #[cfg(test)]

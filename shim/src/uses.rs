@@ -1,8 +1,8 @@
 //! Which slots of a tenant described work is the first to use, slice by slice: the order in which its memory is to
 //! come back.
 //!
-//! Invariant: a slice names a slot once, and no order has more than [`MAX_USES`] runs, however much is used. What was
-//! not used for [`SLICES`] is forgotten.
+//! Invariant: a slice names a slot once, and no order has more than [`MAX_USES`] runs, however much is used. After
+//! [`SLICES`] without described work all is forgotten.
 #![forbid(unsafe_code)]
 
 use std::ops::Range;

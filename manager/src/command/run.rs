@@ -51,7 +51,8 @@ pub(super) struct Arguments {
     need: Option<NeedArgument>,
     /// A kernel, by its mangled name, that touches only the allocations which its parameters point into: it may
     /// run as soon as these are there, when the job's memory comes back. Can be given several times. If it touches
-    /// more, it faults.
+    /// more, it faults; it must not wait on the GPU for kernels that are not listed. Each launch of the program, not
+    /// of graphs, is looked at, which takes some microseconds.
     #[arg(long = "described-kernel", value_name = "NAME", value_delimiter = ',')]
     described_kernels: Vec<String>,
     /// The program and its arguments.

@@ -397,6 +397,8 @@ pub struct Part {
     pub restoring: usize,
     /// Memory was missing for it: it is ordered again after a pause.
     pub put_off: bool,
+    /// So often it was.
+    pub tries: u32,
 }
 
 /// A tenant's memory on its way out.

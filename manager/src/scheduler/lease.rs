@@ -449,7 +449,7 @@ impl Scheduler {
         let (gpu, job) = (tenant.gpu, tenant.job);
         if self.phase_of(tenant) != Phase::Open {
             // On its way to the boundary it gets what is there; the deadline ends the waiting.
-            self.free_spares(gpu, no_room.short);
+            self.destroy_spares(gpu, no_room.short);
             return Served::Waits;
         }
         let own = self.units_of_job(gpu, job);

@@ -54,12 +54,16 @@ impl Scheduler {
     pub(super) fn put_off(&mut self, id: TenantId, nth: usize) -> bool {
         let Some(tenant) = self.tenants.get_mut(&id) else { return false };
         let Some(arrival) = tenant.arrival.as_mut().filter(|arrival| arrival.begun) else { return false };
-        let Some(part) = arrival.parts.get_mut(&nth).filter(|part| part.is_untouched()) else { return false };
-        let Some(job) = self.jobs.get_mut(&tenant.job).filter(|job| job.failed_arrivals < TRIES) else {
-            return false;
-        };
-        (part.restoring, part.put_off) = (0, true);
-        job.put_off_restoring(self.now);
+        let may_again = |part: &&mut Part| part.is_untouched() && part.restoring == 1 && part.tries < TRIES;
+        let Some(part) = arrival.parts.get_mut(&nth).filter(may_again) else { return false };
+        (part.restoring, part.put_off, part.tries) = (0, true, part.tries + 1);
+        let (gpu, now) = (tenant.gpu, self.now);
+        // One pause for all that are put off meanwhile.
+        if let Some(job) = self.jobs.get_mut(&tenant.job).filter(|job| job.not_restored_before <= now) {
+            job.put_off_restoring(now);
+        }
+        self.destroy_spares(gpu, u32::MAX);
+        self.measure(gpu);
         true
     }
 
@@ -79,6 +83,11 @@ impl Scheduler {
 }
 
 impl Arrival {
+    /// Does a part of it wait for memory.
+    pub(super) fn is_put_off(&self) -> bool {
+        self.parts.values().any(|part| part.put_off)
+    }
+
     /// Has nothing of it come yet.
     pub(super) fn is_untouched(&self) -> bool {
         !self.begun && self.parts.values().next().is_none_or(Part::is_untouched)

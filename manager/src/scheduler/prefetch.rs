@@ -87,6 +87,7 @@ impl Scheduler {
         let job = self.jobs.get(&tenant.job);
         tenant.entering.is_some()
             || !tenant.rooms.is_empty()
+            || tenant.arrival.as_ref().is_some_and(Arrival::is_put_off)
             || !is_away && tenant.asks()
             || is_away && job.is_some_and(|job| job.failed_arrivals > 0)
     }

@@ -136,6 +136,19 @@ fn a_part_for_which_memory_is_missing_is_put_off_while_work_goes_on() {
 }
 
 #[test]
+fn a_shortage_that_many_parts_meet_at_once_is_one() {
+    let mut desk = Desk::new(|_| {});
+    let (a, b) = (job_with(&mut desk, "a", 5, 60), job_with(&mut desk, "b", 5, 85));
+    uses(&mut desk, a, (0..12).rev().map(|piece| slots(5 * piece, 1)).collect());
+    desk.until(|desk| desk.phase(a) == Phase::Waiting && desk.phase(b) == Phase::Open);
+    desk.starve = |order| matches!(order, ToMover::Restore { moves, .. } if moves[0].at < 55 * UNIT);
+    desk.until(|desk| desk.phase(a) == Phase::Restoring && desk.job_of(a).failed_arrivals == 1);
+    assert_eq!((desk.job_of(a).failed_arrivals, desk.expelled.len()), (1, 0), "eleven parts wait for memory");
+    desk.starve = |_| false;
+    desk.until(|desk| desk.phase(a) == Phase::Open);
+}
+
+#[test]
 fn a_part_that_cannot_be_restored_ends_its_process() {
     let mut desk = Desk::new(|_| {});
     let (a, _) = described(&mut desk);
