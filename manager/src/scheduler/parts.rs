@@ -109,12 +109,17 @@ impl Part {
 /// Pieces that are used come in that order, in parts of some size; all others are the last part. If something is used,
 /// but none of these, the first part is empty.
 fn cut(placed: &[Placed], moves: Vec<Move>, used: &[SlotRun]) -> BTreeMap<usize, Part> {
+    // There may be a million copies: they are dealt out only where somebody gains by it.
+    if used.is_empty() {
+        let all = Part { placed: placed.to_vec(), moves, ..Part::default() };
+        return (!placed.is_empty()).then_some((0, all)).into_iter().collect();
+    }
     let least = placed.iter().map(|placed| placed.units.0).sum::<u32>().div_ceil(PARTS).max(1);
     let mut left: BTreeMap<(Class, u32), Placed> =
         placed.iter().map(|placed| ((placed.class, placed.slot.0), *placed)).collect();
     let ordered: Vec<Placed> = used.iter().flat_map(|run| take_behind(&mut left, run)).collect();
     let mut parts = in_chunks(ordered, least);
-    if parts.is_empty() && !used.is_empty() {
+    if parts.is_empty() {
         parts.push(Vec::new());
     }
     let rest: Vec<Placed> = left.into_values().collect();
