@@ -1,9 +1,11 @@
 //! I5: a gang runs as a whole or not at all, be it one process on two GPUs or two processes of one
-//! job; and its processes stop at the same boundary.
+//! job; its processes stop at the same boundary; and its launcher delays no rank.
 
 mod support;
 
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use support::deaths::{kill, status_after};
 use support::{Jobs, MIB, Manager, Probe, Status};
@@ -72,16 +74,36 @@ fn iterate([first, second]: &mut [Probe; 2]) {
     second.answer().expect("the second rank passes its boundary at last");
 }
 
-/// Two processes of one job beside another job, with which they do not fit. `between` their iterations
-/// something else may happen.
-fn stop_at_one_boundary(between: impl Fn(&Manager)) {
-    let times = ["--slice", "5ms", "--boundary-deadline", "1h"];
-    let sizes = ["--unit", "64KiB", "--offset", "64KiB"];
-    let manager = Manager::start("1x6MiB", &[times, sizes].concat());
+/// Two ranks under one `tidegate run`.
+fn ranks_of_one_run(manager: &Manager) -> [Probe; 2] {
     let mut first = manager.probe(&["--name", "gang"]);
     first.tell("device 0");
     let second = another_of(&first);
-    let mut ranks = [first, second];
+    [first, second]
+}
+
+/// A rank under a `tidegate run` of its own, as a launcher starts it.
+fn rank_of_launch(manager: &Manager, options: &[&str], rank: &str, port: &str) -> Command {
+    let mut command = manager.run(options, &support::probe());
+    command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port).env("WORLD_SIZE", "2").env("RANK", rank);
+    command
+}
+
+fn ranks_of_two_runs(manager: &Manager) -> [Probe; 2] {
+    let options = ["--name", "gang"];
+    ["0", "1"].map(|rank| Probe::start(rank_of_launch(manager, &options, rank, "29500")))
+}
+
+/// Two ranks beside another job, with which they do not fit. `between` their iterations something else may happen;
+/// `idle` processes of their job do nothing all the while.
+fn stop_at_one_boundary(start: fn(&Manager) -> [Probe; 2], idle: usize, between: impl Fn(&Manager)) {
+    let times = ["--slice", "5ms", "--boundary-deadline", "1h"];
+    let sizes = ["--unit", "64KiB", "--offset", "64KiB"];
+    let manager = Manager::start("1x6MiB", &[times, sizes].concat());
+    let mut ranks = start(&manager);
+    ranks[0].tell("device 0");
+    let mut launchers: Vec<Probe> = (0..idle).map(|_| another_of(&ranks[0])).collect();
+    launchers.iter_mut().for_each(|launcher| drop(launcher.tell("init")));
     for (rank, seed) in ranks.iter_mut().zip(1..) {
         rank.tell("device 0");
         rank.tell(&format!("alloc t {}", 2 * MIB));
@@ -115,7 +137,7 @@ fn stop_at_one_boundary(between: impl Fn(&Manager)) {
     });
     let status = manager.status();
     let gang = status.job("gang");
-    assert_eq!(gang.pids.len(), 2, "two processes of one job: {gang:#?}");
+    assert_eq!(gang.pids.len(), 2 + idle, "processes of one job: {gang:#?}");
     assert_eq!(gang.figures.at_boundary, gang.figures.switches, "it stopped elsewhere than at its boundary");
     assert!(!overlap(&status, "gang", "other"), "one rank ran beside who does not fit: {status:#?}");
     ranks.into_iter().for_each(Probe::end);
@@ -123,13 +145,55 @@ fn stop_at_one_boundary(between: impl Fn(&Manager)) {
 
 #[test]
 fn two_processes_of_one_job_stop_at_one_boundary() {
-    stop_at_one_boundary(|_| {});
+    stop_at_one_boundary(ranks_of_one_run, 0, |_| {});
+}
+
+/// It has begun to use CUDA, as torchrun does, and reports no boundary. The deadline never comes.
+#[test]
+fn a_launcher_and_idle_workers_delay_nobody() {
+    stop_at_one_boundary(ranks_of_one_run, 2, |_| {});
+}
+
+#[test]
+fn ranks_of_one_launch_are_one_job_though_each_has_its_own_run() {
+    stop_at_one_boundary(ranks_of_two_runs, 0, |_| {});
+}
+
+#[test]
+fn the_ranks_of_a_launch_end_each_for_itself_and_others_are_none_of_them() {
+    let manager = Manager::start("1x6MiB", &["--unit", "64KiB"]);
+    let mut first =
+        Probe::start(rank_of_launch(&manager, &["--name", "gang", "--priority", "1"], "0", "29500"));
+    first.tell("device 0");
+    let mut second = rank_of_launch(&manager, &["--name", "gang"], "1", "29500");
+    second.stderr(Stdio::piped()).env_remove("TIDEGATE_LOG");
+    let mut second = Probe::start(second);
+    second.tell("device 0");
+    let mut said = BufReader::new(second.process.stderr.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    assert!(line.contains("--priority") && line.contains("gang"), "{line}");
+    let mut other = Probe::start(rank_of_launch(&manager, &["--name", "other"], "0", "29501"));
+    other.tell("device 0");
+    let status = manager.status();
+    assert_eq!((status.job("gang").pids.len(), status.job("other").pids.len()), (2, 1), "{status:#?}");
+    assert_eq!(status.job("gang").figures.priority, 1, "the first rank's options count");
+    first.end();
+    assert_eq!(manager.job("gang").pids.len(), 1, "the job lives as long as one of its ranks");
+    kill(second.process.id());
+    let status = manager.status_when(|status| status.has_ended("gang"));
+    assert_eq!(status.ended.len(), 1, "{status:#?}");
+    // The same launch again is another job.
+    let mut again = Probe::start(rank_of_launch(&manager, &["--name", "again"], "0", "29500"));
+    again.tell("device 0");
+    assert_eq!(manager.job("again").pids.len(), 1);
+    assert!(second.process.wait().unwrap().signal().is_some(), "it died of its own");
 }
 
 /// I7: the next manager knows where they were to stop, and that they are one.
 #[test]
 fn they_do_though_their_managers_are_killed() {
-    stop_at_one_boundary(|manager| {
+    stop_at_one_boundary(ranks_of_one_run, 1, |manager| {
         let dead = manager.pid();
         kill(dead);
         status_after(manager, dead);

@@ -8,7 +8,7 @@ use support::deaths::{kill, kill_movers, status_after};
 use support::training::{Training, alone};
 use support::{Jobs, KIB, MIB, Manager, Probe, Status, nothing_is_used, train_digits};
 
-const OPTIONS: [&str; 6] = ["--unit", "64KiB", "--offset", "64KiB", "--slice", "10ms"];
+const OPTIONS: [&str; 7] = ["--unit", "64KiB", "--offset", "64KiB", "--slice", "10ms", "--oversubscribe"];
 /// It has some 2.7 MiB.
 const TRAINING: [&str; 6] = ["--hidden", "256", "--batch", "240", "--steps", "120"];
 /// Less than two thirds of that.
@@ -96,4 +96,21 @@ fn where_there_is_no_host_memory_either_it_is_told_so() {
         assert!(refused.contains("CUDA_ERROR_OUT_OF_MEMORY"), "{refused}");
     }
     job.tell(&format!("alloc y {}", 1024 * KIB));
+}
+
+#[test]
+fn a_job_that_did_not_ask_for_host_memory_has_its_gpus_size() {
+    let manager = Manager::start("1x2MiB", &[&OPTIONS[..6], &["--dram", "8MiB"]].concat());
+    let mut job = large(&manager);
+    for _ in 0..3 {
+        let refused = job.try_tell(&format!("alloc y {}", 1536 * KIB)).unwrap_err();
+        assert!(refused.contains("CUDA_ERROR_OUT_OF_MEMORY"), "{refused}");
+    }
+    assert_eq!(job.tell("info"), format!("{} {}", 512 * KIB, 2 * MIB), "free and total");
+    let mut one = manager.probe(&["--name", "one", "--oversubscribe"]);
+    one.tell("device 0");
+    one.tell(&format!("alloc x {}", 64 * KIB));
+    let told = one.tell("info");
+    let total: u64 = told.split_once(' ').unwrap().1.parse().unwrap();
+    assert_eq!(total, 2 * MIB + 8 * MIB, "it may have host memory, too: {told}");
 }

@@ -159,6 +159,38 @@ fn a_mover_that_hangs_is_replaced_and_no_byte_is_lost() {
     manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
 }
 
+#[test]
+fn a_mover_that_stops_in_the_middle_of_a_save_is_replaced_whatever_was_measured() {
+    // 1 MB/s, so that a save takes seconds, and a prediction from it would be patient for long.
+    let options = [&OPTIONS[..], &["--answer-limit", "1500ms"]].concat();
+    let manager = Manager::start("1x5MiB,link=1MB/s", &options);
+    let mut jobs = oversubscribed(&manager);
+    check(&mut jobs[1..]);
+    for round in 1..3 {
+        assert_eq!(replacements(&manager.status()), round - 1, "none that moves bytes is killed");
+        jobs[0].order("check t 2");
+        manager.status_when(|status| status.job("b0").state == "leaving");
+        children(manager.pid()).into_iter().for_each(|mover| signal(mover, Signal::STOP));
+        manager.status_when(|status| replacements(status) == round);
+        jobs[0].answer().unwrap();
+        check(&mut jobs[1..]);
+    }
+    jobs.into_iter().for_each(Probe::end);
+    manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
+}
+
+#[test]
+fn a_mover_that_works_for_long_is_left_alone() {
+    // Each switch takes much longer than the limit.
+    let options = [&OPTIONS[..], &["--answer-limit", "1s"]].concat();
+    let manager = Manager::start("1x5MiB,link=2MB/s", &options);
+    let mut jobs = oversubscribed(&manager);
+    manager.work_until_switched(&["a0", "b0"], 4, || check(&mut jobs));
+    assert_eq!(replacements(&manager.status()), 0, "none was killed");
+    jobs.into_iter().for_each(Probe::end);
+    manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
+}
+
 /// What comes after `option` on a process's command line.
 fn option_of(pid: u32, option: &str) -> String {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap();

@@ -5,7 +5,7 @@ mod support;
 
 use rustix::process::Signal;
 use support::deaths::signal;
-use support::{MIB, Manager, Probe};
+use support::{MIB, Manager, Probe, Status};
 
 fn job_with(manager: &Manager, name: &str, seed: u64) -> Probe {
     let mut job = manager.probe(&["--name", name]);
@@ -13,6 +13,16 @@ fn job_with(manager: &Manager, name: &str, seed: u64) -> Probe {
     job.tell(&format!("alloc t {}", 3 * MIB));
     job.tell(&format!("fill t {seed}"));
     job
+}
+
+/// Stops a process, all of its threads: a busy machine takes its time.
+fn stop(pid: u32) {
+    signal(pid, Signal::STOP);
+    let is_stopped = |thread: std::io::Result<std::fs::DirEntry>| {
+        let stat = std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('T'))
+    };
+    while !std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(is_stopped) {}
 }
 
 #[test]
@@ -50,10 +60,17 @@ fn a_job_that_is_stopped_while_it_waits_disturbs_nobody() {
     let mut jobs = [("a", 1), ("b", 2)].map(|(name, seed)| job_with(&manager, name, seed));
     let [a, b] = &mut jobs;
     b.tell("check t 2");
-    manager.status_when(|status| {
-        status.jobs.iter().any(|job| job.figures.name == "a" && job.state == "waiting")
-    });
-    signal(a.process.id(), Signal::STOP);
+    let is_waiting =
+        |status: &Status| status.jobs.iter().any(|job| job.figures.name == "a" && job.state == "waiting");
+    // Stopped with its gate open it would keep what it has, and the other job could only wait.
+    loop {
+        manager.status_when(is_waiting);
+        stop(a.process.id());
+        if is_waiting(&manager.status()) {
+            break;
+        }
+        signal(a.process.id(), Signal::CONT);
+    }
     // It had its turn at most once more, if it was given before it was stopped.
     b.tell("check t 2");
     let before = manager.switches(&["b"]);

@@ -28,12 +28,12 @@ const OF_JOBS: [(&str, u32, &str); 11] = [
 
 /// What a mover asks of it.
 const OF_MOVERS: [(&str, u32, &str); 9] = [
-    ("memfd_create", 2, "EMFILE"),
-    ("ftruncate", 2, "ENOSPC"),
-    ("fcntl", 2, "ENOMEM"),
-    ("mmap", 2, "ENOMEM"),
+    ("memfd_create", 3, "EMFILE"),
+    ("ftruncate", 3, "ENOSPC"),
+    ("fcntl", 3, "ENOMEM"),
+    ("mmap", 3, "ENOMEM"),
     ("madvise", 2, "ENOMEM"),
-    ("dup", 2, "EMFILE"),
+    ("dup", 3, "EMFILE"),
     ("pwrite", 3, "ENOSPC"),
     ("sendmsg", 50, "ENOBUFS"),
     ("recvmsg", 90, "ENOMEM"),

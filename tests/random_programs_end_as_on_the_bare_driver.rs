@@ -5,16 +5,15 @@
 
 #[path = "support/c.rs"]
 mod c;
+#[path = "support/stage.rs"]
+mod stage;
 mod support;
 
-use c::Compiler;
-use std::path::PathBuf;
+use stage::Stage;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use support::patience::{finish, output};
 use support::{Jobs, Manager};
-use tidegate_manager::artifacts;
-use tidegate_manager::software_gpu::{NODE_VARIABLE, SoftwareNode};
 
 /// How many pairs of seeds the suite plays.
 const PAIRS: u64 = 52;
@@ -26,19 +25,9 @@ const GPU: &str = "1x6400KiB";
 const OPTIONS: [&str; 9] =
     ["--unit", "64KiB", "--offset", "64KiB", "--slice", "2ms", "--boundary-deadline", "1ms", "--poison"];
 
-struct Stage {
-    program: PathBuf,
-    kernels: PathBuf,
-    node: SoftwareNode,
-    _compiler: Compiler,
-}
-
 impl Stage {
     fn new() -> Self {
-        let node = SoftwareNode::create(&"1x16MiB".parse().unwrap(), 64 << 10).unwrap();
-        let compiler = Compiler::with(node.path().join("lib"));
-        let kernels = compiler.compile_kernels("count_up_kernel");
-        Self { program: artifacts::example("random").unwrap(), kernels, node, _compiler: compiler }
+        Self::with("1x16MiB", "random", "count_up_kernel")
     }
 
     fn told(&self, mut command: Command, seed: u64, mode: &[&str]) -> Command {
@@ -47,11 +36,8 @@ impl Stage {
         command
     }
 
-    fn bare(&self, seed: u64, mode: &[&str]) -> Vec<u8> {
-        let mut command = Command::new(&self.program);
-        command.env(NODE_VARIABLE, self.node.path());
-        command.env("LD_LIBRARY_PATH", self.node.path().join("lib"));
-        let output = output(self.told(command, seed, mode));
+    fn alone(&self, seed: u64, mode: &[&str]) -> Vec<u8> {
+        let output = output(self.told(self.bare(), seed, mode));
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "SEED={seed}, on the bare driver: {said}");
         output.stdout
@@ -71,7 +57,7 @@ impl Stage {
             let output = finish(process);
             let said = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success(), "SEED={seed}: {}, {said}", output.status);
-            let (found, wanted) = (output.stdout, self.bare(seed, mode));
+            let (found, wanted) = (output.stdout, self.alone(seed, mode));
             assert!(found == wanted, "SEED={seed}: {}", first_difference(&found, &wanted));
         }
         let name = |seed: u64| seed.to_string();

@@ -163,7 +163,7 @@ fn trainings_of_five_times_the_gpus_memory_end_as_alone() {
     for tiers in tiers {
         let manager = Manager::start(&format!("1x{GPU}B"), &[&OPTIONS, tiers].concat());
         let start = |name| {
-            let command = manager.run(&["--name", name], Path::new(&train_digits()));
+            let command = manager.run(&["--name", name, "--oversubscribe"], Path::new(&train_digits()));
             Training::start(command, &arguments(name))
         };
         let large = start("large");

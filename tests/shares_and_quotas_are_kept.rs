@@ -34,11 +34,12 @@ fn a_full_tier_ends_nobody() {
         job.tell(&format!("alloc small {}", 500 * KIB));
         job.tell("fill small 3");
     }
-    // The first takes what is left; the second must wait, since the first cannot be saved.
+    // The first takes what is left; the second is refused, since what both would have has no place.
     let [a, b] = &mut jobs;
     a.tell(&format!("alloc big {}", 4 * MIB));
     a.tell("fill big 4");
-    b.order(&format!("alloc big {}", 4 * MIB));
+    let refused = b.try_tell(&format!("alloc big {}", 4 * MIB)).unwrap_err();
+    assert!(refused.contains("CUDA_ERROR_OUT_OF_MEMORY"), "{refused}");
     for _ in 0..50 {
         a.tell("check big 4");
         a.tell("check small 3");
@@ -47,9 +48,53 @@ fn a_full_tier_ends_nobody() {
     let status = manager.status();
     assert!(status.gpus[0].tiers[0].used_bytes <= status.gpus[0].tiers[0].share_bytes);
     a.tell("check small 3");
-    jobs[0].process.kill().unwrap();
-    jobs[1].answer().unwrap();
     jobs[1].tell("check small 3");
+    jobs[0].process.kill().unwrap();
+    manager.status_when(|status| status.jobs.len() == 1);
+    jobs[1].tell(&format!("alloc big {}", 4 * MIB));
+    jobs[1].tell("check small 3");
+}
+
+/// The size of the tier, and what two jobs get that use 100 MiB each and ask for 60 MiB more in steps.
+fn jobs_that_grow_beyond(tier: u64) {
+    const STEPS: usize = 15;
+    let dram = format!("{tier}MiB");
+    let manager = Manager::start("1x256MiB", &["--slice", "100ms", "--dram", &dram]);
+    let mut jobs = ["a", "b"].map(|name| manager.probe(&["--name", name]));
+    for job in &mut jobs {
+        job.tell("device 0");
+        job.tell(&format!("alloc base {}", 100 * MIB));
+        job.tell("fill base 1");
+    }
+    let mut grown = [0; 2];
+    for step in 0..STEPS {
+        // Both wait at once.
+        jobs.iter_mut().for_each(|job| job.order(&format!("alloc more{step} {}", 4 * MIB)));
+        for (job, grown) in jobs.iter_mut().zip(&mut grown) {
+            match job.answer() {
+                Ok(_) => {
+                    job.tell(&format!("fill more{step} 2"));
+                    *grown += 1;
+                }
+                Err(error) => assert!(error.contains("CUDA_ERROR_OUT_OF_MEMORY"), "{error}"),
+            }
+        }
+    }
+    let (all, most) = (200 + 4 * (grown[0] + grown[1]), (256 + tier).min(320));
+    println!("tier of {tier} MiB: {all} MiB of {most} MiB were given");
+    // Three pieces' worth (the room in which memory moves, and a lease that was just too large) may be left.
+    assert!(all <= most.max(256) && all + 24 >= most, "{all} MiB of {most} MiB");
+    for _ in 0..3 {
+        jobs.iter_mut().for_each(|job| drop(job.tell("check base 1")));
+    }
+    let status = manager.status();
+    assert_eq!(status.standstills, 0);
+    jobs.into_iter().for_each(Probe::end);
+}
+
+#[test]
+fn jobs_that_grow_beyond_a_gpu_and_its_tiers_are_refused_the_rest_and_go_on() {
+    [64, 16, 0].into_iter().for_each(jobs_that_grow_beyond);
 }
 
 #[test]

@@ -44,6 +44,7 @@ fn who_cannot_be_drained_runs_alone() {
     let job = status.job("endless");
     assert_eq!((&job.state[..], job.figures.slices), ("open", 1 + TRIES), "it is closed no more: {job:#?}");
     assert_eq!((job.figures.switches, job.figures.saved_bytes), (0, 0), "nothing was taken from it");
+    assert_eq!(job.figures.failed_drains, TRIES);
     assert_eq!((status.job("waiter").queue_place, &status.job("waiter").state[..]), (1, "waiting"));
     assert!(job.unsliceable && !status.job("waiter").unsliceable);
     let line = told.next().unwrap();

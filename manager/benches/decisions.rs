@@ -78,6 +78,10 @@ impl Pages for NoPages {
         0
     }
 
+    fn learning(&self, _: SessionId) -> u64 {
+        0
+    }
+
     fn is_stopped(&self, _: SessionId) -> bool {
         false
     }
@@ -96,6 +100,7 @@ impl Bench {
             boundary_deadline: SLICE,
             drain_limit: SLICE,
             answer_limit: SLICE,
+            oversubscribe: false,
             expel_silent: false,
             poison: false,
             user_quotas: UserQuotas::default(),

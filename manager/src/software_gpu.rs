@@ -23,6 +23,8 @@ pub const NODE_VARIABLE: &str = "TIDEGATE_SOFTGPU";
 
 /// How the directories are called, in front of some letters.
 const PREFIX: &str = "tidegate-softgpu-";
+/// How the files are called that memory is, in front of some numbers.
+const PIECE: &str = "piece-";
 
 /// Software GPUs as the user asks for them: `2x256MiB`, then any of `,link=10GB/s`, `,call=2us`,
 /// `,copy=1500ns`, `,context=512KiB` and `,module=64KiB`.
@@ -168,6 +170,28 @@ impl SoftwareNode {
         is_node.then(|| Self::of_another(directory, Vec::new()))
     }
 
+    /// Removes the GPUs if no process has memory of theirs; else they are kept.
+    pub fn unless_unused(mut self) -> Option<Self> {
+        if self.is_in_use() {
+            return Some(self);
+        }
+        tracing::info!(directory = %self.directory.display(), "software GPUs of a manager that died are removed");
+        self.take_over();
+        None
+    }
+
+    /// Whether a process has memory of theirs: each has its pieces locked as long as it has them
+    /// (`softgpu/cuda/src/store.rs`). What cannot be looked at counts as used.
+    fn is_in_use(&self) -> bool {
+        let Ok(gpus) = std::fs::read_dir(&self.directory) else { return true };
+        let pieces = gpus.flatten().filter_map(|gpu| std::fs::read_dir(gpu.path()).ok()).flatten().flatten();
+        let mut pieces = pieces.filter(|entry| entry.file_name().to_string_lossy().starts_with(PIECE));
+        pieces.any(|piece| match File::open(piece.path()) {
+            Ok(piece) => flock(&piece, FlockOperation::NonBlockingLockExclusive).is_err(),
+            Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+        })
+    }
+
     /// They are one's own from now on.
     pub fn take_over(&mut self) {
         self.is_own = true;
@@ -236,6 +260,22 @@ fn new_uuid() -> anyhow::Result<GpuUuid> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gpus_of_a_dead_manager_go_when_no_process_has_memory_of_theirs() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = place.path().join(format!("{PREFIX}x"));
+        std::fs::create_dir_all(directory.join("GPU-1")).unwrap();
+        std::fs::write(directory.join("gpus.toml"), "").unwrap();
+        let piece = File::create(directory.join("GPU-1/piece-1-1")).unwrap();
+        flock(&piece, FlockOperation::LockShared).unwrap();
+        let node = SoftwareNode::abandoned(directory.clone()).unwrap();
+        let node = node.unless_unused().expect("a process has memory of it");
+        assert!(directory.exists());
+        drop(piece);
+        assert!(node.unless_unused().is_none() && !directory.exists());
+        assert!(SoftwareNode::abandoned(place.path().to_owned()).is_none(), "it is no node");
+    }
 
     #[test]
     fn software_gpus_are_described_in_a_few_words() {

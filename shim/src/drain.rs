@@ -1,4 +1,7 @@
-//! Has all submitted work ended?
+//! Has all submitted work ended? And what is done where it does not.
+//!
+//! A [`Draining`] shuts the gate and waits for the end of all work. Where work waits for work that is not submitted it
+//! lets through what may end that wait, as `docs/drain.md` says.
 //!
 //! A [`Probe`] marks the end of all work of all contexts at one moment, and is asked until the
 //! GPU has passed the marks. Where the driver has no context-wide event, a helper thread waits
@@ -8,14 +11,245 @@
 
 use crate::contexts::Used;
 use crate::driver::{Context, Current, Mark, relax_captures_of_this_thread, synchronize};
-use crate::gate::Pause;
+use crate::gate::{Boundary, GATE, Pause, Record};
+use crate::log::info;
 use crate::process::Process;
 use crate::threads;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Instant;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 use tidegate_ffi::cuda::DriverError;
 use tidegate_ffi::cuda::sys::CUresult;
+use tidegate_ffi::units::Step;
+use tidegate_ffi::wire::message::FromShim;
+
+/// The shortest time after which work that has not ended may be waiting for other work.
+const SHORTEST: Duration = Duration::from_millis(1);
+/// Such a part of the drain limit it is where no drain was measured yet, and at most such a part of it.
+const UNMEASURED: u32 = 64;
+const LONGEST: u32 = 4;
+/// The longest pause between two looks at the value waits.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// How long a process's drains take.
+#[derive(Default)]
+pub struct Drains {
+    /// In microseconds: the longest, of those long ago a part only. Zero: none was measured.
+    longest: AtomicU64,
+}
+
+impl Drains {
+    /// Work has ended so long after the gate was closed for the last time.
+    fn note(&self, time: Duration) {
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1);
+        let before = self.longest.load(Ordering::Relaxed);
+        self.longest.store(micros.max(before - before / 16), Ordering::Relaxed);
+    }
+
+    /// After this time work that has not ended may be waiting for other work: twice what a drain takes.
+    fn patience(&self, limit: Duration) -> Duration {
+        let measured = match self.longest.load(Ordering::Relaxed) {
+            0 => limit / UNMEASURED,
+            micros => Duration::from_micros(micros.saturating_mul(2)),
+        };
+        measured.max(SHORTEST).min(limit / LONGEST)
+    }
+}
+
+/// A closing that has come to its end: the gate is to be shut, and all work to have ended.
+pub struct Draining {
+    process: &'static Process,
+    /// Of the `Close`.
+    step: Step,
+    started: Instant,
+    limit: Duration,
+    until: Instant,
+    /// How long it waits for the end of work before it takes it to wait for other work.
+    patience: Duration,
+    /// How long it does when it was once.
+    pace: Duration,
+    /// What threads at a boundary do when others are let through.
+    boundary: Boundary,
+    /// They were let go on.
+    gone_on: bool,
+}
+
+/// What is found at the closed gate.
+enum Found {
+    /// All work has ended.
+    End,
+    /// A capture that began before the gate was closed.
+    Capture,
+    /// A value wait for which no value was submitted.
+    ValueWait,
+    /// Work does not end, or a thread does not come out of its call.
+    Stall,
+}
+
+impl Draining {
+    /// Of a process, until then. `limit` is how long work itself may take.
+    pub fn new(
+        process: &'static Process,
+        step: Step,
+        boundary: Boundary,
+        limit: Duration,
+        until: Instant,
+    ) -> Self {
+        let (started, patience, pace) = (Instant::now(), process.drains.patience(limit), SHORTEST);
+        Self { process, step, started, limit, until, patience, pace, boundary, gone_on: false }
+    }
+
+    /// Until when it may take.
+    pub fn until(&self) -> Instant {
+        self.until
+    }
+
+    /// Whether threads were let go on from a boundary: none is there any more.
+    pub fn has_gone_on(&self) -> bool {
+        self.gone_on
+    }
+
+    /// Shuts the gate and waits until all work has ended. On an error the gate is closed or open, and the caller
+    /// reopens it.
+    pub fn run(&mut self) -> Result<(), String> {
+        // At the closed gate they could not end.
+        if GATE.is_open() || GATE.is_ajar() {
+            self.wait_for_captures()?;
+        }
+        loop {
+            self.let_values_come()?;
+            if !GATE.close() {
+                return Err("barriers are forbidden".into());
+            }
+            let closed = Instant::now();
+            match self.look()? {
+                Found::End => {
+                    self.process.drains.note(closed.elapsed());
+                    return Ok(());
+                }
+                Found::Capture => {
+                    if !GATE.reopen_ajar() {
+                        GATE.open();
+                    }
+                    self.gone_on = true;
+                    self.wait_for_captures()?;
+                }
+                Found::ValueWait => {}
+                Found::Stall => {
+                    self.say_so();
+                    self.let_some_through();
+                }
+            }
+        }
+    }
+
+    fn wait_for_captures(&self) -> Result<(), String> {
+        let mut pause = Pause::default();
+        while self.process.captures.any() {
+            if !pause.before(self.until) {
+                return Err("a stream is capturing".into());
+            }
+        }
+        Ok(())
+    }
+
+    /// While work waits for values that are not submitted, the gate lets through all but what would itself wait.
+    fn let_values_come(&mut self) -> Result<(), String> {
+        if !self.waits_for_values() {
+            return Ok(());
+        }
+        self.gone_on |= self.boundary == Boundary::GoesOn;
+        GATE.flow(self.boundary);
+        loop {
+            let submissions = Record::submissions();
+            let end = self.until.min(Instant::now() + self.pace);
+            if self.values_came(end) {
+                return Ok(());
+            }
+            if Instant::now() >= self.until {
+                return Err("work on the GPU waits for a value that was not submitted in time".into());
+            }
+            // It may be that the value comes after what is held back.
+            if Record::submissions() == submissions {
+                self.say_so();
+                self.slow_down();
+                GATE.round(true, self.boundary, self.until.min(Instant::now() + self.pace));
+                GATE.flow(self.boundary);
+            }
+        }
+    }
+
+    /// Ajar, work waits for memory too, and nothing else may go.
+    fn waits_for_values(&self) -> bool {
+        !GATE.is_partial() && self.process.value_waits.any()
+    }
+
+    /// Whether all value waits are released by then.
+    fn values_came(&self, until: Instant) -> bool {
+        while self.process.value_waits.any() {
+            let now = Instant::now();
+            if now >= until {
+                return false;
+            }
+            self.process.value_waits.wait_for_change(until.min(now + LOOK_AGAIN));
+        }
+        true
+    }
+
+    fn look(&self) -> Result<Found, String> {
+        let until = self.until.min(Instant::now() + self.patience);
+        if !GATE.wait_until_empty(until) {
+            return self.stalls("a thread did not come out of a driver call in time");
+        }
+        if self.process.captures.any() {
+            return Ok(Found::Capture);
+        }
+        if self.waits_for_values() {
+            return Ok(Found::ValueWait);
+        }
+        let probe = Probe::start(self.process).map_err(|error| error.to_string())?;
+        match probe.wait(until) {
+            Ok(()) => Ok(Found::End),
+            Err(late @ DrainError::Late) => self.stalls(&late.to_string()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn stalls(&self, reason: &str) -> Result<Found, String> {
+        if Instant::now() >= self.until { Err(reason.into()) } else { Ok(Found::Stall) }
+    }
+
+    /// Work may wait for what a thread would submit that waits at the gate: each goes through once. Work that would
+    /// itself wait goes when there is no other.
+    pub fn let_some_through(&mut self) {
+        let boundary = self.boundary_in_round();
+        if !GATE.is_partial() && GATE.holds_threads(boundary) {
+            info!("work does not end: what waits at the gate goes through");
+            self.gone_on |= boundary == Boundary::GoesOn;
+            let until = self.until.min(Instant::now() + self.patience);
+            GATE.round(GATE.count_waiting(false) == 0, boundary, until);
+        }
+        self.slow_down();
+        self.patience = self.pace;
+    }
+
+    /// A boundary is where least must be saved: it is not left because work takes a little longer.
+    fn boundary_in_round(&self) -> Boundary {
+        let is_long = self.started.elapsed() >= self.limit / UNMEASURED;
+        if is_long || GATE.at_boundary().is_none() { self.boundary } else { Boundary::Stays }
+    }
+
+    /// Work may wait for work of other processes of the job: the manager lets them go on.
+    fn say_so(&self) {
+        // Without a manager no other job waits.
+        let _ = self.process.link.send(FromShim::Stalled { step: self.step });
+    }
+
+    /// Each time less is let through: work may simply take long.
+    fn slow_down(&mut self) {
+        self.pace += self.pace / 4;
+    }
+}
 
 /// Marks behind the work of all contexts.
 pub struct Probe {

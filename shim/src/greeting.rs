@@ -12,7 +12,7 @@ use crate::link::{Gone, Order};
 use crate::orders;
 use crate::outgoing::Letter;
 use crate::process::Process;
-use crate::reunion::{self, HANDSHAKE, TICK, Watch, appears_within};
+use crate::reunion::{self, HANDSHAKE, TICK, Watch, appears_within, is_lack};
 use crate::settings::Settings;
 use crate::threads;
 use rustix::io::Errno;
@@ -23,7 +23,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tidegate_ffi::wire::line::{Line, Numbered};
 use tidegate_ffi::wire::message::{FromShim, JobClaim, Ticket, ToManager, ToShim};
 use tidegate_ffi::wire::page::Page;
@@ -158,12 +158,6 @@ fn connect() -> Result<(Connection, PathBuf), NoManager> {
     Err(NoManager::Nobody(tried.join(" or ")))
 }
 
-/// Whether the system has too little of something, be it for a moment.
-fn is_lack(error: &std::io::Error) -> bool {
-    let lacks = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::AGAIN];
-    Errno::from_io_error(error).is_some_and(|errno| lacks.contains(&errno))
-}
-
 /// How the first exchange failed.
 enum Unwelcome {
     Refused(String),
@@ -187,6 +181,8 @@ pub struct Welcome {
     /// Whether the gate starts closed.
     pub closed: bool,
     pub ticket: Ticket,
+    /// How long the process looks for another manager.
+    pub answer_limit: Duration,
     pub line: Line<Letter>,
 }
 
@@ -209,7 +205,9 @@ fn greet(connection: &Connection, settings: &Settings, page: BorrowedFd<'_>) -> 
     })?;
     set_socket_timeout(connection, Timeout::Recv, None).map_err(|error| silent(&error))?;
     match line.hear(answer).map_err(|error| silent(&error))? {
-        Some(ToShim::Welcome { closed, ticket, .. }) => Ok(Welcome { closed, ticket, line }),
+        Some(ToShim::Welcome { closed, ticket, answer_limit_ms, .. }) => {
+            Ok(Welcome { closed, ticket, answer_limit: Duration::from_millis(answer_limit_ms), line })
+        }
         Some(ToShim::Refused { reason }) => Err(Unwelcome::Refused(reason)),
         other => Err(Unwelcome::Silent(format!("it said {other:?} where a welcome was expected"))),
     }

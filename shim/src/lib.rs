@@ -82,4 +82,5 @@ mod threads;
 mod torch;
 mod turnstile;
 mod uses;
+mod value_waits;
 mod waits;

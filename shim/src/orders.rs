@@ -3,9 +3,9 @@
 //! Invariant: `Drained` is said only when nobody is inside the gate, nothing is being mapped and
 //! all work has ended; from then until `Open` or `Ajar` the live bytes of the process do not change.
 
-use crate::drain::Probe;
+use crate::drain::{Draining, Probe};
 use crate::driver::{Current, relax_captures_of_this_thread};
-use crate::gate::{BoundaryWait, GATE, Pause, Record};
+use crate::gate::{Boundary, BoundaryWait, GATE, Record};
 use crate::link::{Gone, Order};
 use crate::liveness::Stop;
 use crate::log::{info, warning};
@@ -71,9 +71,10 @@ fn own_up(process: &'static Process, failure: Option<FromShim>) {
 
 fn obey(process: &'static Process, message: ToShim, handles: Vec<OwnedFd>, watch: &mut Watch) {
     let answered = match message {
-        ToShim::Close { step, boundary, deadline_ms, wait_ms, drain_ms } => {
+        ToShim::Close { step, boundary, deadline_ms, wait_ms, drain_ms, again } => {
             let [deadline, wait, drain] = [deadline_ms, wait_ms, drain_ms].map(ms);
-            close(process, Closing { step, boundary, deadline, wait, drain })
+            let again = again && !GATE.is_open();
+            close(process, Closing { step, boundary, deadline, wait, drain, again })
         }
         ToShim::Unmap { step, tenant, pieces } => {
             let is_allowed = !GATE.is_open() && !GATE.is_ajar();
@@ -141,11 +142,26 @@ struct Closing {
     deadline: Duration,
     wait: Duration,
     drain: Duration,
+    /// The gate is closed, and `Drained` was said: work of another process waits for what stands at the gate.
+    again: bool,
+}
+
+impl Closing {
+    /// The processes of a job stop at one boundary: a process that has come to it stays there. What others of the job wait for
+    /// does not come after it.
+    fn at_boundary(&self) -> Boundary {
+        if self.boundary > 0 || self.again { Boundary::Stays } else { Boundary::GoesOn }
+    }
 }
 
 fn close(process: &'static Process, closing: Closing) -> Result<(), Gone> {
+    let told = Instant::now();
     process.publish_gate(1);
-    let waited = if closing.deadline.is_zero() && process.waits.are_frequent(closing.wait) {
+    let waited = if closing.again {
+        // It takes none of the descriptors that the program has left.
+        process.spares.keep(process.tenants.all().len());
+        if GATE.at_boundary().is_some() { BoundaryWait::Reached } else { BoundaryWait::Deadline }
+    } else if closing.deadline.is_zero() && process.waits.are_frequent(closing.wait) {
         GATE.wait_for_wait(Instant::now() + closing.wait)
     } else {
         GATE.wait_for_boundary(closing.boundary, Instant::now() + closing.deadline)
@@ -154,10 +170,19 @@ fn close(process: &'static Process, closing: Closing) -> Result<(), Gone> {
         stay(process);
         return Ok(());
     }
+    if let BoundaryWait::Passed(boundary) = waited {
+        stay(process);
+        return process.link.send(FromShim::Passed { step: closing.step, boundary });
+    }
     let started = Instant::now();
-    match drain_and_report(process, &closing, waited, started) {
+    // At a common boundary: what is in flight may wait for work of others that are on their way there.
+    let others = if closing.boundary > 0 { told + closing.deadline } else { started };
+    let until = started.max(others) + closing.drain;
+    match drain_and_report(process, &closing, waited, started, until) {
         Ok((drained, maps)) => {
-            process.count_switch();
+            if !closing.again {
+                process.count_switch();
+            }
             process.publish_gate(2);
             let with = |outstanding| FromShim::Drained(Drained { outstanding, ..drained });
             // Nobody was told, and nobody will take anything away.
@@ -186,47 +211,21 @@ fn drain_and_report(
     closing: &Closing,
     waited: BoundaryWait,
     started: Instant,
+    until: Instant,
 ) -> Result<(Drained, Vec<OwnedFd>), String> {
-    let until = started + closing.drain;
-    drain(process, until)?;
+    let mut draining = Draining::new(process, closing.step, closing.at_boundary(), closing.drain, until);
+    if closing.again {
+        draining.let_some_through();
+    }
+    draining.run()?;
+    let waited = if draining.has_gone_on() { BoundaryWait::Deadline } else { waited };
     let took = started.elapsed();
     process.link.hold();
     // What had been handed on before is mapped, and known, when the last arrival is gone.
-    if !GATE.wait_until_empty(until) {
+    if !GATE.wait_until_empty(draining.until()) {
         return Err("pieces that came were not mapped in time".into());
     }
     report(process, closing, waited, took)
-}
-
-/// Shuts the gate and waits until all work has ended.
-fn drain(process: &'static Process, until: Instant) -> Result<(), String> {
-    loop {
-        wait_for_captures(process, until)?;
-        if !GATE.shut(until) {
-            return Err(
-                "a thread did not come out of a driver call in time, or barriers are forbidden".into()
-            );
-        }
-        // A capture that began before the gate was shut.
-        if !process.captures.any() {
-            break;
-        }
-        if !GATE.reopen_ajar() {
-            GATE.open();
-        }
-    }
-    let probe = Probe::start(process).map_err(|error| error.to_string())?;
-    probe.wait(until).map_err(|error| error.to_string())
-}
-
-fn wait_for_captures(process: &Process, until: Instant) -> Result<(), String> {
-    let mut pause = Pause::default();
-    while process.captures.any() {
-        if !pause.before(until) {
-            return Err("a stream is capturing".into());
-        }
-    }
-    Ok(())
 }
 
 /// What is said at the end of a closing, with the live maps; the open questions are filled in
@@ -394,7 +393,8 @@ mod tests {
     #[test]
     fn whoever_waits_for_an_answer_is_told_of_a_failure() {
         let (step, tenant) = (Step(7), TenantId(1));
-        let close = ToShim::Close { step, boundary: 0, deadline_ms: 1, wait_ms: 0, drain_ms: 1 };
+        let close =
+            ToShim::Close { step, boundary: 0, deadline_ms: 1, wait_ms: 0, drain_ms: 1, again: false };
         assert!(matches!(failure_of(&close), Some(FromShim::NotDrained { step: Step(7), .. })));
         let map = ToShim::Map { step, tenant, pieces: Vec::new() };
         assert!(matches!(failure_of(&map), Some(FromShim::Failed { step: Step(7), .. })));

@@ -13,6 +13,7 @@ use crate::blocks::Mismatch;
 use crate::borrowed::Borrowed;
 use crate::captures::Captures;
 use crate::contexts::Contexts;
+use crate::drain::Drains;
 use crate::driver;
 use crate::gate::{Fence, GATE};
 use crate::graphs::Graphs;
@@ -30,6 +31,7 @@ use crate::status::Status;
 use crate::tenant::Tenant;
 use crate::threads::Uncancelled;
 use crate::torch::{Candidates, Name, Reports, describe};
+use crate::value_waits::ValueWaits;
 use crate::waits::Waits;
 use parking_lot::{Condvar, Mutex};
 use std::ops::Range;
@@ -81,6 +83,10 @@ pub struct Process {
     candidates: Mutex<Candidates>,
     /// How its threads wait for the GPU.
     pub waits: Waits,
+    /// What its streams wait for.
+    pub value_waits: ValueWaits,
+    /// How long its drains take.
+    pub drains: Drains,
     /// For its live maps: one for each tenant.
     pub spares: Spares,
     boundaries: AtomicU64,
@@ -160,10 +166,10 @@ fn begin() -> Result<&'static Process, NoManager> {
     faults::begin("job");
     let settings = Settings::read();
     let Met { connection, path, kit, welcome } = meet(&settings)?;
-    let (Kit { page, page_file, crew }, Welcome { closed, ticket, line }) = (kit, welcome);
+    let (Kit { page, page_file, crew }, Welcome { closed, ticket, answer_limit, line }) = (kit, welcome);
     // The program may change its directory before the socket is looked for again.
     let socket = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
-    let session = Session { socket, ticket, page: Own::new(page_file) };
+    let session = Session { socket, ticket, page: Own::new(page_file), answer_limit };
     let connection = Arc::new(Connection::from(connection));
     let link = Link::new(connection.clone(), line, session);
     let process: &'static Process = Box::leak(Box::new(Process::new(link, page, settings)));
@@ -214,6 +220,8 @@ impl Process {
             reports: Reports::default(),
             candidates: Mutex::default(),
             waits: Waits::default(),
+            value_waits: ValueWaits::default(),
+            drains: Drains::default(),
             spares: Spares::default(),
             boundaries: AtomicU64::new(0),
             switches: AtomicU64::new(0),
@@ -267,6 +275,9 @@ impl Process {
                 info!("boundaries: {} ({live} bytes are alive there)", describe(name));
             }
             _ => {}
+        }
+        if number.is_none() {
+            self.page.learning.store(candidates.learning().unwrap_or(0), Ordering::Relaxed);
         }
         number.map(|number| self.publish(number))
     }

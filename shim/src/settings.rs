@@ -8,6 +8,7 @@ use crate::log::{Level, warning};
 use bytesize::ByteSize;
 use once_cell::race::OnceBox;
 use std::env::{var, var_os};
+use tidegate_ffi::launch;
 use tidegate_ffi::wire::message::{JobClaim, JobSpec, Need};
 use tidegate_ffi::wire::{JOB_VARIABLE, KERNELS_VARIABLE};
 
@@ -96,6 +97,8 @@ fn own_job(memory: Option<u64>) -> JobSpec {
         resident: flag("TIDEGATE_RESIDENT"),
         memory,
         need: read("TIDEGATE_NEED", need),
+        oversubscribe: flag("TIDEGATE_OVERSUBSCRIBE"),
+        launch: launch::identity(),
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, SlotIndex, Step, TenantId, Units};
 use tidegate_ffi::wire::live::{Life, LiveRange};
-use tidegate_ffi::wire::message::{JobSpec, LeaseRequest, Need, ToMover, ToShim};
+use tidegate_ffi::wire::message::{JobSpec, LeaseRequest, Need, Shortage, ToMover, ToShim};
 use tidegate_manager::scheduler::{Config, Effect, Event, Pages, Scheduler, UserQuotas};
 
 const UNIT: u64 = 1 << 16;
@@ -17,6 +17,10 @@ struct Page(u64);
 impl Pages for Page {
     fn boundaries(&self, _: SessionId) -> u64 {
         self.0
+    }
+
+    fn learning(&self, session: SessionId) -> u64 {
+        session.0 % 3
     }
 
     fn is_stopped(&self, session: SessionId) -> bool {
@@ -60,6 +64,7 @@ impl World {
             boundary_deadline: Duration::from_millis(20),
             drain_limit: Duration::from_millis(20),
             answer_limit: Duration::from_millis(100),
+            oversubscribe: false,
             expel_silent: false,
             poison: true,
             user_quotas: UserQuotas { others: None, named: [(1, 24 * UNIT)].into() },
@@ -199,9 +204,9 @@ impl World {
         // What is to be scrubbed or destroyed is there.
         let fails =
             fails && matches!(order, ToMover::Make { .. } | ToMover::Save { .. } | ToMover::Restore { .. });
-        let out_of_memory = input.arbitrary()?;
+        let shortage = *input.choose(&[None, Some(Shortage::Memory), Some(Shortage::Tiers)])?;
         Ok(Some(match fails {
-            true => Event::MoverFailed { gpu, step, reason: "fuzz".into(), out_of_memory },
+            true => Event::MoverFailed { gpu, step, reason: "fuzz".into(), shortage },
             false => Event::MoverDone { gpu, step, bytes: 1 },
         }))
     }
@@ -232,7 +237,11 @@ impl World {
             12..=15 => {
                 let closing = own.closing.unwrap_or(Step(input.int_in_range(0..=99)?));
                 if input.ratio(1, 6)? {
+                    Event::Stalled { session, step: closing }
+                } else if input.ratio(1, 6)? {
                     Event::NotDrained { session, step: closing }
+                } else if input.ratio(1, 8)? {
+                    Event::Passed { session, step: closing, boundary: input.arbitrary()? }
                 } else {
                     let maps = own.tenants.iter().map(|tenant| Ok((*tenant, live(input)?)));
                     let maps = maps.collect::<Result<_>>()?;

@@ -4,6 +4,7 @@
 //! answered by one line of standard output: `ok …` or `error …`.
 //!
 //! ```text
+//! init                         begin to use CUDA, no GPU of it
 //! device N                     use GPU N from now on
 //! alloc NAME BYTES [class]     class: persistent, temporary (told through tidegate.h)
 //! free NAME                    address NAME
@@ -59,6 +60,7 @@ impl Probe {
     fn obey(&mut self, line: &str) -> Answer {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
+            ["init"] => result::init().map(|()| String::new()).map_err(Into::into),
             ["device", ordinal] => self.device(ordinal.parse()?),
             ["alloc", name, bytes] => self.alloc(name, bytes.parse()?),
             ["alloc", name, bytes, class] => scoped(class, || self.alloc(name, bytes.parse()?)),

@@ -83,11 +83,7 @@ impl Manager {
 
     /// The status, if there is a manager: else what the command says of that.
     pub fn try_status(&self) -> Result<Status, String> {
-        let mut command = command();
-        command.args(["status", "--json", "--socket"]).arg(self.socket());
-        let output = patience::output(command);
-        let told = output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap());
-        told.ok_or_else(|| String::from_utf8_lossy(&output.stderr).into_owned())
+        try_status_of(&self.socket())
     }
 
     /// The status, as soon as `wanted` holds of it.
@@ -104,13 +100,7 @@ impl Manager {
 
     /// Waits until `wanted` holds of the status, of a manager that does not always tell it.
     pub fn comes_to(&self, wanted: impl Fn(&Status) -> bool) {
-        let began = Instant::now();
-        loop {
-            match self.try_status() {
-                Ok(status) if wanted(&status) => return,
-                other => assert!(began.elapsed() < PATIENCE, "it did not come to this: {other:#?}"),
-            }
-        }
+        comes_to(&self.socket(), wanted);
     }
 
     /// Has `work` done again and again, until the jobs have been switched so often, all added up.
@@ -200,6 +190,26 @@ pub fn run_at(socket: &Path, options: &[&str], program: &Path) -> Command {
     let mut command = command();
     command.arg("run").arg("--socket").arg(socket).args(options).arg("--").arg(program);
     command
+}
+
+/// The status that the manager at a socket tells, or what the command says where there is none.
+fn try_status_of(socket: &Path) -> Result<Status, String> {
+    let mut command = command();
+    command.args(["status", "--json", "--socket"]).arg(socket);
+    let output = patience::output(command);
+    let told = output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap());
+    told.ok_or_else(|| String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// Waits until `wanted` holds of the status that the manager at a socket tells, at times.
+pub fn comes_to(socket: &Path, wanted: impl Fn(&Status) -> bool) {
+    let began = Instant::now();
+    loop {
+        match try_status_of(socket) {
+            Ok(status) if wanted(&status) => return,
+            other => assert!(began.elapsed() < PATIENCE, "it did not come to this: {other:#?}"),
+        }
+    }
 }
 
 /// Nothing of the first GPU, or of its tiers, is in use or lost.

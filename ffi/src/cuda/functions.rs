@@ -128,6 +128,16 @@ macro_rules! driver_functions {
         hooked cuStreamBeginCaptureToGraph(hStream: CUstream, hGraph: CUgraph, dependencies: *const CUgraphNode, dependencyData: *const CUgraphEdgeData, numDependencies: usize, mode: CUstreamCaptureMode) and cuStreamBeginCaptureToGraph_ptsz;
         hooked [newer] cuStreamBeginRecaptureToGraph(hStream: CUstream, mode: CUstreamCaptureMode, hGraph: CUgraph, callbackFunc: *mut c_void, userData: *mut c_void) and cuStreamBeginRecaptureToGraph_ptsz;
         hooked cuStreamEndCapture(hStream: CUstream, phGraph: *mut CUgraph) and cuStreamEndCapture_ptsz;
+        hooked cuStreamWriteValue32_v2(stream: CUstream, addr: CUdeviceptr, value: cuuint32_t, flags: c_uint) and cuStreamWriteValue32_v2_ptsz;
+        hooked cuStreamWriteValue64_v2(stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: c_uint) and cuStreamWriteValue64_v2_ptsz;
+        hooked cuStreamWaitValue32_v2(stream: CUstream, addr: CUdeviceptr, value: cuuint32_t, flags: c_uint) and cuStreamWaitValue32_v2_ptsz;
+        hooked cuStreamWaitValue64_v2(stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: c_uint) and cuStreamWaitValue64_v2_ptsz;
+        hooked cuStreamBatchMemOp_v2(stream: CUstream, count: c_uint, paramArray: *mut CUstreamBatchMemOpParams, flags: c_uint) and cuStreamBatchMemOp_v2_ptsz;
+        hooked [older] cuStreamWriteValue32(stream: CUstream, addr: CUdeviceptr, value: cuuint32_t, flags: c_uint) and cuStreamWriteValue32_ptsz;
+        hooked [older] cuStreamWriteValue64(stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: c_uint) and cuStreamWriteValue64_ptsz;
+        hooked [older] cuStreamWaitValue32(stream: CUstream, addr: CUdeviceptr, value: cuuint32_t, flags: c_uint) and cuStreamWaitValue32_ptsz;
+        hooked [older] cuStreamWaitValue64(stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: c_uint) and cuStreamWaitValue64_ptsz;
+        hooked [older] cuStreamBatchMemOp(stream: CUstream, count: c_uint, paramArray: *mut CUstreamBatchMemOpParams, flags: c_uint) and cuStreamBatchMemOp_ptsz;
 
         // Gated: submits work; the gate first, then the driver.
         gated cuLaunchKernel(f: CUfunction, gridDimX: c_uint, gridDimY: c_uint, gridDimZ: c_uint, blockDimX: c_uint, blockDimY: c_uint, blockDimZ: c_uint, sharedMemBytes: c_uint, hStream: CUstream, kernelParams: *mut *mut c_void, extra: *mut *mut c_void) and cuLaunchKernel_ptsz;
@@ -188,16 +198,6 @@ macro_rules! driver_functions {
         gated cuMemPrefetchBatchAsync(dptrs: *mut CUdeviceptr, sizes: *mut usize, count: usize, prefetchLocs: *mut CUmemLocation, prefetchLocIdxs: *mut usize, numPrefetchLocs: usize, flags: c_ulonglong, hStream: CUstream) and cuMemPrefetchBatchAsync_ptsz;
         gated cuMemDiscardBatchAsync(dptrs: *mut CUdeviceptr, sizes: *mut usize, count: usize, flags: c_ulonglong, hStream: CUstream) and cuMemDiscardBatchAsync_ptsz;
         gated cuMemDiscardAndPrefetchBatchAsync(dptrs: *mut CUdeviceptr, sizes: *mut usize, count: usize, prefetchLocs: *mut CUmemLocation, prefetchLocIdxs: *mut usize, numPrefetchLocs: usize, flags: c_ulonglong, hStream: CUstream) and cuMemDiscardAndPrefetchBatchAsync_ptsz;
-        gated cuStreamWriteValue32_v2(stream: CUstream, addr: CUdeviceptr, value: cuuint32_t, flags: c_uint) and cuStreamWriteValue32_v2_ptsz;
-        gated cuStreamWriteValue64_v2(stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: c_uint) and cuStreamWriteValue64_v2_ptsz;
-        gated cuStreamWaitValue32_v2(stream: CUstream, addr: CUdeviceptr, value: cuuint32_t, flags: c_uint) and cuStreamWaitValue32_v2_ptsz;
-        gated cuStreamWaitValue64_v2(stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: c_uint) and cuStreamWaitValue64_v2_ptsz;
-        gated cuStreamBatchMemOp_v2(stream: CUstream, count: c_uint, paramArray: *mut CUstreamBatchMemOpParams, flags: c_uint) and cuStreamBatchMemOp_v2_ptsz;
-        gated [older] cuStreamWriteValue32(stream: CUstream, addr: CUdeviceptr, value: cuuint32_t, flags: c_uint) and cuStreamWriteValue32_ptsz;
-        gated [older] cuStreamWriteValue64(stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: c_uint) and cuStreamWriteValue64_ptsz;
-        gated [older] cuStreamWaitValue32(stream: CUstream, addr: CUdeviceptr, value: cuuint32_t, flags: c_uint) and cuStreamWaitValue32_ptsz;
-        gated [older] cuStreamWaitValue64(stream: CUstream, addr: CUdeviceptr, value: cuuint64_t, flags: c_uint) and cuStreamWaitValue64_ptsz;
-        gated [older] cuStreamBatchMemOp(stream: CUstream, count: c_uint, paramArray: *mut CUstreamBatchMemOpParams, flags: c_uint) and cuStreamBatchMemOp_ptsz;
         gated cuSignalExternalSemaphoresAsync(extSemArray: *const CUexternalSemaphore, paramsArray: *const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS, numExtSems: c_uint, stream: CUstream) and cuSignalExternalSemaphoresAsync_ptsz;
         gated cuWaitExternalSemaphoresAsync(extSemArray: *const CUexternalSemaphore, paramsArray: *const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS, numExtSems: c_uint, stream: CUstream) and cuWaitExternalSemaphoresAsync_ptsz;
 

@@ -95,6 +95,11 @@ pub struct JobSpec {
     pub memory: Option<u64>,
     /// What the job says it will need on each GPU (R4.1).
     pub need: Option<Need>,
+    /// What it needs beyond a GPU's memory may be host memory (R0.3).
+    pub oversubscribe: bool,
+    /// The launch that it is a rank of ([`crate::launch`]): all ranks of one user's launch are one job, as the first of
+    /// them asked for it.
+    pub launch: Option<String>,
 }
 
 /// Memory needed on one GPU, in bytes.
@@ -201,6 +206,20 @@ pub enum FromShim {
         /// Why, for people.
         reason: String,
     },
+    /// The third answer to `Close`, where it names a boundary: the process had passed that one before it got
+    /// the message. Its gate is open.
+    Passed {
+        /// Of the `Close`.
+        step: Step,
+        /// The number of the last boundary that it has passed.
+        boundary: u64,
+    },
+    /// Between a `Close` and its answer: work does not end, and may wait for work of another process of the job. May
+    /// be said again and again.
+    Stalled {
+        /// Of the `Close`.
+        step: Step,
+    },
     /// The answer to `Unmap` and `Map`.
     Done {
         /// Of the order.
@@ -306,6 +325,9 @@ pub enum ToShim {
         closed: bool,
         /// With what the process resumes the conversation if its connection ends.
         ticket: Ticket,
+        /// The response timeout (`--answer-limit`), in milliseconds: the process looks for another manager as
+        /// long as that when its connection has ended, and then counts the session as over.
+        answer_limit_ms: u64,
     },
     /// The other answer to `Hello`. Also said to who breaks the protocol. It is the last message:
     /// the connection ends, and there will be no other.
@@ -359,7 +381,7 @@ pub enum ToShim {
         /// Why, in one sentence.
         reason: String,
     },
-    /// Close the gate, drain, report. Answered by `Drained` or `NotDrained`.
+    /// Close the gate, drain, report. Answered by `Drained`, `NotDrained` or `Passed`.
     Close {
         /// Repeated by the answer.
         step: Step,
@@ -372,6 +394,9 @@ pub enum ToShim {
         wait_ms: u64,
         /// How long the drain may take, in milliseconds.
         drain_ms: u64,
+        /// The process has answered before, and another one of its job is [stalled](FromShim::Stalled): each thread
+        /// that waits submits once before it drains anew.
+        again: bool,
     },
     /// Unmap and release pieces; their slots become non-resident. Only while closed.
     Unmap {
@@ -610,17 +635,10 @@ pub struct TierRates {
     pub read: u64,
 }
 
-impl Bandwidth {
-    /// The slowest way that bytes go, in bytes per second; `None` if nothing was measured.
-    pub fn slowest(&self) -> Option<u64> {
-        self.tiers.iter().flatten().flat_map(|tier| [tier.write, tier.read]).min()
-    }
-}
-
 /// A mover's messages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FromMover {
-    /// The first message: the GPU is usable.
+    /// The first message: the GPU is usable. With one fd: the page that shows how far the mover has come.
     Ready {
         /// Its name.
         name: String,
@@ -654,8 +672,8 @@ pub enum FromMover {
         step: Step,
         /// Why, for people.
         reason: String,
-        /// The GPU's (or the tier's) memory was not enough: it may help to free some.
-        out_of_memory: bool,
+        /// What there was not enough of; `None`: that was not the cause.
+        shortage: Option<Shortage>,
     },
     /// A slab of memory for saved bytes was made (or the file of those on disk). With its descriptor (a
     /// sealed memfd, a device of memory, or a file without a name): the manager keeps it for the next mover.
@@ -695,7 +713,8 @@ pub enum FromMover {
         saved_bytes: u64,
     },
     /// After an `Orphan` was taken: what the mover has. With the descriptors of the pieces and of
-    /// the slabs, in this order; the last message with that of the index behind them.
+    /// the slabs, in this order; the last message with those of the index and of the page of the
+    /// first message behind them.
     Holds {
         /// Names and sizes in bytes.
         pieces: Vec<(PieceId, u64)>,
@@ -722,6 +741,15 @@ impl FromMover {
             _ => None,
         }
     }
+}
+
+/// What there was not enough of for an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Shortage {
+    /// Memory of the GPU or of the machine: some may become free at any moment.
+    Memory,
+    /// The GPU's share of the tiers: it has no room before something is restored, or the share grows.
+    Tiers,
 }
 
 /// A command's messages.
@@ -779,6 +807,8 @@ pub enum ToCommand {
         token: u64,
         /// The directory of the software GPUs, when the manager runs on those.
         software_gpu: Option<String>,
+        /// What the job asked for that another rank of the same launch had registered, if this one has joined it.
+        joined: Option<JobSpec>,
     },
     /// Where the registered job stands.
     Queue {

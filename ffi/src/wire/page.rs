@@ -24,6 +24,10 @@ pub struct Page {
     pub boundaries: AtomicU64,
     /// The number of the last of them, by which a job's processes compare where they are. Some may be left out.
     pub last_boundary: AtomicU64,
+    /// While it has seen no boundary, but moments of a loop of which one will be: the number of the last boundary that
+    /// another process of its job may have seen at this moment. 0: no loop is known. Read only while `last_boundary`
+    /// is 0.
+    pub learning: AtomicU64,
     /// One row per GPU of the process, in the order of attaching.
     pub tenants: [TenantRow; MAX_TENANTS],
 }

@@ -1,12 +1,15 @@
 //! Finding a manager, and talking to it.
 
 use super::manager::{READY, TAKEN};
-use crate::server;
 use crate::server::status::Status;
+use crate::server::{self, CommandLine};
+use crate::software_gpu::NODE_VARIABLE;
 use anyhow::{Context, bail};
+use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -95,6 +98,16 @@ pub(super) fn find_or_start_manager(socket: Option<&Path>) -> anyhow::Result<(Co
     let named = socket.map(Path::to_owned).or_else(|| std::env::var_os(SOCKET_VARIABLE).map(PathBuf::from));
     let socket = named.map_or_else(personal_socket, Ok)?;
     find_or_start(&socket, || {
+        if let Some(last) = server::last_command(&socket) {
+            let file = server::will_path(&socket);
+            let advice = || {
+                let file = file.display();
+                format!(
+                    "no manager answered; one was started with the options of the last ({file}, removed: the defaults)"
+                )
+            };
+            return start_manager(manager_as(&last, &socket)?).with_context(advice).map(drop);
+        }
         // It ends when nobody needs it.
         let mut manager = manager_at(&socket)?;
         manager.args(["--idle-exit", "10s"]);
@@ -187,6 +200,21 @@ pub(super) fn ask_status(connection: &Connection, when: When) -> anyhow::Result<
 pub(super) fn manager_at(socket: &Path) -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("manager").arg("--socket").arg(socket);
+    Ok(command)
+}
+
+/// The same, started as the manager was that has died there: with its options, in its working directory.
+fn manager_as(last: &CommandLine, socket: &Path) -> anyhow::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(last.words.iter().map(|word| OsStr::from_bytes(word))).env_remove(NODE_VARIABLE);
+    let names_socket = |word: &Vec<u8>| word == b"--socket" || word.starts_with(b"--socket=");
+    // Root's default is one place; another user's depends on the environment, which may have been another.
+    if !rustix::process::geteuid().is_root() && !last.words.iter().any(names_socket) {
+        command.arg("--socket").arg(std::path::absolute(socket)?);
+    }
+    if last.directory.is_dir() {
+        command.current_dir(&last.directory);
+    }
     Ok(command)
 }
 

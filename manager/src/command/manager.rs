@@ -7,7 +7,7 @@ use crate::numa::cxl::CxlPlace;
 use crate::numa::{Node, STAY_ADVICE, Zone};
 use crate::planner::shares::PerTier;
 use crate::scheduler::{Config, UserQuotas, whole_grains};
-use crate::server::{self, Gathered, GpuPlan, Heritage, Setup};
+use crate::server::{self, CommandLine, Gathered, GpuPlan, Heritage, Setup};
 use crate::software_gpu::{NodeSpec, SoftwareNode};
 use crate::{hardware, mover, software_gpu};
 use anyhow::{Context, bail};
@@ -113,7 +113,8 @@ pub(super) struct Options {
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     drain_limit: Duration,
     /// How long a process may take to answer, beyond what its work takes. Then it is expelled if it
-    /// should give memory back; others go on beside it if it is stopped, or should only stop.
+    /// should give memory back; others go on beside it if it is stopped, or should only stop. A mover that makes no
+    /// progress for so long is replaced, and jobs look so long for another manager when theirs has died.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     answer_limit: Duration,
     /// What happens to a process that was expelled: with `kill` it is ended, so that the memory
@@ -151,6 +152,10 @@ pub(super) struct Options {
     /// made, and how much. The GPUs share it as they share --dram. Default: none.
     #[arg(long, value_name = "DIR=SIZE")]
     disk: Option<DiskSpace>,
+    /// Give every job host memory for what it needs beyond its GPU's, of the GPU's share of --dram, as if each had been
+    /// started with `tidegate run --oversubscribe`. Else it gets CUDA_ERROR_OUT_OF_MEMORY, as it would alone.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    oversubscribe: Option<bool>,
     /// A test: fill memory with 0xFF before a job's live bytes are restored into it. Slower; no
     /// result may change.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -345,7 +350,11 @@ fn serve(arguments: Options, log: Option<File>) -> anyhow::Result<ExitCode> {
     let listener = listen(&socket, group)?;
     let gathered = server::gather(&socket, &listener, &stop, arguments.answer_limit)?;
     let Gathered { heritage, early, abandoned } = gathered;
-    let mut abandoned = abandoned.and_then(SoftwareNode::abandoned);
+    let mut abandoned: Vec<SoftwareNode> = abandoned
+        .into_iter()
+        .filter_map(SoftwareNode::abandoned)
+        .filter_map(SoftwareNode::unless_unused)
+        .collect();
     let (mut node, gpus, sizes) = match &heritage {
         Some(heritage) => inherited(heritage),
         None => found(&arguments)?,
@@ -362,12 +371,18 @@ fn serve(arguments: Options, log: Option<File>) -> anyhow::Result<ExitCode> {
         .collect::<anyhow::Result<Vec<_>>>()?;
     let headroom =
         arguments.headroom.map_or(if node.is_some() { 0 } else { 1024 * MIB }, |size| size.as_u64());
+    let command = command_for_the_next();
     server::run(Setup {
         listener,
         early,
         heritage,
         stop,
-        will: Will { socket: socket.as_os_str().as_bytes().to_vec(), start: words_for_the_next() },
+        will: Will {
+            socket: socket.as_os_str().as_bytes().to_vec(),
+            start: command.as_ref().map(|command| command.words.clone()),
+        },
+        command,
+        abandoned: abandoned.iter().map(|node| node.path().to_owned()).collect(),
         socket,
         gpus: plans,
         gpu_memory: arguments.gpu_memory.map(|size| size.as_u64()),
@@ -444,13 +459,17 @@ fn inherited(heritage: &Heritage) -> (Option<SoftwareNode>, Vec<GpuUuid>, PerTie
     (node, gpus, heritage.config().tier_bytes)
 }
 
-/// With what a mover starts the next manager: as this one was. Where systemd has started this one, it
-/// starts the next one too.
-fn words_for_the_next() -> Option<Vec<Vec<u8>>> {
+/// With what a mover, or `tidegate run`, starts the next manager: as this one was. Where systemd has started
+/// this one, it starts the next one too.
+fn command_for_the_next() -> Option<CommandLine> {
     let own = std::process::id().to_string();
-    let is_supervised = std::env::var("SYSTEMD_EXEC_PID").is_ok_and(|pid| pid == own);
-    let words = std::env::args_os().skip(1).map(OsStringExt::into_vec);
-    (!is_supervised).then(|| words.collect())
+    if std::env::var("SYSTEMD_EXEC_PID").is_ok_and(|pid| pid == own) {
+        return None;
+    }
+    let words = std::env::args_os().skip(1).map(OsStringExt::into_vec).collect();
+    // Where it is gone, only absolute paths lead anywhere.
+    let directory = std::env::current_dir().unwrap_or_else(|_| "/".into());
+    Some(CommandLine { words, directory })
 }
 
 /// A group's number, as `--group` names it.
@@ -512,6 +531,7 @@ fn sharing(arguments: &Options, gpu_bytes: u64, headroom: u64, tier_bytes: PerTi
             .unwrap_or_else(|| (arguments.slice * 10).max(Duration::from_secs(1))),
         drain_limit: arguments.drain_limit,
         answer_limit: arguments.answer_limit,
+        oversubscribe: arguments.oversubscribe.unwrap_or(false),
         expel_silent: arguments.evict == Some(Evict::Kill),
         poison: arguments.poison.unwrap_or(false),
         user_quotas: UserQuotas::default(),
@@ -548,7 +568,7 @@ fn plan(
     let node = node.map(|node| node.path().to_owned());
     let program = std::env::current_exe()?;
     let log = log.map(File::try_clone).transpose().context("opening the log for a mover")?;
-    let (even, has_disk) = (shares.even, shares.disk.is_some());
+    let even = shares.even;
     let mover = move |[dram, cxl, disk]: PerTier| {
         let mut command = Command::new(&program);
         command.arg("mover").arg("--gpu").arg(gpu.to_string());
@@ -572,7 +592,7 @@ fn plan(
         }
         command
     };
-    Ok(GpuPlan { uuid: gpu, mover: Box::new(mover), shares: even, has_disk, lock: Some(lock) })
+    Ok(GpuPlan { uuid: gpu, mover: Box::new(mover), shares: even, lock: Some(lock) })
 }
 
 fn socket_path(given: Option<PathBuf>) -> anyhow::Result<PathBuf> {

@@ -14,6 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::str::FromStr;
+use tidegate_ffi::launch;
 use tidegate_ffi::wire::message::{FromCommand, JobSpec, Need, ToCommand};
 use tidegate_ffi::wire::{
     Connection, JOB_VARIABLE, KERNELS_VARIABLE, ReceiveError, SOCKET_VARIABLE, SendError,
@@ -49,10 +50,14 @@ pub(super) struct Arguments {
     /// temporary at most (activations), as in 3GiB,8GiB. Default: what it needed last time.
     #[arg(long, value_name = "SIZE,SIZE")]
     need: Option<NeedArgument>,
+    /// Give the job host memory for what it needs beyond its GPU's, instead of CUDA_ERROR_OUT_OF_MEMORY. The GPU reaches
+    /// it over its link: the job goes on, more slowly. It sees a total larger than its GPU's.
+    #[arg(long)]
+    oversubscribe: bool,
     /// A kernel, by its mangled name, that touches only the allocations which its parameters point into: it may
     /// run as soon as these are there, when the job's memory comes back. Can be given several times. If it touches
     /// more, it faults; it must not wait on the GPU for kernels that are not listed. Each launch of the program, not
-    /// of graphs, is looked at, which takes some microseconds.
+    /// of graphs, is looked at, which takes calls of the driver.
     #[arg(long = "described-kernel", value_name = "NAME", value_delimiter = ',')]
     described_kernels: Vec<String>,
     /// The program and its arguments.
@@ -84,11 +89,16 @@ pub(super) fn execute(arguments: Arguments) -> anyhow::Result<ExitCode> {
         resident: arguments.resident,
         memory: arguments.memory.map(|size| size.as_u64()),
         need: arguments.need.map(|need| need.0),
+        oversubscribe: arguments.oversubscribe,
+        launch: launch::identity(),
     };
     let (connection, socket, answer) = announce(arguments.socket.as_deref(), &spec)?;
-    let ToCommand::Registered { token, software_gpu, .. } = answer else {
+    let ToCommand::Registered { token, software_gpu, joined, .. } = answer else {
         bail!("the manager answered something else than a registration");
     };
+    if let Some(job) = &joined {
+        say_what_differs(&arguments, job);
+    }
     start_watcher(connection)?;
     let mut command = Command::new(program);
     command.args(rest).env("LD_PRELOAD", prepended(shim.as_os_str(), "LD_PRELOAD"));
@@ -105,6 +115,31 @@ pub(super) fn execute(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
     eprintln!("tidegate: cannot run {}: {error}", program.display());
     Ok(ExitCode::from(code))
+}
+
+/// The ranks of a launch are one job, and its options are those of the first rank: says which of this one's are others.
+fn say_what_differs(own: &Arguments, job: &JobSpec) {
+    let ignored = ignored_options(own, job);
+    if !ignored.is_empty() {
+        eprintln!(
+            "tidegate: this is a rank of job {:?}, which another rank has started with other options: {} not used",
+            job.name,
+            ignored.join(", ")
+        );
+    }
+}
+
+fn ignored_options(own: &Arguments, job: &JobSpec) -> Vec<&'static str> {
+    let memory = own.memory.map(|size| size.as_u64());
+    let differs = [
+        ("--name", own.name.as_ref().is_some_and(|name| *name != job.name)),
+        ("--priority", own.priority != job.priority),
+        ("--weight", own.weight != job.weight),
+        ("--resident", own.resident != job.resident),
+        ("--memory", memory.is_some() && memory != job.memory),
+        ("--need", own.need.is_some_and(|need| Some(need.0) != job.need)),
+    ];
+    differs.into_iter().filter(|(_, differs)| *differs).map(|(option, _)| option).collect()
 }
 
 /// Announces the job to a manager; to the next one, if that dies before it has answered.
@@ -187,7 +222,8 @@ mod tests {
                 let (asked, _) = connection.receive::<ToManager>().unwrap();
                 assert!(matches!(asked, ToManager::Command(FromCommand::Register(_))), "{asked:?}");
                 if answers {
-                    let answer = ToCommand::Registered { job: JobId(7), token: 9, software_gpu: None };
+                    let answer =
+                        ToCommand::Registered { job: JobId(7), token: 9, software_gpu: None, joined: None };
                     connection.send(&answer, &[]).unwrap();
                 }
             }
@@ -204,6 +240,18 @@ mod tests {
             assert_eq!(arguments.name.as_deref(), Some("n"));
             assert_eq!(arguments.command, ["train", "--name", "x", "-v", "--", "y"]);
         }
+    }
+
+    #[test]
+    fn options_of_a_rank_that_are_not_the_jobs_are_named() {
+        let job = JobSpec { name: "n".into(), priority: 2, weight: 1, ..JobSpec::default() };
+        let ignored = |line| ignored_options(&parse(line).unwrap(), &job);
+        assert_eq!(ignored("--name n --priority 2 -- train"), [""; 0]);
+        assert_eq!(ignored("--priority 2 -- train --local-rank 1"), [""; 0]);
+        assert_eq!(
+            ignored("--name m --weight 3 --memory 1GiB --need 1GiB,1GiB --resident -- train"),
+            ["--name", "--priority", "--weight", "--resident", "--memory", "--need"]
+        );
     }
 
     #[test]

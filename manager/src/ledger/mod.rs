@@ -175,6 +175,16 @@ impl Ledger {
         self.units.saturating_sub(self.reserved() + self.packed_top() + self.temporary_units())
     }
 
+    /// Units that pieces can get, once both regions have closed their holes, where so much may be used up.
+    pub fn room(&self, slack: Slack) -> u32 {
+        let without_offsets = self.units.saturating_sub(self.in_pieces());
+        match slack {
+            Slack::Kept => self.free(),
+            Slack::Offsets => without_offsets.saturating_sub(self.reserved()),
+            Slack::Headroom => without_offsets.saturating_sub(self.taken_outside()),
+        }
+    }
+
     /// Units of a tenant's pieces in a region.
     pub fn held(&self, tenant: TenantId, region: Class) -> u32 {
         self.held.get(&tenant).map_or(0, |held| held[region.index()])

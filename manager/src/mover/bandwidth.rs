@@ -10,6 +10,7 @@
 use super::copy::{Gpu, Piece, Transfer};
 use super::error::OrderError;
 use super::pieces::Pieces;
+use super::progress;
 use super::tier::{Extent, Memory, Room, Tiers};
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -124,6 +125,7 @@ fn rate_by<E>(most: u64, mut copy: impl FnMut(u64) -> Result<Duration, E>) -> Re
     let mut bytes = LEAST.min(most);
     loop {
         let took = copy(bytes)?;
+        progress::step();
         if took >= LONG_ENOUGH || bytes == most {
             return Ok((bytes as f64 / took.max(Duration::from_nanos(1)).as_secs_f64()) as u64);
         }

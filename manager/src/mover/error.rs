@@ -6,6 +6,7 @@ use super::tier::TierError;
 use tidegate_ffi::cuda::DriverError;
 use tidegate_ffi::cuda::sys::CUresult;
 use tidegate_ffi::units::{Class, PieceId, TenantId};
+use tidegate_ffi::wire::message::Shortage;
 
 /// Why an order failed; it changed nothing.
 #[derive(Debug, thiserror::Error)]
@@ -91,14 +92,15 @@ pub enum OrderError {
 }
 
 impl OrderError {
-    /// Whether it may help to free memory of the GPU or the tier.
-    pub fn is_out_of_memory(&self) -> bool {
+    /// What there was not enough of; `None`: that was not the cause.
+    pub fn shortage(&self) -> Option<Shortage> {
         match self {
+            OrderError::Tier(TierError::Full { .. }) => Some(Shortage::Tiers),
+            OrderError::Tier(error) => error.is_out_of_memory().then_some(Shortage::Memory),
             OrderError::Driver(error) | OrderError::NoHostMemory(error) => {
-                error.code == CUresult::CUDA_ERROR_OUT_OF_MEMORY
+                (error.code == CUresult::CUDA_ERROR_OUT_OF_MEMORY).then_some(Shortage::Memory)
             }
-            OrderError::Tier(error) => error.is_out_of_memory(),
-            _ => false,
+            _ => None,
         }
     }
 }

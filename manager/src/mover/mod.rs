@@ -8,6 +8,7 @@
 //!                                                  ├─ tier/         where saved bytes lie
 //!                                                  ├─ zeros         what takes no room there        (pure)
 //!                                                  ├─ staging       between pieces and the disk
+//!                                                  ├─ progress      how far it has come, for the manager
 //!                                                  ├─ turns         whose bytes go to a shared tier next
 //!                                                  └─ copy/         the driver: all unsafe code; tiny ranges are
 //!                                                                   gathered on the GPU where that is faster
@@ -43,6 +44,7 @@ mod orders;
 mod orphan;
 mod pieces;
 mod plan;
+pub mod progress;
 mod save;
 mod staging;
 #[cfg(test)]
@@ -152,7 +154,8 @@ fn refuse(link: &mut Link, error: &dyn std::error::Error) -> anyhow::Result<()> 
 }
 
 fn serve(link: &mut Link, gpu: Rc<Gpu>, config: &MoverConfig) -> anyhow::Result<()> {
-    link.say(Answer { message: ready(&gpu), fds: Vec::new() })?;
+    let page = progress::page().context("the page that shows how far the mover has come")?;
+    link.say(Answer { message: ready(&gpu), fds: vec![page] })?;
     let mut mover = Mover::new(gpu, config).context("the save index cannot be made")?;
     let mut orphanage = None;
     loop {

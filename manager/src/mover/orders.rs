@@ -9,6 +9,7 @@ use super::copy::{Gpu, Piece};
 use super::error::OrderError;
 use super::exchange::{Exchange, Order, Save, is_faster};
 use super::pieces::Pieces;
+use super::progress;
 use super::save::Store;
 use super::staging::Staging;
 use super::tier::{Disk, Memory, SlabId, SlabNews, Tiers};
@@ -111,6 +112,7 @@ impl Mover {
         let began = Instant::now();
         let moved = self.store.exchange(&self.gpu, &mut self.pieces, exchange).map_err(Useless::Unnoted)?;
         let Some([saved, restored]) = moved else { return Ok(None) };
+        progress::step();
         let took = began.elapsed();
         let done = [(exchange.save.order.step, saved), (exchange.restore.step, restored)];
         let done = done.map(|(step, bytes)| answer(step, Ok(Outcome::Moved(bytes)), took));
@@ -172,7 +174,7 @@ impl Mover {
             let names = part.iter().map(|(slab, _)| slab.0).collect();
             parts.push(held(Vec::new(), names, true, part.into_iter().map(|(_, fd)| fd).collect()));
         }
-        parts.push(held(Vec::new(), Vec::new(), false, vec![self.store.share_journal()?]));
+        parts.push(held(Vec::new(), Vec::new(), false, vec![self.store.share_journal()?, progress::page()?]));
         Ok(parts)
     }
 
@@ -209,7 +211,10 @@ impl Mover {
         let began = Instant::now();
         let mut fds = fds.into_iter();
         let adopted = pieces.iter().zip(&mut fds);
-        let adopted = adopted.map(|(&(id, bytes), fd)| Ok((id, Piece::adopt(&self.gpu, &fd, bytes)?)));
+        let adopted = adopted.map(|(&(id, bytes), fd)| {
+            progress::step();
+            Ok((id, Piece::adopt(&self.gpu, &fd, bytes)?))
+        });
         self.add(adopted.collect::<Result<_, DriverError>>()?);
         self.slabs.extend(slabs.iter().copied().map(SlabId).zip(&mut fds));
         death::point("adopt");
@@ -256,10 +261,11 @@ impl Mover {
             }
             ToMover::Adopt { .. } | ToMover::Will(_) | ToMover::Heard | ToMover::End => return Ok(None),
         };
+        progress::step();
         let is_again = self.again.remove(&step);
         match outcome {
             Err(error @ OrderError::Unnoted(_)) => Err(Useless::Unnoted(error)),
-            Err(ref error @ OrderError::Driver(cause)) if !is_again && !error.is_out_of_memory() => {
+            Err(ref error @ OrderError::Driver(cause)) if !is_again && error.shortage().is_none() => {
                 Err(Useless::Broken(cause))
             }
             outcome => Ok(Some(answer(step, outcome, began.elapsed()))),
@@ -275,7 +281,10 @@ impl Mover {
             self.store.tiers_mut().dram.make_room_apart(wanted.iter().map(|(_, bytes)| bytes).sum())?;
         }
         // A failure drops, and so releases, what was made before it.
-        let made = wanted.iter().map(|&(id, bytes)| Ok((id, Piece::make(&self.gpu, bytes, location)?)));
+        let made = wanted.iter().map(|&(id, bytes)| {
+            progress::step();
+            Ok((id, Piece::make(&self.gpu, bytes, location)?))
+        });
         let made = made.collect::<Result<Vec<_>, DriverError>>();
         let made = made.map_err(|error| match location {
             Location::Device => OrderError::Driver(error),
@@ -355,6 +364,7 @@ impl Mover {
             return Ok(());
         }
         self.gpu.engage()?;
+        progress::step();
         self.engaged = true;
         self.store.tiers_mut().prepare();
         Ok(())
@@ -392,5 +402,5 @@ fn failure(step: Step, error: &OrderError) -> FromMover {
         }
         _ => tracing::warn!(%step, %error, "an order failed"),
     }
-    FromMover::Failed { step, reason: error.to_string(), out_of_memory: error.is_out_of_memory() }
+    FromMover::Failed { step, reason: error.to_string(), shortage: error.shortage() }
 }

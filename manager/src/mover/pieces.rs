@@ -4,6 +4,7 @@
 
 use super::copy::{DeviceRange, Gpu, Piece, Window};
 use super::error::OrderError;
+use super::progress;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use tidegate_ffi::cuda::DriverError;
@@ -50,7 +51,13 @@ impl Pieces {
         check_distinct(ids.iter().copied())?;
         let removed: Vec<Piece> = ids.iter().filter_map(|id| self.pieces.remove(id)).collect();
         self.hosted_bytes -= removed.iter().map(in_host_memory).sum::<u64>();
-        Ok(removed.iter().map(Piece::bytes).sum())
+        let release = |piece: Piece| {
+            let bytes = piece.bytes();
+            drop(piece);
+            progress::step();
+            bytes
+        };
+        Ok(removed.into_iter().map(release).sum())
     }
 
     /// Bytes of those that are host memory.
@@ -84,7 +91,9 @@ impl Pieces {
 
     /// Makes a whole piece readable and writable by the GPU's copies, until it is removed.
     fn map(&mut self, gpu: &Gpu, id: PieceId) -> Result<(), OrderError> {
-        Ok(self.pieces.get_mut(&id).ok_or(OrderError::UnknownPiece(id))?.map(gpu)?)
+        self.pieces.get_mut(&id).ok_or(OrderError::UnknownPiece(id))?.map(gpu)?;
+        progress::step();
+        Ok(())
     }
 
     fn window(&self, id: PieceId) -> Result<&Window, OrderError> {

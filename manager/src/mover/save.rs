@@ -22,6 +22,7 @@ use super::index::Index;
 use super::journal::{self, Journal};
 use super::pieces::Pieces;
 use super::plan::{Part, deal, in_steps, plan};
+use super::progress;
 use super::staging::Staging;
 use super::tier::{ARENA, BLOCK_BYTES, Extent, Room, Seal, SlabId, Tiers, ZEROS, in_blocks};
 use super::turns::{STEP, SharedTier, Turns};
@@ -175,6 +176,7 @@ impl Store {
     /// Takes note of what has been copied to memory, and of which of it are zeros.
     fn find_zeros(&self, part: Part, saved: &mut Saved) -> Result<(), OrderError> {
         saved.add(part, &self.tiers.memory(part.extent)?.zeros());
+        progress::step();
         Ok(())
     }
 

@@ -12,6 +12,7 @@ use super::copy::{Gpu, HostMemoryError, HostRange, Lane, Transfer};
 use super::error::OrderError;
 use super::pieces::Pieces;
 use super::plan::Part;
+use super::progress::Pace;
 use super::tier::{BLOCK_BYTES, Disk, Seal, TierError, in_blocks, padded};
 use super::turns::Stay;
 use super::zeros;
@@ -19,8 +20,10 @@ use crate::death;
 use crossbeam_channel::unbounded;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::rc::Rc;
 use std::thread::Builder;
+use std::time::Instant;
 use tidegate_ffi::os;
 
 /// Disks are fast with some requests of some MiB at once (FACTS §4).
@@ -99,7 +102,9 @@ impl Batch {
             let (start, last) = (run[0].start, run[run.len() - 1]);
             let [from, to] =
                 [start, last.start + padded(last.bytes)].map(|place| (place - self.start) as usize);
-            os::store(file, &lane[from..to], start).map_err(TierError::Disk)?;
+            in_steps(from..to, |from, to| {
+                os::store(file, &lane[from..to], self.start + from as u64).map_err(TierError::Disk)
+            })?;
         }
         Ok(seals)
     }
@@ -111,9 +116,11 @@ impl Batch {
         let seals = seals.ok_or_else(unsealed)?;
         let used = seals.last().map_or(0, |last| last.start + last.bytes - self.start);
         // What cannot be read is lost: so it is tried again.
-        let mut load = || os::load(disk.file, &mut lane[..padded(used) as usize], self.start);
-        let first = load();
-        (1..READS).fold(first, |read, _| read.or_else(|_| load())).map_err(TierError::Disk)?;
+        in_steps(0..padded(used) as usize, |from, to| {
+            let mut load = || os::load(disk.file, &mut lane[from..to], self.start + from as u64);
+            let first = load();
+            (1..READS).fold(first, |read, _| read.or_else(|_| load())).map_err(TierError::Disk)
+        })?;
         for seal in seals {
             let from = (seal.start - self.start) as usize;
             if Seal::of(seal.start, &lane[from..from + seal.bytes as usize]) != seal {
@@ -122,6 +129,23 @@ impl Batch {
         }
         Ok(())
     }
+}
+
+/// Writes, or reads, some bytes of a lane in whole blocks: as many at once as the disk is fast enough for.
+fn in_steps(
+    lane: Range<usize>,
+    mut work: impl FnMut(usize, usize) -> Result<(), TierError>,
+) -> Result<(), TierError> {
+    static PACE: Pace = Pace::new(BLOCK_BYTES, LANE_BYTES);
+    let mut from = lane.start;
+    while from < lane.end {
+        let to = lane.end.min(from + PACE.next() as usize);
+        let began = Instant::now();
+        work(from, to)?;
+        PACE.moved((to - from) as u64, began.elapsed());
+        from = to;
+    }
+    Ok(())
 }
 
 /// The arena as threads see it.

@@ -302,7 +302,7 @@ fn ids(pieces: &[u64]) -> Vec<PieceId> {
 
 fn failure(answer: FromMover) -> (String, bool) {
     match answer {
-        FromMover::Failed { reason, out_of_memory, .. } => (reason, out_of_memory),
+        FromMover::Failed { reason, shortage, .. } => (reason, shortage.is_some()),
         answer => panic!("{answer:?}"),
     }
 }

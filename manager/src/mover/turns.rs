@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+use super::progress;
 use rustix::fs::fstat;
 use rustix::thread::futex;
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -174,7 +175,11 @@ impl Stay<'_> {
         loop {
             let seen = page.changes.load(SeqCst);
             match self.turns.patience(self.tier, now()) {
-                Some(patience) => page.wait_for_change(seen, patience),
+                // The others move on meanwhile: a mover that does keeps its claim for a second.
+                Some(patience) => {
+                    page.wait_for_change(seen, patience);
+                    progress::step();
+                }
                 None => break,
             }
         }

@@ -41,7 +41,34 @@ impl Scheduler {
         if self.is_shut_out(id) {
             return self.pause(id);
         }
-        self.cramp(id);
+        let full: Vec<GpuUuid> =
+            self.gpus_of(id).into_iter().filter(|gpu| self.waits_for_tiers(*gpu, id)).collect();
+        if full.is_empty() {
+            return self.cramp(id);
+        }
+        // The tiers are full: what comes back leaves room there for what has to go.
+        let any = away.into_iter().filter(|tenant| self.bring_part_back(*tenant)).count();
+        if let Some(job) = self.jobs.get_mut(&id).filter(|_| any == 0) {
+            job.put_off_restoring(self.now);
+            full.into_iter().for_each(|gpu| self.try_more_of_tiers(gpu));
+        }
+    }
+
+    /// Brings back as much of a tenant's memory as there is room for, ahead of the rest. `false`: there is none.
+    fn bring_part_back(&mut self, id: TenantId) -> bool {
+        let tenant = &self.tenants[&id];
+        let is_due = self.jobs.get(&tenant.job).is_some_and(|job| job.not_prefetched_before <= self.now);
+        // It is memory that was here before.
+        let slack = Slack::Headroom;
+        let room = self.gpus[&tenant.gpu].ledger.room(slack);
+        Class::ALL.into_iter().filter(|_| is_due).any(|region| {
+            let runs = cut_to(&self.tenants[&id].runs[region.index()], room, room);
+            let acquired = self.acquire(id, region, &runs, slack);
+            let acquired = acquired.ok().filter(|acquired| !acquired.placed.is_empty());
+            let comes = acquired.is_some();
+            acquired.into_iter().for_each(|acquired| self.start_arrival(id, acquired, Some(region)));
+            comes
+        })
     }
 
     /// It cannot run now, whoever gives way: others run meanwhile, until contexts are gone.
@@ -104,23 +131,25 @@ impl Scheduler {
             entry.new.extend(acquired.new);
         }
         for (tenant, acquired) in merged {
-            self.start_arrival(tenant, acquired, false);
+            self.start_arrival(tenant, acquired, None);
         }
         self.finish_moving(id);
     }
 
-    pub(super) fn start_arrival(&mut self, id: TenantId, acquired: Acquired, early: bool) {
+    /// Orders what brings these pieces back: all that the tenant needs, or a part of one region ahead of the rest.
+    pub(super) fn start_arrival(&mut self, id: TenantId, acquired: Acquired, part: Option<Class>) {
         let Some(tenant) = self.tenants.get(&id) else { return };
+        let early = part.is_some();
         let moves = moves(&tenant.saved, &acquired.placed, self.config.unit_bytes);
         let parts = self.parts(id, &acquired.placed, moves, early);
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         let gpu = tenant.gpu;
         let making = acquired.new.len().div_ceil(PIECES_PER_MESSAGE);
         let (placed, since) = (acquired.placed, self.now);
-        let coming = Class::ALL.map(|region| match (early, region) {
-            (false, region) => tenant.units_of_runs(region),
-            (true, Class::Persistent) => placed.iter().map(|placed| placed.units.0).sum(),
-            (true, Class::Temporary) => 0,
+        let coming = Class::ALL.map(|region| match part {
+            None => tenant.units_of_runs(region),
+            Some(part) if part == region => placed.iter().map(|placed| placed.units.0).sum(),
+            Some(_) => 0,
         });
         tenant.pieces.extend(placed.iter().copied());
         let (begun, mapping, failed) = (false, 0, false);

@@ -16,7 +16,16 @@ impl Scheduler {
         self.check_hosted()?;
         self.check_slots()?;
         self.check_quotas()?;
-        self.check_grants()
+        self.check_grants()?;
+        self.check_progress()
+    }
+
+    /// Something is under way for every job that waits (I11).
+    fn check_progress(&self) -> Result<(), String> {
+        match self.stuck().first() {
+            Some(wait) => Err(format!("{} waits for {wait}, and nothing is under way (I11)", wait.job)),
+            None => Ok(()),
+        }
     }
 
     /// The GPUs together may use no more of a tier than there is (I6).

@@ -4,9 +4,10 @@
 //! (I5), nothing is saved before it is unmapped (from then on nothing of the job can write), no
 //! unit is set free before its bytes are saved.
 
+use super::gang::{Rank, Stop, stops};
 use super::{
-    AwayRange, Departure, Effect, MOVES_PER_MESSAGE, NAMES_PER_MESSAGE, PIECES_PER_MESSAGE, Pages, Pending,
-    Phase, Scheduler, Tenant, Time,
+    AwayRange, Closing, Departure, Effect, Job, MOVES_PER_MESSAGE, NAMES_PER_MESSAGE, PIECES_PER_MESSAGE,
+    Pages, Pending, Phase, Scheduler, Tenant, Time,
 };
 use crate::ledger::Owner;
 use std::collections::BTreeMap;
@@ -29,31 +30,118 @@ struct Content {
 
 /// How long a job without boundaries may take until a thread has waited for its GPU.
 const LONGEST_WAIT: Duration = Duration::from_millis(50);
+/// Processes that stop apart from each other have such a part of the drain limit at least, at the first try.
+const APART: u32 = 8;
 
 impl Scheduler {
-    /// Asks a job to close. All its processes stop at the same boundary (I5): the one after the
-    /// next of who is ahead, for it may pass the next before it hears of this. Ranks wait for
-    /// each other, so the deadline of a gang is three times as long.
+    /// Asks a job to close: first those of its processes that reach boundaries ([`super::gang`]).
     pub(super) fn close(&mut self, id: JobId, pages: &dyn Pages) {
         if !self.may_close(id) {
             return;
         }
+        let is_gang = self.works_in_several(id);
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.phase = Phase::Closing;
+        let learns = is_gang && !job.closing.in_vain;
+        let boundary = |session: SessionId| match pages.boundaries(session) {
+            0 if learns => pages.learning(session),
+            boundary => boundary,
+        };
+        let of_session = |id: &SessionId| self.sessions.get(id).map(|s| (s.idle, !s.tenants.is_empty()));
+        let rank = |id: &SessionId| {
+            let (idle, works) = of_session(id).unwrap_or_default();
+            Rank { boundary: boundary(*id), idle, works }
+        };
         let sessions: Vec<SessionId> = job.sessions.iter().copied().collect();
-        let counts = || sessions.iter().map(|session| pages.boundaries(*session));
-        let highest = counts().max().unwrap_or(0);
-        let gang = sessions.len() > 1;
-        let boundary = if gang && highest > 0 { highest + 2 } else { 0 };
-        let patience = self.config.boundary_deadline * if gang { 3 } else { 1 };
-        let deadline = if highest > 0 { patience } else { Duration::ZERO };
-        // While one rank waits the next may already need it.
-        let wait = if gang { Duration::ZERO } else { self.config.boundary_deadline.min(LONGEST_WAIT) };
-        for session in sessions {
-            self.forget_certain_answers(session);
-            self.close_session(session, boundary, deadline, wait);
+        let ranks: Vec<Rank> = sessions.iter().map(rank).collect();
+        let (stops, boundary) = stops(&ranks);
+        let is_known = ranks.iter().any(|rank| rank.boundary > 0);
+        // Of two ranks one may be a whole iteration behind the other.
+        let patience = self.config.boundary_deadline * if boundary > 0 { 2 } else { 1 };
+        let patience = if is_known { patience } else { Duration::ZERO };
+        // Until they are seen to reach one.
+        let in_vain = is_known && sessions.iter().all(|session| pages.boundaries(*session) == 0);
+        job.closing = Closing {
+            since: self.now,
+            until: self.now + patience,
+            passed: None,
+            repeats: 0,
+            in_vain: in_vain || job.closing.in_vain,
+            ..job.closing
+        };
+        job.stats.last_at_boundary = is_known || !is_gang;
+        for (id, stop) in sessions.into_iter().zip(stops) {
+            if let Some(session) = self.sessions.get_mut(&id) {
+                session.stop = stop;
+            }
         }
+        self.close_ranks(id, boundary);
         self.finish_closing(id);
+    }
+
+    /// Do several processes of the job have memory.
+    fn works_in_several(&self, id: JobId) -> bool {
+        let sessions = self.jobs.get(&id).into_iter().flat_map(|job| &job.sessions);
+        let works = |session: &&SessionId| self.sessions.get(session).is_some_and(|s| !s.tenants.is_empty());
+        sessions.filter(works).count() > 1
+    }
+
+    /// Asks those to close that are to stop first.
+    fn close_ranks(&mut self, id: JobId, boundary: u64) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        let (left, sessions) = (job.closing.until.saturating_sub(self.now), job.sessions.clone());
+        // While one rank waits for its GPU the next may already need it.
+        let several = self.works_in_several(id);
+        let wait = if several { Duration::ZERO } else { self.config.boundary_deadline.min(LONGEST_WAIT) };
+        // What does not end in a few rounds while others are stopped apart from it hardly ends later.
+        let tries = 2u32.saturating_pow(job.closing.failed_apart.min(16));
+        let apart = self.config.boundary_deadline.max(self.config.drain_limit / APART).saturating_mul(tries);
+        let apart = apart.min(self.config.drain_limit);
+        let drain = if several && left.is_zero() { apart } else { self.config.drain_limit };
+        for session in sessions {
+            let Some(stop) = self.sessions.get_mut(&session).map(|session| &mut session.stop) else {
+                continue;
+            };
+            match *stop {
+                Stop::Together if !left.is_zero() => {
+                    self.close_session(session, boundary, left, Duration::ZERO, drain, false);
+                }
+                Stop::Together | Stop::Alone => {
+                    *stop = Stop::Alone;
+                    self.close_session(session, 0, left, wait, drain, false);
+                }
+                Stop::Later | Stop::Last => {}
+            }
+        }
+    }
+
+    /// A process had passed the boundary before it was asked to stop there: all are to stop at a later one.
+    fn close_again(&mut self, id: JobId, passed: u64) {
+        for id in self.jobs.get(&id).map(|job| job.sessions.clone()).unwrap_or_default() {
+            if let Some(session) = self.sessions.get_mut(&id).filter(|session| session.stop == Stop::Last) {
+                session.stop = Stop::Later;
+            }
+            self.tell(id, ToShim::Open);
+        }
+        // Where messages take longer than iterations the next one may be passed, too.
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let margin = 2u64.saturating_pow(job.closing.repeats);
+        job.closing.repeats = job.closing.repeats.saturating_add(1);
+        self.close_ranks(id, passed.saturating_add(margin));
+    }
+
+    /// Those that reach boundaries have stopped: the others follow. False: there are none.
+    fn close_the_others(&mut self, id: JobId) -> bool {
+        let sessions = self.jobs.get(&id).map(|job| job.sessions.clone()).unwrap_or_default();
+        let mut any = false;
+        for id in sessions {
+            if let Some(session) = self.sessions.get_mut(&id).filter(|session| session.stop == Stop::Later) {
+                session.stop = Stop::Last;
+                any = true;
+                self.close_session(id, 0, Duration::ZERO, Duration::ZERO, self.config.drain_limit, false);
+            }
+        }
+        any
     }
 
     /// What was answered in full before `Close` is there before it.
@@ -66,16 +154,25 @@ impl Scheduler {
         }
     }
 
-    fn close_session(&mut self, id: SessionId, boundary: u64, deadline: Duration, wait: Duration) {
+    fn close_session(
+        &mut self,
+        id: SessionId,
+        boundary: u64,
+        deadline: Duration,
+        wait: Duration,
+        drain: Duration,
+        again: bool,
+    ) {
+        self.forget_certain_answers(id);
         self.next_step += 1;
         let step = Step(self.next_step);
         if let Some(session) = self.sessions.get_mut(&id) {
             session.closing = Some(step);
         }
         let [deadline_ms, wait_ms, drain_ms] =
-            [deadline, wait, self.config.drain_limit].map(|time| time.as_millis() as u64);
+            [deadline, wait, drain].map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
         self.expect_closing(id, step, deadline + wait);
-        self.tell(id, ToShim::Close { step, boundary, deadline_ms, wait_ms, drain_ms });
+        self.tell(id, ToShim::Close { step, boundary, deadline_ms, wait_ms, drain_ms, again });
     }
 
     pub(super) fn drained(
@@ -87,7 +184,7 @@ impl Scheduler {
         maps: Vec<(TenantId, Vec<LiveRange>)>,
         outstanding: &[Step],
     ) {
-        let Some(job) = self.answered_closing(id, step) else {
+        let Some((job, stop)) = self.answered_closing(id, step) else {
             return self.expel(id, "it reported a closing that it was not asked for");
         };
         let told: Vec<TenantId> = maps.iter().map(|(tenant, _)| *tenant).collect();
@@ -104,17 +201,17 @@ impl Scheduler {
             }
         }
         if let Some(job) = self.jobs.get_mut(&job) {
-            job.stats.last_at_boundary = at_boundary;
+            job.stats.last_at_boundary &= at_boundary || stop == Stop::Last;
             job.stats.drain += drain;
         }
         self.finish_closing(job);
     }
 
-    fn answered_closing(&mut self, id: SessionId, step: Step) -> Option<JobId> {
+    fn answered_closing(&mut self, id: SessionId, step: Step) -> Option<(JobId, Stop)> {
         let session = self.sessions.get_mut(&id)?;
         (session.closing == Some(step)).then(|| {
             session.closing = None;
-            session.job
+            (session.job, session.stop)
         })
     }
 
@@ -136,13 +233,42 @@ impl Scheduler {
     }
 
     pub(super) fn not_drained(&mut self, id: SessionId, step: Step) {
-        let Some(job_id) = self.answered_closing(id, step) else {
+        let Some((job_id, _)) = self.answered_closing(id, step) else {
             return self.expel(id, "it reported a closing that it was not asked for");
         };
         if let Some(job) = self.jobs.get_mut(&job_id) {
             job.reopen = true;
         }
         self.finish_closing(job_id);
+    }
+
+    /// The process goes on: its job is closed again as soon as its other processes have answered.
+    pub(super) fn passed(&mut self, id: SessionId, step: Step, boundary: u64) {
+        let Some((job_id, Stop::Together)) = self.answered_closing(id, step) else {
+            return self.expel(id, "it passed a boundary at which it was not asked to close");
+        };
+        if let Some(job) = self.jobs.get_mut(&job_id) {
+            job.closing.passed = job.closing.passed.max(Some(boundary));
+        }
+        self.finish_closing(job_id);
+    }
+
+    /// The work of a process does not end. It may wait for work of the other processes of its job, whose gates are
+    /// closed: those that have drained submit a little, and drain anew. Said late, it changes nothing.
+    pub(super) fn close_others_again(&mut self, id: SessionId, step: Step) {
+        let stalled = self.sessions.get(&id).filter(|session| session.closing == Some(step));
+        let Some(job) = stalled.and_then(|session| self.jobs.get(&session.job)) else { return };
+        // A process that has passed the common boundary is open, and all are opened when they have answered.
+        if job.phase != Phase::Closing || job.reopen || job.closing.passed.is_some() {
+            return;
+        }
+        let has_drained = |id: &SessionId| {
+            self.sessions.get(id).is_some_and(|s| s.closing.is_none() && s.stop != Stop::Later)
+        };
+        let drained: Vec<SessionId> = job.sessions.iter().copied().filter(has_drained).collect();
+        for session in drained {
+            self.close_session(session, 0, Duration::ZERO, Duration::ZERO, self.config.drain_limit, true);
+        }
     }
 
     /// The process has memory that no switch can take away: while it lives, its job is not closed any
@@ -164,16 +290,27 @@ impl Scheduler {
             return;
         }
         job.silent = false;
+        let (passed, reopens) = (job.closing.passed.take(), job.reopen);
+        // The job that wanted its place may be gone: then nothing is taken from it (I9).
+        let stays = reopens || job.has_unmovable_memory() || self.selection().contains(&id);
+        if let Some(passed) = passed.filter(|_| !stays) {
+            return self.close_again(id, passed);
+        }
+        if !stays && self.close_the_others(id) {
+            return;
+        }
+        let is_gang = self.works_in_several(id);
+        let Some(job) = self.jobs.get_mut(&id) else { return };
         job.stats.closed(self.now);
+        job.stats.count_closing(self.now - job.closing.since);
         if std::mem::take(&mut job.reopen) {
-            job.failed_drains += 1;
-            let pause = self.config.slice * 2u32.saturating_pow(job.failed_drains.min(16));
-            job.not_closed_before = self.now + pause;
+            job.stats.failed_drains += 1;
+            let failed = job.count_failed_drain(is_gang);
+            job.not_closed_before = self.now + self.config.slice * 2u32.saturating_pow(failed.min(16));
             return self.open(id);
         }
-        job.failed_drains = 0;
-        // Who wanted its place may be gone: then nothing is taken from it (I9).
-        let stays = job.has_unmovable_memory() || self.selection().contains(&id);
+        (job.failed_drains, job.closing.failed_apart) = (0, 0);
+        job.closing.in_vain &= !job.stats.last_at_boundary;
         if stays { self.open(id) } else { self.leave(id) }
     }
 
@@ -201,9 +338,12 @@ impl Scheduler {
             contents.get(piece).is_none_or(|content| content.live == 0)
                 || ledger.piece(*piece).is_some_and(|record| record.region == Class::Temporary)
         };
-        let pieces = tenant.takeable().filter(goes).collect();
-        let job = tenant.job;
-        let departure = self.departure(id, pieces, &contents, false);
+        let pieces: Vec<PieceId> = tenant.takeable().filter(goes).collect();
+        let (gpu, job) = (tenant.gpu, tenant.job);
+        let savable = self.savable(gpu, &pieces, &live_bytes(&contents));
+        // A larger share may have room for the rest.
+        self.are_needs_new |= savable.len() < pieces.len();
+        let departure = self.departure(id, savable, &contents, false);
         if let Some(job) = self.jobs.get_mut(&job) {
             job.stats.live_temporary_bytes += departure.moves.iter().map(|m| m.bytes).sum::<u64>();
             let mut with_bytes: Vec<_> = departure.moves.iter().map(|m| m.piece).collect();
@@ -404,6 +544,8 @@ impl Scheduler {
                     job.failed_saves = 0;
                     job.stats.count_save(bytes, since(now, departure.since), departure.preempted);
                 }
+                let gpu = tenant.gpu;
+                self.note_room_in_tiers(gpu);
                 self.let_go(id);
             }
             _ => {}
@@ -455,11 +597,14 @@ impl Scheduler {
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         let Some(departure) = tenant.departure.take() else { return };
         let (job_id, session) = (tenant.job, tenant.session);
+        let is_full = self.gpus[&tenant.gpu].saves_at_most.is_some();
         let pieces: Vec<Placed> =
             departure.pieces.iter().filter_map(|piece| tenant.pieces.get(piece).copied()).collect();
         if let Some(job) = self.jobs.get_mut(&job_id) {
             job.failed_saves += 1;
-            let later = self.now + self.config.slice * 2u32.saturating_pow(job.failed_saves.min(8));
+            // Where the tiers were full, the next attempt is a smaller one.
+            let doublings = if is_full { 0 } else { job.failed_saves.min(8) };
+            let later = self.now + self.config.slice * 2u32.saturating_pow(doublings);
             job.not_preempted_before = later;
             if !departure.preempted {
                 job.not_closed_before = later;
@@ -483,10 +628,13 @@ impl Scheduler {
     /// Saves persistent pieces of a closed job that should not run now, lowest priority first,
     /// among equals who is needed last (§4, R0.4). `false`: there is none.
     pub(super) fn preempt(&mut self, gpu: GpuUuid, short: u32, asker: JobId) -> bool {
-        let Some(victim) = self.victim(gpu, asker) else { return false };
+        self.victims(gpu, asker).into_iter().any(|victim| self.preempt_one(victim, gpu, short))
+    }
+
+    fn preempt_one(&mut self, victim: TenantId, gpu: GpuUuid, short: u32) -> bool {
         let contents = self.contents(victim);
         let Some(tenant) = self.tenants.get(&victim) else { return false };
-        let mut units = 0;
+        let (mut units, mut room) = (0, self.tier_room(gpu));
         // The highest units first: they end the region, or their span.
         let ledger = &self.gpus[&gpu].ledger;
         let with_record = |piece| Some((ledger.piece(piece)?, piece));
@@ -494,11 +642,18 @@ impl Scheduler {
         pieces.sort_unstable_by_key(|(record, _)| std::cmp::Reverse(record.start));
         let mut chosen = Vec::new();
         for (record, piece) in pieces {
+            let bytes = contents.get(&piece).map_or(0, |content| content.live);
             if units >= short {
                 break;
             }
-            units += record.units;
+            if bytes > room {
+                continue;
+            }
+            (units, room) = (units + record.units, room - bytes);
             chosen.push(piece);
+        }
+        if chosen.is_empty() {
+            return false;
         }
         let departure = self.departure(victim, chosen, &contents, true);
         let job = tenant.job;
@@ -509,19 +664,27 @@ impl Scheduler {
         true
     }
 
-    fn victim(&self, gpu: GpuUuid, asker: JobId) -> Option<TenantId> {
+    /// Tenants whose memory may be taken, first that which is to be taken first.
+    fn victims(&self, gpu: GpuUuid, asker: JobId) -> Vec<TenantId> {
         let order = self.selection();
         let queue = self.queue();
         let last_needed = |job: JobId| queue.iter().position(|waiting| *waiting == job).unwrap_or(usize::MAX);
-        self.tenants_on(gpu)
+        let mut victims: Vec<_> = self
+            .tenants_on(gpu)
             .filter(|(_, tenant)| tenant.job != asker && !order.contains(&tenant.job))
             .filter(|(_, tenant)| tenant.takeable().next().is_some() && !tenant.is_on_its_way())
             .filter(|(_, tenant)| self.phase_of(tenant) == Phase::Waiting)
             .filter(|(_, tenant)| self.jobs[&tenant.job].not_preempted_before <= self.now)
-            .min_by_key(|(_, tenant)| {
-                (self.jobs[&tenant.job].spec.priority, std::cmp::Reverse(last_needed(tenant.job)))
-            })
-            .map(|(id, _)| id)
+            .collect();
+        victims.sort_by_key(|(_, tenant)| {
+            (self.jobs[&tenant.job].spec.priority, std::cmp::Reverse(last_needed(tenant.job)))
+        });
+        victims.into_iter().map(|(id, _)| id).collect()
+    }
+
+    /// Is there memory that would be taken for a job, if the tiers had room for it.
+    pub(super) fn waits_for_tiers(&self, gpu: GpuUuid, asker: JobId) -> bool {
+        !self.victims(gpu, asker).is_empty()
     }
 
     /// Goes on when nothing of the job is under way any more.
@@ -585,6 +748,11 @@ impl Scheduler {
     }
 }
 
+/// Live bytes of each piece.
+fn live_bytes(contents: &BTreeMap<PieceId, Content>) -> BTreeMap<PieceId, u64> {
+    contents.iter().map(|(piece, content)| (*piece, content.live)).collect()
+}
+
 impl Content {
     fn add(&mut self, range: &LiveRange, start: u64, end: u64) {
         let from = range.start.max(start);
@@ -601,6 +769,19 @@ impl Content {
 
     fn region(&self) -> Class {
         if 2 * self.long_lived > self.live { Class::Persistent } else { Class::Temporary }
+    }
+}
+
+impl Job {
+    /// A drain has failed; how often in a row that has happened. It says nothing of the work of processes that were
+    /// stopped apart: one may have waited for what another had not submitted yet. Then it is tried again.
+    fn count_failed_drain(&mut self, is_gang: bool) -> u32 {
+        let count = match is_gang && !self.stats.last_at_boundary {
+            true => &mut self.closing.failed_apart,
+            false => &mut self.failed_drains,
+        };
+        *count = count.saturating_add(1);
+        *count
     }
 }
 

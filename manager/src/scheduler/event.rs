@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, SlotIndex, Step, TenantId, Units};
 use tidegate_ffi::wire::live::LiveRange;
-use tidegate_ffi::wire::message::{JobSpec, LeaseRequest, SlotRun, ToMover, ToShim};
+use tidegate_ffi::wire::message::{JobSpec, LeaseRequest, Shortage, SlotRun, ToMover, ToShim};
 
 /// A moment: time since the manager started.
 pub type Time = Duration;
@@ -31,6 +31,8 @@ pub struct Config {
     pub drain_limit: Duration,
     /// How long a process may take to answer an order that needs nothing but itself.
     pub answer_limit: Duration,
+    /// What any job needs beyond its GPU's memory may be host memory.
+    pub oversubscribe: bool,
     /// Who does not answer in time is expelled, even if others could wait for it.
     pub expel_silent: bool,
     /// Overwrite what is not alive at each switch (a test).
@@ -197,6 +199,22 @@ pub enum Event {
         /// Of the `Close`.
         step: Step,
     },
+    /// A process had passed the boundary at which it was asked to close, and goes on.
+    Passed {
+        /// The process.
+        session: SessionId,
+        /// Of the order.
+        step: Step,
+        /// The number of the last boundary that it has passed.
+        boundary: u64,
+    },
+    /// The work of a process that was told to close does not end, and may wait for another process of its job.
+    Stalled {
+        /// The process.
+        session: SessionId,
+        /// Of the `Close`.
+        step: Step,
+    },
     /// A process has unmapped or mapped.
     ShimDone {
         /// The process.
@@ -247,8 +265,8 @@ pub enum Event {
         step: Step,
         /// Why.
         reason: String,
-        /// Memory was short.
-        out_of_memory: bool,
+        /// What there was not enough of; `None`: that was not the cause.
+        shortage: Option<Shortage>,
     },
     /// A mover has measured.
     Measured {
@@ -280,6 +298,8 @@ impl Event {
             | Event::Used { session, .. }
             | Event::Drained { session, .. }
             | Event::NotDrained { session, .. }
+            | Event::Passed { session, .. }
+            | Event::Stalled { session, .. }
             | Event::ShimDone { session, .. }
             | Event::ShimFailed { session, .. }
             | Event::Unsliceable { session, .. }
@@ -318,6 +338,8 @@ pub enum Effect {
     },
     /// The pieces are no more: their fds can be closed.
     Destroyed(Vec<PieceId>),
+    /// Jobs stood still, or waited too long, and were made to go on: what each waited for. An error of the manager's.
+    Standstill(String),
     /// The job is over; this is the last of it.
     JobEnded(JobId, Box<Job>),
 }
@@ -325,8 +347,12 @@ pub enum Effect {
 /// What can be known of the processes without asking them: what they publish on their control
 /// pages, and what the kernel says.
 pub trait Pages {
-    /// Boundaries that a process has counted.
+    /// The number of the last boundary that a process has told; 0: none.
     fn boundaries(&self, session: SessionId) -> u64;
+
+    /// The same of a process that has told none yet, and is about to learn which they are: the last one that its
+    /// job's other processes may have told at this moment of their loop. 0: none is in sight.
+    fn learning(&self, session: SessionId) -> u64;
 
     /// Whether a process is stopped (SIGSTOP, Ctrl-Z): until it is continued it hears nothing.
     fn is_stopped(&self, session: SessionId) -> bool;

@@ -100,6 +100,14 @@ impl Tenant {
         self.pieces.keys().copied().filter(move |piece| !stays(piece))
     }
 
+    /// Its units of the GPU, wherever they lie now, and those that are made for it.
+    pub(super) fn units(&self) -> u32 {
+        let pieces = self.pieces.values().map(|placed| placed.units.0);
+        let making = self.making.iter().map(|making| making.units.0);
+        let away = Class::ALL.map(|region| self.units_away(region));
+        pieces.chain(making).chain(away).sum::<u32>() - self.hosted_units()
+    }
+
     /// A piece is its no more.
     pub(super) fn lose(&mut self, piece: &PieceId) -> Option<Placed> {
         self.held.remove(piece);

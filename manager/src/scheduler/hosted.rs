@@ -1,5 +1,7 @@
 //! Host memory in a GPU's place: what a tenant has that needs more than its GPU (R0.3).
 //!
+//! Only a job that was started so (`--oversubscribe`) gets it; any other is refused, as it would be alone.
+//!
 //! ```text
 //! lease ─► no room on an empty GPU ─► refused, once: a framework gives back what it has cached, and asks again
 //!                                       └─► still none ─► pieces in host memory, of the DRAM share ─► Leased
@@ -13,7 +15,7 @@
 
 use super::lease::{Acquired, Served};
 use super::{Scheduler, Tenant};
-use tidegate_ffi::units::{GpuUuid, PieceId, SlotIndex, TenantId, Tier, Units};
+use tidegate_ffi::units::{GpuUuid, JobId, PieceId, SlotIndex, TenantId, Tier, Units};
 use tidegate_ffi::wire::message::{LeaseRequest, Location, Placed};
 
 impl Scheduler {
@@ -50,6 +52,11 @@ impl Scheduler {
             tenant.claim = rest;
         }
         Served::Yes
+    }
+
+    /// May a job have host memory for what it needs beyond its GPUs'.
+    pub(super) fn may_oversubscribe(&self, job: JobId) -> bool {
+        self.config.oversubscribe || self.jobs.get(&job).is_some_and(|job| job.spec.oversubscribe)
     }
 
     /// New pieces for a lease, or for as much of it as one message can carry.

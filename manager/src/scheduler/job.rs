@@ -1,6 +1,7 @@
 //! What the scheduler knows of jobs, their processes and their memory.
 
 use super::event::Time;
+use super::gang::Stop;
 use super::lease::Run;
 use super::outside::Room;
 use super::placements::Placements;
@@ -80,14 +81,20 @@ pub struct Job {
     pub not_preempted_before: Time,
     /// It could not be drained, or saved, in this closing: it opens again.
     pub reopen: bool,
+    /// The closing that is under way, or was the last.
+    pub closing: Closing,
     /// Its slice ends by then: somebody waits for all who run to end together.
     pub slice_cap: Option<Time>,
     /// No room was found for it though its group should fit: it runs without the others.
     pub cramped: bool,
     /// The most that a process of it, that has ended, needed on a GPU.
     pub used: Need,
+    /// The most units that it had at once of each GPU, in whichever place.
+    pub most_units: BTreeMap<GpuUuid, u32>,
     /// Its user has no quota left to have it saved, as the last attempt found.
     pub lacks_quota: bool,
+    /// Since when it waits for its turn or for memory; none: it does not, or for a reason that ends with another job.
+    pub waits_since: Option<Time>,
     /// The last queue place that was told; within: it waited.
     pub told_place: Option<Option<QueuePlace>>,
     /// What its slices and switches cost.
@@ -105,6 +112,8 @@ pub struct Stats {
     pub at_boundary: u64,
     /// How its last closing ended.
     pub last_at_boundary: bool,
+    /// How often its work did not end in time: it was closed in vain.
+    pub failed_drains: u64,
     /// From the gate's closing to the end of the last work.
     pub drain: Duration,
     /// From the order to unmap to its end.
@@ -134,6 +143,8 @@ pub struct Stats {
     /// When its gate was opened and closed again (the latest of many).
     #[serde(serialize_with = "latest")]
     pub grants: VecDeque<(Time, Option<Time>)>,
+    /// How long its last closings took, until all its processes had drained or one could not be: the latest of many.
+    pub closings: VecDeque<Duration>,
     /// The arrival of its first process, for the time to the first grant.
     pub arrived: Option<Time>,
     /// Its first grant.
@@ -145,6 +156,8 @@ const KEPT_GRANTS: usize = 4096;
 /// So many of them are written down for the next manager: they are written with every event, and
 /// nothing but the timeline rests on them.
 const INHERITED_GRANTS: usize = 256;
+/// How many closings' times are kept.
+const KEPT_CLOSINGS: usize = 64;
 
 fn latest<S: Serializer>(grants: &VecDeque<(Time, Option<Time>)>, to: S) -> Result<S::Ok, S::Error> {
     let skipped = grants.len().saturating_sub(INHERITED_GRANTS);
@@ -164,6 +177,13 @@ impl Stats {
     pub(super) fn closed(&mut self, now: Time) {
         if let Some((_, end @ None)) = self.grants.back_mut() {
             *end = Some(now);
+        }
+    }
+
+    pub(super) fn count_closing(&mut self, took: Duration) {
+        self.closings.push_back(took);
+        if self.closings.len() > KEPT_CLOSINGS {
+            self.closings.pop_front();
         }
     }
 
@@ -195,10 +215,13 @@ impl Job {
             failed_saves: 0,
             not_preempted_before: Time::ZERO,
             reopen: false,
+            closing: Closing::default(),
             slice_cap: None,
             cramped: false,
             used: Need::default(),
+            most_units: BTreeMap::new(),
             lacks_quota: false,
+            waits_since: None,
             told_place: None,
             stats: Stats::default(),
         }
@@ -260,6 +283,24 @@ impl Job {
     }
 }
 
+/// A job's closing.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Closing {
+    /// When it began.
+    pub since: Time,
+    /// Until when its processes may go on to a boundary.
+    pub until: Time,
+    /// The last boundary that one of them had passed before it was asked to stop there.
+    pub passed: Option<u64>,
+    /// So often that was so, and all were asked again.
+    pub repeats: u32,
+    /// Its processes were waited for in vain while they learnt their boundaries.
+    pub in_vain: bool,
+    /// So often in a row its processes could not be drained where they were stopped without a common boundary: one
+    /// may have waited for another's work.
+    pub failed_apart: u32,
+}
+
 /// A process of a job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Session {
@@ -267,6 +308,8 @@ pub struct Session {
     pub job: JobId,
     /// The `Close` it has not answered.
     pub closing: Option<Step>,
+    /// How it stops in the closing that is under way, or was the last.
+    pub stop: Stop,
     /// Submits nothing.
     pub idle: bool,
     /// Told to say when it is idle.
@@ -296,6 +339,8 @@ pub struct Tenant {
     pub warned: bool,
     /// Bytes of host memory that its first lease waits for: a share is to grow for it.
     pub claim: u64,
+    /// Bytes of the tiers that its first lease waits for: shares are to grow for it.
+    pub growth: u64,
     /// What was alive at the last closing.
     pub live: Vec<LiveRange>,
     /// The slots that its described work was the first to use, in this order.
@@ -317,6 +362,8 @@ pub struct Tenant {
     pub peak_temporary: u32,
     /// The most units of persistent memory it had at once.
     pub peak_persistent: u32,
+    /// The most units that it had at once, in whichever place.
+    pub most_units: u32,
     /// Units it has only because nobody else needed them.
     pub ahead: u32,
     /// The runs of slots, by class and first slot, that have one piece each; units.
@@ -520,6 +567,7 @@ impl Tenant {
             peak_hosted: 0,
             warned: false,
             claim: 0,
+            growth: 0,
             live: Vec::new(),
             used: Vec::new(),
             saved: Vec::new(),
@@ -530,6 +578,7 @@ impl Tenant {
             answered: Vec::new(),
             peak_temporary: 0,
             peak_persistent: 0,
+            most_units: 0,
             ahead: 0,
             recall: Recall::Unasked,
             rooms: VecDeque::new(),

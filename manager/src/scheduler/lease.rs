@@ -135,10 +135,10 @@ impl Scheduler {
         }
     }
 
-    fn refuse(&mut self, id: TenantId, request: LeaseRequest, reason: String) {
+    pub(super) fn refuse(&mut self, id: TenantId, request: LeaseRequest, reason: String) {
         if let Some(tenant) = self.tenants.get_mut(&id) {
             tenant.waiting.pop_front();
-            (tenant.deceived, tenant.claim) = (false, 0);
+            (tenant.deceived, tenant.claim, tenant.growth) = (false, 0, 0);
             let session = tenant.session;
             self.tell(session, ToShim::LeaseRefused { step: request.step, reason });
         }
@@ -148,6 +148,9 @@ impl Scheduler {
 
     fn serve(&mut self, id: TenantId, request: LeaseRequest) -> Served {
         if let Some(served) = self.over_quota(id, request) {
+            return served;
+        }
+        if let Some(served) = self.without_place(id, request) {
             return served;
         }
         let ahead = self.ahead(id, request);
@@ -181,7 +184,7 @@ impl Scheduler {
         ahead: u32,
         slack: Slack,
     ) -> Result<(), NoRoom> {
-        self.all_fits(id, request)?;
+        self.all_fits(id, request, slack)?;
         let run = self.config.run_at_once(request, ahead);
         let acquired = self.acquire(id, request.class, &[run], slack)?;
         self.answer(id, request, acquired, Location::Device);
@@ -189,12 +192,12 @@ impl Scheduler {
     }
 
     /// A lease of several messages is begun only if all of it has room.
-    fn all_fits(&self, id: TenantId, request: LeaseRequest) -> Result<(), NoRoom> {
+    fn all_fits(&self, id: TenantId, request: LeaseRequest, slack: Slack) -> Result<(), NoRoom> {
         let most = self.config.units_at_once();
         let gpu = self.tenants.get(&id).and_then(|tenant| self.gpus.get(&tenant.gpu));
-        let free = gpu.map_or(0, |gpu| gpu.ledger.free());
-        if request.units.0 > most && request.units.0 > free {
-            return Err(NoRoom { short: request.units.0 - free });
+        let room = gpu.map_or(0, |gpu| gpu.ledger.room(slack));
+        if request.units.0 > most && request.units.0 > room {
+            return Err(NoRoom { short: request.units.0 - room });
         }
         Ok(())
     }
@@ -209,7 +212,7 @@ impl Scheduler {
     ) {
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         tenant.waiting.pop_front();
-        tenant.claim = 0;
+        (tenant.claim, tenant.growth) = (0, 0);
         let got: u32 = acquired.placed.iter().map(|placed| placed.units.0).sum();
         let served = LeaseRequest { units: Units(got.min(request.units.0)), ahead: Units(0), ..request };
         tenant.ahead += got - served.units.0;
@@ -222,6 +225,7 @@ impl Scheduler {
         let extent = LeaseRequest { units: Units(got), ahead: Units(0), ..request };
         tenant.making = (!acquired.new.is_empty()).then_some(extent);
         self.note_need(id);
+        self.note_promise(id);
         if let Some(job) = self.jobs.get_mut(&job) {
             job.cramped = false;
         }
@@ -329,6 +333,7 @@ impl Scheduler {
         let more = tenant.waiting.front().is_some_and(|rest| rest.step == request.step);
         tenant.answered.push((request, placed.iter().map(|placed| placed.piece).collect()));
         let session = tenant.session;
+        self.note_promise(id);
         // While it waited for this, it may have called itself idle.
         self.set_active(session);
         let closing = self.sessions.get(&session).is_some_and(|session| session.closing.is_some());
@@ -456,7 +461,10 @@ impl Scheduler {
         let ledger = &self.gpus[&gpu].ledger;
         let missing = (own + request.units.0 + ledger.reserved()).saturating_sub(ledger.total());
         if missing > 0 && !self.doubts(id) && !self.recall_unused(gpu, Some(job)) {
-            return self.host(id, request, missing);
+            return match self.may_oversubscribe(job) {
+                true => self.host(id, request, missing),
+                false => Served::Refused(format!("{gpu} is {missing} units too small for it")),
+            };
         }
         if missing > 0 || self.make_room(gpu, no_room.short, job) {
             return Served::Waits;
@@ -470,10 +478,19 @@ impl Scheduler {
                 no_room.short
             ));
         }
-        if self.blocks_for_ever(gpu, job) {
+        if self.must_yield(job) {
             return Served::Refused(format!(
                 "no room on {gpu}: jobs that cannot be closed wait for each other"
             ));
+        }
+        match self.is_all_kept_by_closed(gpu, job, no_room.short) {
+            Some(true) => {
+                return Served::Refused(format!(
+                    "no room on {gpu}: the tiers have none for what other jobs have there"
+                ));
+            }
+            Some(false) => return Served::Waits,
+            None => {}
         }
         if let Some(reason) = self.why_not_saved(job) {
             return Served::Refused(reason);
@@ -482,29 +499,26 @@ impl Scheduler {
         Served::Waits
     }
 
-    pub(super) fn others_hold_any(&self, gpu: GpuUuid, job: JobId) -> bool {
-        self.tenants_on(gpu).any(|(_, tenant)| tenant.job != job && tenant.holds_any())
+    /// `Some(true)`: all other jobs of the GPU are closed, and what they have there has no place to go. `Some(false)`: they
+    /// are, and it goes after all, as what was known of the tiers was doubted.
+    pub(super) fn is_all_kept_by_closed(&mut self, gpu: GpuUuid, job: JobId, short: u32) -> Option<bool> {
+        let is_closed =
+            |(_, tenant): (TenantId, &Tenant)| tenant.job == job || self.phase_of(tenant) == Phase::Waiting;
+        if !self.tenants_on(gpu).all(is_closed) || !self.waits_for_tiers(gpu, job) {
+            return None;
+        }
+        Some(!(self.doubts_limit(gpu) && self.make_room(gpu, short, job)))
     }
 
-    /// Does a job that cannot be closed wait for others that cannot be closed and wait too.
-    pub(super) fn blocks_for_ever(&self, gpu: GpuUuid, id: JobId) -> bool {
-        let others = self.tenants_on(gpu).filter(|(_, tenant)| tenant.job != id && tenant.holds_any());
-        let stuck = |job: &super::Job| job.phase == Phase::Open && job.unsliceable();
-        let waits = |tenant: &Tenant| self.jobs.get(&tenant.job).is_some_and(|job| stuck(job) && job.cramped);
-        self.jobs.get(&id).is_some_and(stuck) && others.map(|(_, tenant)| tenant).all(waits)
+    pub(super) fn others_hold_any(&self, gpu: GpuUuid, job: JobId) -> bool {
+        self.tenants_on(gpu).any(|(_, tenant)| tenant.job != job && tenant.holds_any())
     }
 
     /// Units of a GPU that a job has, wherever they lie now, or that are made for it: not what it has
     /// given back, though that may have to be scrubbed yet, nor what is host memory for good.
     pub(super) fn units_of_job(&self, gpu: GpuUuid, job: JobId) -> u32 {
         let own = self.tenants_on(gpu).map(|(_, tenant)| tenant).filter(|tenant| tenant.job == job);
-        let units = |tenant: &Tenant| {
-            let pieces = tenant.pieces.values().map(|placed| placed.units.0);
-            let making = tenant.making.iter().map(|making| making.units.0);
-            let away = Class::ALL.map(|region| tenant.units_away(region));
-            pieces.chain(making).chain(away).sum::<u32>() - tenant.hosted_units()
-        };
-        own.map(units).sum()
+        own.map(Tenant::units).sum()
     }
 
     /// Nothing can be set free for it while the others run: it gets its turn alone.
@@ -517,7 +531,9 @@ impl Scheduler {
     /// Sets something free on a GPU, or sees that something is being set free. `false`: there is
     /// nothing that could be.
     pub(super) fn make_room(&mut self, gpu: GpuUuid, short: u32, asker: JobId) -> bool {
-        self.free_spares(gpu, short)
+        // What comes may be all that is missing, and another lease may want the spares.
+        self.units_are_coming(gpu)
+            || self.destroy_spares(gpu, short)
             || self.recall_unused(gpu, None)
             || self.somebody_leaves(gpu, asker)
             || self.is_prefetching(gpu)
@@ -536,12 +552,6 @@ impl Scheduler {
             };
             leaves && !self.is_silent(tenant.job) && tenant.holds_any() && tenant.job != asker
         })
-    }
-
-    /// Waits for what is being set free already; else sets spares free. What comes may be all that is missing, and
-    /// whoever wants room may want these spares too.
-    fn free_spares(&mut self, gpu: GpuUuid, short: u32) -> bool {
-        self.units_are_coming(gpu) || self.destroy_spares(gpu, short)
     }
 
     pub(super) fn destroy_spares(&mut self, gpu_id: GpuUuid, short: u32) -> bool {

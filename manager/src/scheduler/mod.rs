@@ -14,8 +14,12 @@
 //! - `order`: which jobs should run together now;
 //! - `lease`: how an allocation gets its pieces, and what gives way to it;
 //! - `departure`, `arrival`: the two halves of a switch;
+//! - `gang`: where the processes of one job stop;
 //! - `prefetch`: what comes back before its turn;
 //! - `outside`: memory in use that lies in no piece, and room for more of it;
+//! - `waits`: which job waits for what;
+//! - `progress`: what is done if jobs stand still all the same;
+//! - `promises`: which allocations are refused, so that memory can always move;
 //! - `quota`: how much a process, and a user, may have;
 //! - `held`: pieces that no switch takes;
 //! - `expulsion`: who breaks the protocol, and the memory that it keeps (I8);
@@ -23,13 +27,14 @@
 //! - `event`, `job`: the words.
 //!
 //! Invariants: I2 (a piece is one tenant's), I4 (the ledger's), I5 (a job's processes have one
-//! grant): [`Scheduler::check`].
+//! grant), I11 (no job stands still): [`Scheduler::check`].
 
 mod arrival;
 mod check;
 mod departure;
 mod event;
 mod expulsion;
+mod gang;
 mod held;
 mod hosted;
 mod job;
@@ -40,23 +45,29 @@ mod outside;
 mod parts;
 mod placements;
 mod prefetch;
+mod progress;
+mod promises;
 mod quota;
 mod shares;
 mod silence;
 mod spares;
 #[cfg(test)]
 mod tests;
+mod waits;
 
 pub use event::{Config, Effect, Event, Pages, Time};
 pub use expulsion::Retired;
+pub use gang::Stop;
 pub use job::{
-    Arrival, AwayRange, Departure, Job, Part, Pending, Phase, QueuePlace, Recall, Session, Stats, Tenant,
+    Arrival, AwayRange, Closing, Departure, Job, Part, Pending, Phase, QueuePlace, Recall, Session, Stats,
+    Tenant,
 };
 pub use outside::Outside;
 pub use placements::Placements;
 pub use quota::{SavedQuota, UserQuotas};
 pub use shares::{Share, whole_grains};
 pub use spares::{Spare, Spares};
+pub use waits::{Wait, Wanted};
 
 use crate::ledger::Ledger;
 use crate::planner::shares::{PerTier, TIERS};
@@ -65,8 +76,8 @@ use serde::{Deserialize, Serialize};
 use silence::Due;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use tidegate_ffi::units::{GpuUuid, JobId, PieceId, SessionId, Step, TenantId, Units};
-use tidegate_ffi::wire::message::{JobSpec, Layout, Need, ToMover, ToShim};
+use tidegate_ffi::units::{GpuUuid, JobId, PieceId, SessionId, Step, TenantId, Tier, Units};
+use tidegate_ffi::wire::message::{JobSpec, Layout, Need, Shortage, ToMover, ToShim};
 
 /// After so many drains that did not end, a job is never closed again.
 pub const DRAINS_BEFORE_UNSLICEABLE: u32 = 3;
@@ -92,6 +103,12 @@ pub struct Gpu {
     pub outside: Outside,
     /// Its shares of the tiers.
     pub shares: [Share; TIERS],
+    /// A save found no room though its shares should have it: they take no more bytes than this.
+    saves_at_most: Option<u64>,
+    /// So many saves in a row have found no room in its shares.
+    failed_saves: u32,
+    /// Since when no save has found memory.
+    no_memory_since: Option<Time>,
     /// Nobody can make or move its memory any more.
     pub lost: bool,
 }
@@ -125,6 +142,8 @@ pub struct Scheduler {
     are_needs_new: bool,
     /// What a user's job of a name last needed (R4.1).
     remembered: Needs,
+    /// How often jobs stood still, or starved, and were made to go on.
+    standstills: u64,
     next_step: u64,
     next_tenant: u64,
     next_piece: u64,
@@ -149,6 +168,7 @@ impl Scheduler {
             admissions: Vec::new(),
             are_needs_new: false,
             remembered: Needs::default(),
+            standstills: 0,
             next_step: 0,
             next_tenant: 0,
             next_piece: 0,
@@ -173,6 +193,10 @@ impl Scheduler {
         self.serve_leases();
         self.let_in();
         self.give_room();
+        if self.ensure_progress() {
+            self.settle(pages);
+            self.serve_leases();
+        }
         self.tell_places();
         std::mem::take(&mut self.effects)
     }
@@ -227,14 +251,16 @@ impl Scheduler {
                 self.drained(session, step, at_boundary, drain, maps, &outstanding);
             }
             Event::NotDrained { session, step } => self.not_drained(session, step),
+            Event::Passed { session, step, boundary } => self.passed(session, step, boundary),
+            Event::Stalled { session, step } => self.close_others_again(session, step),
             Event::ShimDone { session, step } => self.shim_done(session, step),
             Event::ShimFailed { session, step, reason } => self.shim_failed(session, step, &reason),
             Event::Unsliceable { session, reason } => self.note_unmovable(session, reason),
             Event::Idle { session } => self.set_idle(session, true),
             Event::Waiting { session } => self.set_idle(session, false),
             Event::MoverDone { step, bytes, .. } => self.mover_done(step, bytes),
-            Event::MoverFailed { step, reason, out_of_memory, .. } => {
-                self.mover_failed(step, &reason, out_of_memory);
+            Event::MoverFailed { step, reason, shortage, .. } => {
+                self.mover_failed(step, &reason, shortage);
             }
             Event::Measured { step, used_bytes, .. } => self.measured(step, used_bytes),
             Event::Survey => self.survey(),
@@ -257,7 +283,18 @@ impl Scheduler {
         let (spares, retired, tenants) = (Spares::default(), BTreeMap::new(), BTreeSet::new());
         let outside = Outside::new(self.config.headroom_units, apart);
         let shares = shares.map(Share::new);
-        let mut gpu = Gpu { ledger, spares, retired, tenants, outside, shares, lost: false };
+        let mut gpu = Gpu {
+            ledger,
+            spares,
+            retired,
+            tenants,
+            outside,
+            shares,
+            saves_at_most: None,
+            failed_saves: 0,
+            no_memory_since: None,
+            lost: false,
+        };
         gpu.reserve();
         self.gpus.insert(id, gpu);
     }
@@ -299,8 +336,10 @@ impl Scheduler {
         };
         job.sessions.insert(id);
         job.stats.arrived.get_or_insert(self.now);
-        let session =
-            Session { job: job_id, closing: None, idle: false, watched: false, tenants: Vec::new() };
+        // A process that comes while the job closes is closed already.
+        let stop = Stop::Last;
+        let (closing, tenants) = (None, Vec::new());
+        let session = Session { job: job_id, closing, stop, idle: false, watched: false, tenants };
         let closed = job.phase != Phase::Open;
         self.sessions.insert(id, session);
         self.effects.push(Effect::Welcome { session: id, job: job_id, closed });
@@ -370,12 +409,17 @@ impl Scheduler {
     /// How a tenant's memory is laid out.
     fn layout(&self, id: TenantId) -> Layout {
         let tenant = &self.tenants[&id];
-        let total_bytes = u64::from(self.gpus[&tenant.gpu].ledger.total()) * self.config.unit_bytes;
+        let gpu = &self.gpus[&tenant.gpu];
+        let on_gpu = u64::from(gpu.ledger.total()) * self.config.unit_bytes;
+        let in_host = gpu.share(Tier::Dram).bytes();
+        let in_host =
+            if self.may_oversubscribe(tenant.job) { in_host - in_host % self.config.unit_bytes } else { 0 };
+        let total_bytes = on_gpu.saturating_add(in_host);
         Layout {
             unit_bytes: self.config.unit_bytes,
             piece_bytes: u64::from(self.config.piece_units) * self.config.unit_bytes,
             total_bytes: total_bytes.min(self.quota(id).unwrap_or(u64::MAX)),
-            range_bytes: (total_bytes * 4).next_multiple_of(self.config.unit_bytes),
+            range_bytes: (on_gpu * 4).next_multiple_of(self.config.unit_bytes),
         }
     }
 
@@ -553,12 +597,14 @@ impl Scheduler {
         }
     }
 
-    fn mover_failed(&mut self, step: Step, reason: &str, out_of_memory: bool) {
+    fn mover_failed(&mut self, step: Step, reason: &str, shortage: Option<Shortage>) {
+        let out_of_memory = shortage.is_some();
         match self.pending.remove(&step) {
             Some(Pending::Save(tenant, _)) => {
-                if out_of_memory {
-                    // There may be more to be saved by now than its share was made for.
-                    self.are_needs_new = true;
+                // There may be more to be saved by now than its share was made for, or less.
+                self.are_needs_new = true;
+                if let Some(shortage) = shortage {
+                    self.note_no_room(tenant, shortage);
                 }
                 self.save_failed(tenant);
             }
@@ -588,7 +634,14 @@ impl Scheduler {
 
     /// When something is due though nothing happens; `None`: never.
     pub fn next_wakeup(&self) -> Option<Time> {
-        let contended = self.jobs.keys().any(|id| self.wants_turn(*id));
+        let starving = self.jobs.keys().filter_map(|id| self.starves_at(*id));
+        starving.chain(self.next_event()).filter(|due| *due > self.now).min()
+    }
+
+    /// The same, but for the times at which jobs would have waited too long.
+    fn next_event(&self) -> Option<Time> {
+        // A job whose allocation finds no room waits for the others' slices as one does that is closed.
+        let contended = self.jobs.iter().any(|(id, job)| job.cramped || self.wants_turn(*id));
         let slices = self.jobs.values().filter(|job| job.phase == Phase::Open && contended);
         let slices = slices.map(|job| job.slice_end.max(job.not_closed_before));
         let waiting = self.jobs.values().filter(|job| matches!(job.phase, Phase::Waiting | Phase::Restoring));
@@ -619,6 +672,11 @@ impl Scheduler {
     /// The tenants, for status.
     pub fn tenants(&self) -> &BTreeMap<TenantId, Tenant> {
         &self.tenants
+    }
+
+    /// How often jobs stood still, or waited too long, and were made to go on: an error of the manager's, each time.
+    pub fn standstills(&self) -> u64 {
+        self.standstills
     }
 
     /// How many orders to processes and movers are not answered yet.

@@ -45,8 +45,21 @@ struct PassedOver {
 }
 
 impl Scheduler {
-    /// Closes who should not run, brings back who should.
+    /// Closes who should not run, brings back who should. Where one of them cannot be brought back now, others run.
     pub(super) fn settle(&mut self, pages: &dyn Pages) {
+        let selected = loop {
+            let selected = self.select_and_bring_back(pages);
+            // Who was selected did not pause before.
+            if !selected.iter().any(|id| self.jobs.get(id).is_some_and(|job| self.pauses(job))) {
+                break selected;
+            }
+        };
+        self.go_on_restoring();
+        self.prefetch(&selected, pages);
+        self.watch(&selected);
+    }
+
+    fn select_and_bring_back(&mut self, pages: &dyn Pages) -> Vec<JobId> {
         let mut turns = self.turns();
         while self.pass_over_the_stopped(&jobs_of(&turns), pages) {
             turns = self.turns();
@@ -63,9 +76,7 @@ impl Scheduler {
                 self.bring_back(*id);
             }
         }
-        self.go_on_restoring();
-        self.prefetch(&selected, pages);
-        self.watch(&selected);
+        selected
     }
 
     /// Is somebody who makes room for this job still running. Nobody may run beside whom he does
@@ -102,17 +113,17 @@ impl Scheduler {
             let beside = turns.iter().filter(|turn| !turn.gpus.is_disjoint(&gpus));
             let group: Vec<JobId> = beside.map(|turn| turn.job).collect();
             let (is_alone, fits) = (gpus.is_disjoint(&taken), self.fits(&group, id));
-            let is_open = job.phase == Phase::Open;
-            let joins = fits || is_alone || {
+            let (is_open, is_kept) = (job.phase == Phase::Open, self.is_kept(id));
+            // What cannot be closed is there, whether it fits beside the others or not.
+            let joins = is_kept || fits || is_alone || {
                 let is_first = gpus.is_disjoint(&contended);
                 let is_outranked = near.iter().any(|other| other.priority > job.spec.priority);
                 let has_a_turn = is_open || gpus.is_disjoint(&displaced);
                 let may_displace = has_a_turn && !is_outranked && self.can_share(&group, id);
                 (is_first || may_displace) && self.fits_without_others(&group, id)
             };
-            if joins && self.is_worth_it(id, horizon) {
+            if joins && (is_kept || self.is_worth_it(id, horizon)) {
                 taken.extend(&gpus);
-                let is_kept = self.is_kept(id);
                 contended.extend(gpus.iter().filter(|_| !is_kept));
                 displaced.extend(gpus.iter().filter(|_| !is_kept && !fits && !is_open));
                 turns.push(Turn { job: id, gpus, end: self.end_of_slice(id, horizon), horizon });

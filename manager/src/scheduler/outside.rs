@@ -375,16 +375,19 @@ impl Scheduler {
         if coming {
             return None;
         }
-        if short == 0 || !self.others_hold_any(gpu, job) || self.blocks_for_ever(gpu, job) {
+        if short == 0 || !self.others_hold_any(gpu, job) || self.must_yield(job) {
             return (!self.waits_for_the_dead(gpu)).then_some(false);
         }
-        if let Some(room) = self.tenants.get_mut(&id).and_then(|tenant| tenant.rooms.front_mut()) {
-            room.at_others_cost = true;
-        }
         // Who does not fit beside its wish leaves by itself; then, what they left behind goes.
-        if is_open && !self.make_room(gpu, short, job) {
-            self.cramp(job);
+        let comes = !is_open || self.make_room(gpu, short, job);
+        let is_kept = !comes && self.is_all_kept_by_closed(gpu, job, short) == Some(true);
+        if let Some(room) = self.tenants.get_mut(&id).and_then(|tenant| tenant.rooms.front_mut()) {
+            room.at_others_cost = !is_kept;
         }
+        if comes || is_kept {
+            return is_kept.then_some(false);
+        }
+        self.cramp(job);
         None
     }
 }

@@ -12,7 +12,7 @@
 //! The time until a job is open is not charged to it, though its described work may compute then: a switch takes at most
 //! a twentieth of a slice.
 
-use super::{Arrival, Job, MOVES_PER_MESSAGE, Part, Phase, Scheduler};
+use super::{Arrival, Job, MOVES_PER_MESSAGE, Part, Phase, Scheduler, Tenant};
 use std::collections::BTreeMap;
 use tidegate_ffi::units::{Class, JobId, PieceId, SessionId, TenantId};
 use tidegate_ffi::wire::message::{MAX_USES, Move, Placed, SlotRun};
@@ -71,21 +71,20 @@ impl Scheduler {
     pub(super) fn go_on_restoring(&mut self) {
         let is_due = |job: &Job| job.phase == Phase::Restoring && job.not_restored_before <= self.now;
         let due = self.tenants.iter().filter(|(_, tenant)| self.jobs.get(&tenant.job).is_some_and(is_due));
-        let parts = due.filter_map(|(id, tenant)| Some((*id, tenant.arrival.as_ref()?)));
-        let put_off = parts.flat_map(|(id, arrival)| {
-            let put_off = arrival.parts.iter().filter(|(_, part)| part.put_off);
-            put_off.map(move |(nth, _)| (id, *nth)).collect::<Vec<_>>()
-        });
-        for (id, nth) in put_off.collect::<Vec<_>>() {
+        let put_off = |(id, tenant): (&TenantId, &Tenant)| {
+            let parts = tenant.arrival.iter().flat_map(Arrival::put_off);
+            parts.map(|nth| (*id, nth)).collect::<Vec<_>>()
+        };
+        for (id, nth) in due.flat_map(put_off).collect::<Vec<_>>() {
             self.restore(id, nth);
         }
     }
 }
 
 impl Arrival {
-    /// Does a part of it wait for memory.
-    pub(super) fn is_put_off(&self) -> bool {
-        self.parts.values().any(|part| part.put_off)
+    /// Its parts that wait for memory.
+    pub(super) fn put_off(&self) -> impl Iterator<Item = usize> {
+        self.parts.iter().filter(|(_, part)| part.put_off).map(|(nth, _)| *nth)
     }
 
     /// Has nothing of it come yet.

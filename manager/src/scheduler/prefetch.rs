@@ -56,7 +56,7 @@ impl Scheduler {
         }
         let gpu = tenant.gpu;
         match self.acquire(id, region, &runs, Slack::Kept) {
-            Ok(acquired) => self.start_arrival(id, acquired, true),
+            Ok(acquired) => self.start_arrival(id, acquired, Some(region)),
             // What nobody has is in the way: when it is gone, this is tried again.
             Err(no_room) => drop(self.destroy_spares(gpu, no_room.short)),
         }
@@ -87,7 +87,7 @@ impl Scheduler {
         let job = self.jobs.get(&tenant.job);
         tenant.entering.is_some()
             || !tenant.rooms.is_empty()
-            || tenant.arrival.as_ref().is_some_and(Arrival::is_put_off)
+            || tenant.arrival.iter().any(|arrival| arrival.put_off().next().is_some())
             || !is_away && tenant.asks()
             || is_away && job.is_some_and(|job| job.failed_arrivals > 0)
     }

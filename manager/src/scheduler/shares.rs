@@ -211,7 +211,8 @@ impl Scheduler {
     /// Some of what a tenant had saved is not any more: its mover may keep less.
     pub(super) fn note_less_saved(&mut self, id: TenantId) {
         let Some(gpu) = self.tenants.get(&id).map(|tenant| tenant.gpu) else { return };
-        if self.gpus[&gpu].shares.iter().any(|share| share.kept > 0 || share.asked.is_some()) {
+        let is_kept = |share: &Share| share.kept > 0 || share.asked.is_some();
+        if self.jobs_on(gpu).len() < 2 || self.gpus[&gpu].shares.iter().any(is_kept) {
             self.note_other_tenants(gpu);
         }
     }
@@ -229,6 +230,7 @@ impl Scheduler {
     fn change_shares(&mut self, gpu: GpuUuid, change: impl FnOnce(&mut [Share; TIERS])) {
         if let Some(gpu) = self.gpus.get_mut(&gpu) {
             change(&mut gpu.shares);
+            (gpu.saves_at_most, gpu.failed_saves, gpu.no_memory_since) = (None, 0, None);
             self.are_needs_new = true;
         }
     }
@@ -269,7 +271,8 @@ impl Scheduler {
             fits
         };
         for gpu in alive() {
-            want(gpu, self.promised(gpu).saturating_add(self.claimed_bytes(gpu)), true);
+            let asked = self.claimed_bytes(gpu).saturating_add(self.growth_bytes(gpu));
+            want(gpu, self.promised(gpu).saturating_add(asked), true);
         }
         let mut promised: BTreeMap<GpuUuid, u64> =
             alive().map(|gpu| (gpu, self.promised_bytes(gpu) + self.hosted_bytes(gpu))).collect();
@@ -312,7 +315,8 @@ impl Scheduler {
 
     /// What the tiers have, or may have to take, of a GPU.
     fn promised(&self, id: GpuUuid) -> u64 {
-        self.promised_to_many(id).saturating_add(self.hosted_bytes(id))
+        // Who has become alone while it left saves what was chosen then.
+        self.promised_to_many(id).max(self.saved_on(id)).saturating_add(self.hosted_bytes(id))
     }
 
     /// What the tiers may have to take of a GPU that several jobs share: what they said that they need, or what they

@@ -5,11 +5,13 @@ mod blank;
 mod described;
 mod desk;
 mod expulsion;
+mod gangs;
 mod held;
 mod hosted;
 mod hostile;
 mod outside;
 mod preemption;
+mod progress;
 mod quota;
 mod shares;
 mod silence;
@@ -19,6 +21,7 @@ mod written;
 
 use super::*;
 use desk::{Desk, GPU, OTHER_GPU, UNIT, ms};
+use std::collections::BTreeSet;
 use tidegate_ffi::units::Class;
 use tidegate_ffi::wire::live::Life;
 use tidegate_ffi::wire::message::{Move, Placed};
@@ -308,9 +311,10 @@ fn an_unknown_gpu_is_refused() {
 
 #[test]
 fn a_wrong_answer_expels_only_the_liar() {
-    let lies: [fn(SessionId, TenantId, TenantId) -> Event; 7] = [
+    let lies: [fn(SessionId, TenantId, TenantId) -> Event; 8] = [
         |session, _, _| Event::ShimDone { session, step: Step(77) },
         |session, _, _| Event::NotDrained { session, step: Step(77) },
+        |session, _, _| Event::Passed { session, step: Step(77), boundary: 1 },
         |session, _, other| Event::Returned { session, tenant: other, pieces: Vec::new() },
         |session, own, _| Event::Returned { session, tenant: own, pieces: vec![PieceId(1_000_000)] },
         |session, _, other| desk::lease_event(session, other, T, 0, 1),
@@ -395,7 +399,7 @@ fn a_gang_gets_its_grants_together_and_stops_at_one_boundary() {
     let rival = job_with(&mut desk, "rival", 5, 60);
     desk.until(|desk| desk.closings(rank) > 0);
     let stops = [rank, other].map(|session| desk.closes(session));
-    assert_eq!(stops[0].iter().map(|c| c.0).collect::<Vec<_>>(), [9], "highest seen + 2");
+    assert_eq!(stops[0].iter().map(|c| c.0).collect::<Vec<_>>(), [8], "the one after the highest seen");
     assert_eq!(stops[0][0].0, stops[1][0].0);
     desk.answer_closings(rank);
     assert!(desk.unmapped(desk.tenant(rank)).is_empty(), "not before all have drained");
@@ -437,6 +441,33 @@ fn after_three_failed_drains_a_job_is_not_closed_any_more() {
     }
     assert_eq!((desk.closings(a), closings), (3, 3));
     assert_eq!((desk.phase(a), desk.phase(b)), (Phase::Open, Phase::Waiting));
+}
+
+#[test]
+fn processes_that_have_drained_are_closed_again_while_another_of_their_job_is_stalled() {
+    let mut desk = Desk::new(|_| {});
+    let (a, b) = rivals(&mut desk);
+    let second = desk.join(desk.scheduler.sessions()[&a].job);
+    desk.attach(second, GPU);
+    desk.deaf.insert(a);
+    desk.until(|desk| desk.closings(second) == 1);
+    let step = desk.scheduler.sessions()[&a].closing.expect("it has not answered");
+    let stalled = Event::Stalled { session: a, step };
+    desk.tell(Event::Stalled { session: a, step: Step(step.0 + 1) });
+    assert_eq!(desk.closings(second), 1, "it is not asked for that");
+    desk.tell(stalled.clone());
+    desk.tell(stalled.clone());
+    assert_eq!((desk.closings(second), desk.closings(a)), (3, 1));
+    assert_eq!(
+        (desk.phase(a), desk.units(a, T)),
+        (Phase::Closing, 60),
+        "nothing is taken before all have drained"
+    );
+    desk.deaf.clear();
+    desk.answer_closings(a);
+    desk.until(|desk| desk.phase(b) == Phase::Open);
+    desk.tell(stalled);
+    assert_eq!((desk.closings(second), desk.expelled.len()), (3, 0), "it comes late");
 }
 
 #[test]

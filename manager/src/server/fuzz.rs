@@ -19,7 +19,7 @@ use tidegate_ffi::wire::line::Numbered;
 use tidegate_ffi::wire::live::{self, Life, LiveRange};
 use tidegate_ffi::wire::message::{
     Drained, FromCommand, FromMover, FromShim, JobClaim, JobSpec, LeaseRequest, MAX_USES, Placed, Resume,
-    SlotRun, Ticket, ToManager, When,
+    Shortage, SlotRun, Ticket, ToManager, When,
 };
 use tidegate_ffi::wire::page::Page;
 use tidegate_ffi::wire::{Connection, Mapped};
@@ -163,7 +163,8 @@ impl World {
     fn spec(&mut self) -> JobSpec {
         let memory = self.random.chance(20).then(|| self.random.between(0, 1 << 26));
         let (name, priority) = (self.name(), self.random.between(0, 1) as i32);
-        JobSpec { name, priority, weight: self.random.bits() as u32, memory, ..JobSpec::default() }
+        let launch = self.random.chance(20).then(|| self.name());
+        JobSpec { name, priority, weight: self.random.bits() as u32, memory, launch, ..JobSpec::default() }
     }
 
     /// File descriptors as strangers bring them.
@@ -233,8 +234,8 @@ impl World {
         let (message, fds) = match name {
             // What is to be scrubbed or destroyed is there.
             Some("make" | "save" | "restore") if fails => {
-                let out_of_memory = self.random.chance(50);
-                (FromMover::Failed { step, reason: "fuzz".into(), out_of_memory }, Vec::new())
+                let shortage = self.random.chance(50).then_some(Shortage::Memory);
+                (FromMover::Failed { step, reason: "fuzz".into(), shortage }, Vec::new())
             }
             Some("make") => {
                 let pieces = self.server.making.get(&step).map_or(0, Vec::len);
@@ -300,8 +301,9 @@ impl World {
                 if self.lies() {
                     return FromShim::Unsliceable { reason: "b\n".repeat(999) };
                 }
-                let words = [FromShim::Idle, FromShim::Waiting, FromShim::JobDone, FromShim::Heard];
-                words[self.random.index(4)].clone()
+                let stalled = FromShim::Stalled { step: closing.unwrap_or(step) };
+                let words = [FromShim::Idle, FromShim::Waiting, FromShim::JobDone, FromShim::Heard, stalled];
+                words[self.random.index(5)].clone()
             }
         }
     }

@@ -15,16 +15,18 @@
 //! ```
 
 use super::outbox::Outbox;
+use super::stillness::Stillness;
 use super::{Input, VecDeque};
+use crate::mover::progress::Reader;
 use crate::planner::shares::{PerTier, TIERS};
-use crate::process::{ProcessName, wait_for_death};
+use crate::process::{ProcessName, dies_within, wait_for_death};
 use crate::scheduler::Time;
 use anyhow::{Context, bail};
 use crossbeam_channel::{Receiver, Sender};
 use rustix::process::{Pid, Signal, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,11 +45,8 @@ const USELESS_MOVERS: u32 = 5;
 const LONG_LIFE: Duration = Duration::from_secs(10);
 /// The pause before the third mover in a row; twice as long before each that follows.
 const PAUSE: Duration = Duration::from_millis(50);
-/// No mover moves fewer bytes in a second; else it hangs. Nor to or from a disk. A mover that has measured less is
-/// given so many times as long as that takes.
-const SLOWEST: u64 = 64 << 20;
-const SLOWEST_DISK: u64 = 2 << 20;
-const SLOWER: u64 = 8;
+/// How long a mover may take to end in order, which it does after the order that it carries out.
+const ENDING: Duration = Duration::from_secs(30);
 /// Names of orders in one message.
 const STEPS: usize = 65536;
 
@@ -60,8 +59,6 @@ pub struct GpuPlan {
     pub mover: Box<dyn Fn(PerTier) -> Command>,
     /// The shares that its first mover gets, in bytes.
     pub shares: PerTier,
-    /// Whether what finds no room there goes to disk.
-    pub has_disk: bool,
     /// A lock that says whose GPU this is; held as long as the manager lives.
     pub lock: Option<OwnedFd>,
 }
@@ -82,8 +79,9 @@ pub(crate) struct MoverLink {
     testament: Option<Testament>,
     ready: bool,
     process: Option<Process>,
-    /// When it was given its oldest order, or answered the one before.
-    silent_since: Instant,
+    /// How far it has come; `None`: its process has not said yet where that is shown.
+    progress: Option<Reader>,
+    stillness: Stillness,
     slabs: BTreeMap<u32, Arc<OwnedFd>>,
     index: Option<Arc<OwnedFd>>,
 }
@@ -108,6 +106,8 @@ pub(crate) struct Orphaned {
     pub(crate) pieces: BTreeMap<PieceId, HeldPiece>,
     pub(crate) slabs: BTreeMap<u32, Arc<OwnedFd>>,
     pub(crate) index: Arc<OwnedFd>,
+    /// How far it has come.
+    pub(crate) progress: Reader,
 }
 
 /// What is written down of a GPU's mover.
@@ -167,7 +167,8 @@ impl MoverLink {
             testament: None,
             ready: false,
             process: None,
-            silent_since: Instant::now(),
+            progress: None,
+            stillness: Stillness::begin(Instant::now()),
             slabs: BTreeMap::new(),
             index: None,
         };
@@ -184,9 +185,10 @@ impl MoverLink {
         orphan: Option<Orphaned>,
     ) -> anyhow::Result<Self> {
         let (testament, slabs, index) = (Some(testament), BTreeMap::new(), None);
-        let (process, silent_since) = (None, Instant::now());
+        // Time in which there was no manager is not held against it.
+        let (process, progress, stillness) = (None, None, Stillness::begin(Instant::now()));
         let mut mover =
-            Self { plan, inputs, state, testament, ready: true, process, silent_since, slabs, index };
+            Self { plan, inputs, state, testament, ready: true, process, progress, stillness, slabs, index };
         match orphan {
             Some(orphan) => mover.resume(orphan)?,
             None => mover.state.replacements.lost = true,
@@ -195,7 +197,7 @@ impl MoverLink {
     }
 
     fn resume(&mut self, orphan: Orphaned) -> anyhow::Result<()> {
-        (self.slabs, self.index) = (orphan.slabs, Some(orphan.index));
+        (self.slabs, self.index, self.progress) = (orphan.slabs, Some(orphan.index), Some(orphan.progress));
         let again = self.state.line.resume(orphan.heard)?;
         let inputs = self.inputs.clone();
         let Orphaned { name, process, connection, unheard, .. } = orphan;
@@ -255,8 +257,8 @@ impl MoverLink {
     /// Gives an order; the next mover gets it if this one dies before it has answered.
     pub(crate) fn order(&mut self, order: &ToMover) {
         let is_lost = self.is_lost();
-        if self.oldest_order().is_none() {
-            self.silent_since = Instant::now();
+        if !self.has_orders() {
+            self.stillness = Stillness::begin(Instant::now());
         }
         if !is_lost || order.step().is_some() {
             self.state.orders.push_back(order.clone());
@@ -304,7 +306,7 @@ impl MoverLink {
         }
         self.state.orders.drain(..=place);
         self.state.replacements.useless = 0;
-        self.silent_since = Instant::now();
+        self.stillness = Stillness::begin(Instant::now());
     }
 
     /// The order that it carries out, or will.
@@ -312,24 +314,42 @@ impl MoverLink {
         self.state.orders.iter().find(|order| order.step().is_some())
     }
 
-    /// When it will have taken `patience` longer than its oldest order can take, if it has one.
-    pub(super) fn overdue(&self, patience: Duration) -> Option<Instant> {
-        let order = self.oldest_order().filter(|_| self.process.is_some())?;
-        let slowest = slowest(self.plan.has_disk, &self.state.bandwidth);
-        // A restore may go along with a save: it is not the longer one.
-        let times = if matches!(order, ToMover::Save { .. }) { 2 } else { 1 };
-        let work = Duration::from_millis(order.bytes().saturating_mul(times * 1000) / slowest);
-        Some(self.silent_since + patience + work)
+    fn has_orders(&self) -> bool {
+        self.oldest_order().is_some()
     }
 
-    /// Ends a mover that hangs: another takes its place, with a context of its own.
-    pub(super) fn kill_if_overdue(&mut self, patience: Duration) {
+    /// When it is to be looked at next, if it has orders.
+    pub(super) fn next_look(&self, limit: Duration) -> Option<Instant> {
+        let is_judged = self.process.is_some() && self.has_orders();
+        is_judged.then(|| self.stillness.next_look(limit))
+    }
+
+    /// Ends a mover that has orders and has not come any further for as long as `limit`: another takes its place, with
+    /// a context of its own. One that moves on is left alone, however long its orders take.
+    pub(super) fn kill_if_still(&mut self, limit: Duration) {
         let now = Instant::now();
-        let is_overdue = self.overdue(patience).is_some_and(|due| due <= now);
-        if let Some(process) = self.process.as_ref().filter(|_| is_overdue) {
-            warn!(pid = process.name.pid, order = ?self.oldest_order(), "a mover hangs: it is killed");
+        if self.next_look(limit).is_none_or(|due| due > now) {
+            return;
+        }
+        let count = self.progress.as_ref().map(Reader::count);
+        let is_still = self.stillness.look(count, now, limit);
+        if let Some(process) = self.process.as_ref().filter(|_| is_still) {
+            let (gpu, order) = (self.plan.uuid, self.oldest_order().and_then(ToMover::step));
+            warn!(%gpu, pid = process.name.pid, ?order, ?limit, "a mover makes no progress: it is killed");
             process.kill();
-            self.silent_since = now;
+            self.stillness = Stillness::begin(now);
+        }
+    }
+
+    /// Takes the page that shows how far the mover has come.
+    fn take_progress(&mut self, page: Option<OwnedFd>) {
+        match page.as_ref().map(|page| Reader::open(page.as_fd())) {
+            Some(Ok(progress)) => self.progress = Some(progress),
+            outcome => {
+                let error = outcome.and_then(Result::err);
+                warn!(gpu = %self.plan.uuid, ?error, "a mover does not show how far it has come: it is killed");
+                self.kill();
+            }
         }
     }
 
@@ -340,6 +360,7 @@ impl MoverLink {
                 self.state.name.clone_from(name);
                 self.state.total_bytes = *total_bytes;
                 self.ready = true;
+                self.take_progress(fds.pop());
             }
             FromMover::Slab { slab } => {
                 self.slabs.extend(fds.pop().map(|fd| (*slab, Arc::new(fd))));
@@ -414,7 +435,7 @@ impl MoverLink {
     fn start_next(&mut self, pieces: &[(PieceId, HeldPiece)]) -> anyhow::Result<()> {
         let process = Process::start(&self.plan, self.state.shares, self.inputs.clone())?;
         (self.state.process, self.state.line) = (Some(process.name), Line::new());
-        self.silent_since = Instant::now();
+        (self.progress, self.stillness) = (None, Stillness::begin(Instant::now()));
         self.process = Some(process);
         for (message, fds) in self.legacy(pieces) {
             self.say(message, fds);
@@ -465,7 +486,7 @@ impl MoverLink {
         let Some(step) = order.step() else { return };
         let answer = match order {
             ToMover::Destroy { .. } => FromMover::Done { step, bytes: 0, micros: 0 },
-            _ => FromMover::Failed { step, reason: "this GPU's mover is gone".into(), out_of_memory: false },
+            _ => FromMover::Failed { step, reason: "this GPU's mover is gone".into(), shortage: None },
         };
         // The core has ended already if nobody listens.
         let _ = self.inputs.send(Input::Mover(self.plan.uuid, answer, Vec::new()));
@@ -550,12 +571,6 @@ impl Process {
     }
 }
 
-/// How many bytes in a second a mover moves at least that does not hang, by what it has measured.
-fn slowest(has_disk: bool, measured: &Bandwidth) -> u64 {
-    let slowest = if has_disk { SLOWEST_DISK } else { SLOWEST };
-    measured.slowest().map_or(slowest, |rate| slowest.min(rate / SLOWER)).max(1)
-}
-
 /// A process of our own. It does not outlive its being looked after, and is no zombie then.
 struct OwnChild(Child);
 
@@ -615,6 +630,10 @@ impl Drop for Process {
         self.ending.store(true, Ordering::Release);
         self.outbox.close();
         self.outbox.release();
+        if !dies_within(&self.handle, ENDING) {
+            warn!(pid = self.name.pid, "a mover does not end: it is killed");
+            self.kill();
+        }
         // It ends with its connection; waiting keeps it from staying a zombie.
         let _ = self.reader.take().map(JoinHandle::join);
     }
@@ -644,21 +663,4 @@ pub(super) fn wait_until_ready(
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tidegate_ffi::wire::message::TierRates;
-
-    #[test]
-    fn a_slow_tier_gives_its_mover_time() {
-        let measured =
-            |read| Bandwidth { tiers: [None, Some(TierRates { write: 1 << 40, read }), None], link: None };
-        assert_eq!(slowest(false, &Bandwidth::default()), SLOWEST);
-        assert_eq!(slowest(true, &Bandwidth::default()), SLOWEST_DISK);
-        assert_eq!(slowest(false, &measured(1 << 40)), SLOWEST, "a fast one does not make it hang earlier");
-        assert_eq!(slowest(false, &measured(SLOWER << 20)), 1 << 20);
-        assert_eq!(slowest(true, &measured(0)), 1);
-    }
 }

@@ -31,13 +31,14 @@ mod setup;
 #[cfg(test)]
 mod stage;
 pub mod status;
+mod stillness;
 mod stop;
 
 pub use gpus::GpuPlan;
-pub use legacy::{Gathered, Heritage, gather};
+pub use legacy::{CommandLine, Gathered, Heritage, gather};
 #[cfg(test)]
 pub(crate) use setup::leave_mover;
-pub use setup::{Setup, has_died, heirs, run, stop_signals};
+pub use setup::{Setup, has_died, heirs, last_command, run, stop_signals, will_path};
 
 use crate::death;
 use crate::scheduler::{Effect, Event, Job, Pages, QueuePlace, SavedQuota, Scheduler, Session, Time};
@@ -63,9 +64,10 @@ use tidegate_ffi::units::{GpuUuid, JobId, PieceId, SessionId, Step};
 use tidegate_ffi::wire::line::Numbered;
 use tidegate_ffi::wire::live;
 use tidegate_ffi::wire::message::{
-    Drained, FromCommand, FromMover, FromShim, JobClaim, JobSpec, Placed, ToCommand, ToManager, ToMover,
-    ToShim, When,
+    Drained, FromCommand, FromMover, FromShim, JobClaim, JobSpec, Placed, Shortage, ToCommand, ToManager,
+    ToMover, ToShim, When,
 };
+use tidegate_ffi::wire::page::Page;
 use tracing::{debug, error, info, warn};
 
 /// Ended jobs that `status` still tells of.
@@ -140,7 +142,8 @@ struct Server {
     tokens: HashMap<u64, (JobId, u32)>,
     /// What tokens named that name no job any more.
     former: FormerJobs,
-    announcers: HashMap<JobId, ClientId>,
+    /// Each `tidegate run` of each job: of several ranks of a launch, several.
+    announcers: BTreeMap<JobId, BTreeSet<ClientId>>,
     /// Peaks of live bytes, by class, of processes that ended.
     published: HashMap<JobId, Published>,
     ended: VecDeque<EndedJob>,
@@ -157,6 +160,8 @@ struct Server {
     /// Beside which the will lies.
     socket: Option<PathBuf>,
     software_gpu: Option<PathBuf>,
+    abandoned: Vec<PathBuf>,
+    command: Option<CommandLine>,
     idle_exit: Option<Duration>,
     kill_expelled: bool,
     idle_since: Instant,
@@ -168,10 +173,19 @@ struct Server {
 
 struct PublishedPages<'a>(&'a HashMap<ClientId, Client>);
 
+impl PublishedPages<'_> {
+    fn page(&self, session: SessionId) -> Option<&Page> {
+        self.0.get(&ClientId(session.0)).and_then(|client| client.page.as_deref())
+    }
+}
+
 impl Pages for PublishedPages<'_> {
     fn boundaries(&self, session: SessionId) -> u64 {
-        let page = self.0.get(&ClientId(session.0)).and_then(|client| client.page.as_ref());
-        page.map_or(0, |page| page.last_boundary.load(Ordering::Relaxed))
+        self.page(session).map_or(0, |page| page.last_boundary.load(Ordering::Relaxed))
+    }
+
+    fn learning(&self, session: SessionId) -> u64 {
+        self.page(session).map_or(0, |page| page.learning.load(Ordering::Relaxed))
     }
 
     fn is_stopped(&self, session: SessionId) -> bool {
@@ -195,7 +209,7 @@ impl Server {
             making: BTreeMap::new(),
             tokens: HashMap::new(),
             former: FormerJobs::default(),
-            announcers: HashMap::new(),
+            announcers: BTreeMap::new(),
             published: HashMap::new(),
             ended: VecDeque::new(),
             awaiting_idle: BTreeSet::new(),
@@ -205,6 +219,8 @@ impl Server {
             awaiting_stop: BTreeSet::new(),
             socket: None,
             software_gpu: None,
+            abandoned: Vec::new(),
+            command: None,
             idle_exit: None,
             kill_expelled: false,
             idle_since: Instant::now(),
@@ -220,6 +236,8 @@ impl Server {
         }
         while !self.stopping && !self.idle_too_long() {
             self.replace_movers();
+            let limit = self.scheduler.config().answer_limit;
+            self.movers.values_mut().for_each(|mover| mover.kill_if_still(limit));
             if self.intestate {
                 self.leave_will();
             }
@@ -227,8 +245,6 @@ impl Server {
                 Ok(input) if death::is_possible() => self.take_in_fatally(input),
                 Ok(input) => self.take_in_with(input, inputs),
                 Err(RecvTimeoutError::Timeout) => {
-                    let patience = self.scheduler.config().answer_limit;
-                    self.movers.values_mut().for_each(|mover| mover.kill_if_overdue(patience));
                     self.tell_scheduler(Event::Tick);
                     self.settle();
                 }
@@ -246,10 +262,10 @@ impl Server {
         let idle = idle.map(|limit| limit.saturating_sub(self.idle_since.elapsed()));
         let mover = self.movers.values().filter_map(MoverLink::due).min();
         let mover = mover.map(|due| due.saturating_sub(self.now()));
-        let patience = self.scheduler.config().answer_limit;
-        let hanging = self.movers.values().filter_map(|mover| mover.overdue(patience)).min();
-        let hanging = hanging.map(|due| due.saturating_duration_since(Instant::now()));
-        match wakeup.into_iter().chain(idle).chain(mover).chain(hanging).min() {
+        let limit = self.scheduler.config().answer_limit;
+        let look = self.movers.values().filter_map(|mover| mover.next_look(limit)).min();
+        let look = look.map(|due| due.saturating_duration_since(Instant::now()));
+        match wakeup.into_iter().chain(idle).chain(mover).chain(look).min() {
             Some(wait) => inputs.recv_timeout(wait),
             None => inputs.recv().map_err(|_| RecvTimeoutError::Disconnected),
         }
@@ -366,8 +382,14 @@ impl Server {
                 self.tell_scheduler(Event::SessionEnded { session: SessionId(id.0) });
             }
             Role::Announcer(job) => {
-                self.announcers.remove(&job);
-                self.tell_scheduler(Event::JobReleased { job });
+                let left = self.announcers.get_mut(&job).map_or(0, |announcers| {
+                    announcers.remove(&id);
+                    announcers.len()
+                });
+                if left == 0 {
+                    self.announcers.remove(&job);
+                    self.tell_scheduler(Event::JobReleased { job });
+                }
             }
             Role::Unknown => {}
         }
@@ -424,6 +446,8 @@ impl Server {
                 info!(%session, reason = words(reason), "could not be drained");
                 Event::NotDrained { session, step }
             }
+            FromShim::Passed { step, boundary } => Event::Passed { session, step, boundary },
+            FromShim::Stalled { step } => Event::Stalled { session, step },
             FromShim::Done { step } => Event::ShimDone { session, step },
             FromShim::Failed { step, reason } => Event::ShimFailed { session, step, reason: words(reason) },
             FromShim::Unsliceable { reason } => Event::Unsliceable { session, reason: words(reason) },
@@ -501,11 +525,22 @@ impl Server {
     }
 
     fn own_job(&mut self, uid: u32, spec: JobSpec) -> Result<JobId, &'static str> {
-        match () {
-            () if self.draining => Err(stop::DRAINS),
-            () if self.has_too_many_jobs(uid) => Err(TOO_MANY_JOBS),
-            () => Ok(self.new_job(uid, spec)),
+        match self.job_of_launch(uid, &spec) {
+            Some((job, _)) => Ok(job),
+            None if self.draining => Err(stop::DRAINS),
+            None if self.has_too_many_jobs(uid) => Err(TOO_MANY_JOBS),
+            None => Ok(self.new_job(uid, spec)),
         }
+    }
+
+    /// The job of a user's launch that another rank has begun, and that lives: the user's ranks wait for each other, so
+    /// they run together or not at all.
+    fn job_of_launch(&self, uid: u32, spec: &JobSpec) -> Option<(JobId, JobSpec)> {
+        let launch = spec.launch.clone().map(words)?;
+        let is_its = |(id, job): &(&JobId, &Job)| {
+            job.uid == uid && job.spec.launch.as_ref() == Some(&launch) && !self.evictions.contains_key(id)
+        };
+        self.scheduler.jobs().iter().find(is_its).map(|(id, job)| (*id, job.spec.clone()))
     }
 
     /// A process that has become another program begins anew: what it was had the memory, and is gone.
@@ -547,6 +582,7 @@ impl Server {
     fn new_job(&mut self, uid: u32, mut spec: JobSpec) -> JobId {
         spec.weight = spec.weight.max(1);
         spec.name = words(spec.name);
+        spec.launch = spec.launch.map(words);
         self.next_job += 1;
         let job = JobId(self.next_job);
         self.tell_scheduler(Event::JobArrived { job, uid, spec });
@@ -600,11 +636,12 @@ impl Server {
 
     fn register(&mut self, id: ClientId, spec: JobSpec) {
         let Some(client) = self.clients.get(&id) else { return };
-        if self.draining {
+        let uid = client.conversation.uid;
+        let joined = self.job_of_launch(uid, &spec);
+        if self.draining && joined.is_none() {
             return self.answer(id, ToCommand::Refused { reason: stop::DRAINS.into() });
         }
-        let uid = client.conversation.uid;
-        if self.has_too_many_jobs(uid) {
+        if joined.is_none() && self.has_too_many_jobs(uid) {
             return self.expel_command(id, TOO_MANY_JOBS);
         }
         let mut token = [0; 8];
@@ -612,14 +649,17 @@ impl Server {
             return self.answer(id, ToCommand::Refused { reason: format!("no random numbers: {error}") });
         }
         let token = u64::from_le_bytes(token);
-        let job = self.new_job(uid, spec);
+        let (job, joined) = match joined {
+            Some((job, spec)) => (job, Some(spec)),
+            None => (self.new_job(uid, spec), None),
+        };
         self.tokens.insert(token, (job, uid));
-        self.announcers.insert(job, id);
+        self.announcers.entry(job).or_default().insert(id);
         if let Some(client) = self.clients.get_mut(&id) {
             client.role = Role::Announcer(job);
         }
         let software_gpu = self.software_gpu.as_ref().map(|path| path.display().to_string());
-        self.answer(id, ToCommand::Registered { job, token, software_gpu });
+        self.answer(id, ToCommand::Registered { job, token, software_gpu, joined });
     }
 
     fn answer(&mut self, id: ClientId, message: ToCommand) {
@@ -691,11 +731,11 @@ impl Server {
                 Event::MoverDone { gpu, step, bytes: 0 }
             }
             FromMover::Done { step, bytes, .. } => Event::MoverDone { gpu, step, bytes },
-            FromMover::Failed { step, reason, out_of_memory } => {
+            FromMover::Failed { step, reason, shortage } => {
                 // The mover has said it already, at the level it deserves.
                 debug!(%gpu, reason, "a mover could not");
                 self.making.remove(&step);
-                Event::MoverFailed { gpu, step, reason, out_of_memory }
+                Event::MoverFailed { gpu, step, reason, shortage }
             }
             FromMover::Measured { step, free_bytes, total_bytes, .. } => {
                 let used_bytes = total_bytes.saturating_sub(free_bytes);
@@ -728,7 +768,12 @@ impl Server {
         // Before it is said that they are not there: no order can come between.
         let pieces = pieces.iter().map(|(piece, _)| *piece).collect();
         self.send_to_mover(gpu, &ToMover::Destroy { step: UNASKED, pieces });
-        self.tell_scheduler(Event::MoverFailed { gpu, step, reason: reason.into(), out_of_memory: true });
+        self.tell_scheduler(Event::MoverFailed {
+            gpu,
+            step,
+            reason: reason.into(),
+            shortage: Some(Shortage::Memory),
+        });
     }
 
     fn mover_gone(&mut self, gpu: GpuUuid, why: &str) {
@@ -760,7 +805,9 @@ impl Server {
         let Some(socket) = &self.socket else { return };
         let named = |(gpu, mover): (&GpuUuid, &MoverLink)| Some((*gpu, mover.state().process()?));
         let movers = self.movers.iter().filter_map(named).collect();
-        let left = WillFile::new(movers, self.software_gpu.clone()).write(socket);
+        let mut will = WillFile::new(movers, self.software_gpu.clone());
+        (will.abandoned, will.command) = (self.abandoned.clone(), self.command.clone());
+        let left = will.write(socket);
         if let Err(error) = &left
             && !self.intestate
         {
@@ -802,13 +849,16 @@ impl Server {
                     self.pieces.remove(&piece);
                 }
             }
+            Effect::Standstill(report) => error!(%report, "jobs stood still and were made to go on"),
             Effect::JobEnded(id, job) => self.job_ended(id, &job),
         }
     }
 
     fn welcome(&mut self, id: ClientId, job: JobId, closed: bool) {
         if let Some(ticket) = self.clients.get(&id).map(|client| client.conversation.ticket()) {
-            self.say(id, ToShim::Welcome { job, closed, ticket });
+            let limit = self.scheduler.config().answer_limit.as_millis();
+            let answer_limit_ms = u64::try_from(limit).unwrap_or(u64::MAX);
+            self.say(id, ToShim::Welcome { job, closed, ticket, answer_limit_ms });
         }
     }
 
@@ -840,7 +890,10 @@ impl Server {
     }
 
     fn tell_place(&mut self, job: JobId, place: QueuePlace) {
-        let Some(id) = self.announcers.get(&job).copied() else { return };
+        // One line is enough: the first says it for all ranks.
+        let Some(id) = self.announcers.get(&job).and_then(|announcers| announcers.first().copied()) else {
+            return;
+        };
         let QueuePlace { place, of, behind, quota } = place;
         let behind = behind.map(|other| self.name_for(other, job));
         let quota = quota.map(|quota| self.words_for_quota(quota, job));

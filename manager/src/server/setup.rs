@@ -1,7 +1,7 @@
 //! How a manager begins: with new movers, or with what another one left.
 
 use super::gpus::{self, GpuPlan, MoverLink};
-use super::legacy::{Heritage, StateFile, WillFile};
+use super::legacy::{CommandLine, Heritage, StateFile, WillFile};
 use super::{Input, Server, client};
 use crate::scheduler::{Config, Event, Scheduler};
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -38,6 +38,10 @@ pub struct Setup {
     pub gpu_memory: Option<u64>,
     /// The directory of the software GPUs, if it is those.
     pub software_gpu: Option<PathBuf>,
+    /// Directories of software GPUs of managers that died, which processes still use.
+    pub abandoned: Vec<PathBuf>,
+    /// How this manager was started; `None`: a supervisor starts the next one.
+    pub command: Option<CommandLine>,
     /// End when nobody has been connected for so long.
     pub idle_exit: Option<Duration>,
     /// Whoever is expelled is killed.
@@ -89,6 +93,16 @@ pub fn has_died(socket: &Path, patience: Duration) -> bool {
 /// The movers that live of the manager that was on `socket`: one of them starts the next.
 pub fn heirs(socket: &Path) -> Vec<OwnedFd> {
     WillFile::heirs(socket)
+}
+
+/// How the manager on `socket` was started that has died there, where this user may start it again so.
+pub fn last_command(socket: &Path) -> Option<CommandLine> {
+    WillFile::last_command(socket)
+}
+
+/// Where the file lies that says so.
+pub fn will_path(socket: &Path) -> PathBuf {
+    WillFile::path(socket)
 }
 
 /// As if a manager on `socket` had died that had this mover.
@@ -158,6 +172,7 @@ impl Server {
         (server.idle_exit, server.kill_expelled) = (setup.idle_exit, setup.kill_expelled);
         server.socket = Some(setup.socket.clone());
         server.software_gpu.clone_from(&setup.software_gpu);
+        (server.abandoned, server.command) = (setup.abandoned.clone(), setup.command.clone());
         server
     }
 }

@@ -39,6 +39,7 @@ pub(super) fn server_with(change: impl FnOnce(&mut Config)) -> Server {
         boundary_deadline: Duration::from_secs(2),
         drain_limit: Duration::from_secs(10),
         answer_limit: Duration::from_secs(30),
+        oversubscribe: false,
         expel_silent: false,
         poison: false,
         user_quotas: UserQuotas::default(),

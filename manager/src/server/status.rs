@@ -22,6 +22,9 @@ pub struct Status {
     pub software_gpu: bool,
     /// Nobody new is admitted; the manager ends with its last job.
     pub draining: bool,
+    /// How often jobs stood still, or waited too long, and were made to go on: an error of the manager's, each time.
+    #[serde(default)]
+    pub standstills: u64,
     /// The GPUs.
     pub gpus: Vec<GpuStatus>,
     /// Users with a quota of saved bytes whose jobs the asking user may see.
@@ -161,6 +164,8 @@ pub struct JobStatus {
     pub queue_place: u32,
     /// The quota of saved bytes that keeps it from being admitted, in words for people.
     pub waits_for_quota: Option<String>,
+    /// What it waits for, and which jobs hold that, in words for people.
+    pub waits_for: Option<String>,
     /// It is never closed.
     pub unsliceable: bool,
     /// Why that is so, in words for people.
@@ -203,6 +208,9 @@ pub struct EndedJob {
     pub switches: u64,
     /// How many of these were at a boundary.
     pub at_boundary: u64,
+    /// How often it was closed in vain: its work did not end within `--drain-limit`.
+    #[serde(default)]
+    pub failed_drains: u64,
     /// Boundaries of its process that has seen most.
     pub boundaries: u64,
     /// Mean cost of a switch, by part, in microseconds.
@@ -233,6 +241,9 @@ pub struct EndedJob {
     pub runtime_micros: u64,
     /// From its first process to its first grant.
     pub first_wait_micros: Option<u64>,
+    /// How long its last closings took (at most 64), from the manager's message until all its processes had drained.
+    #[serde(default)]
+    pub closing_micros: Vec<u64>,
     /// When its gate was open: from, to (null: still).
     pub grants: Vec<(u64, Option<u64>)>,
 }
@@ -267,6 +278,7 @@ impl EndedJob {
             slices: stats.slices,
             switches: stats.switches,
             at_boundary: stats.at_boundary,
+            failed_drains: stats.failed_drains,
             switch_micros: SwitchMicros {
                 drain: mean(stats.drain),
                 unmap: mean(stats.unmap),
@@ -291,6 +303,7 @@ impl EndedJob {
                 .first_open
                 .zip(stats.arrived)
                 .map(|(open, arrived)| micros(open - arrived)),
+            closing_micros: stats.closings.iter().copied().map(micros).collect(),
             grants: stats.grants.iter().map(|(from, to)| (micros(*from), to.or(ended).map(micros))).collect(),
         }
     }
@@ -324,6 +337,7 @@ fn status(server: &Server, asker: Asker) -> Status {
         now_micros: server.now().as_micros() as u64,
         software_gpu: server.software_gpu.is_some(),
         draining: server.draining,
+        standstills: scheduler.standstills(),
         gpus: scheduler.gpus().iter().map(|(id, gpu)| gpu_status(server, asker, *id, gpu)).collect(),
         ended: ended.cloned().collect(),
         others: others.iter().fold(OthersStatus::default(), OthersStatus::and),
@@ -459,6 +473,7 @@ fn job_status(server: &Server, id: JobId, job: &Job) -> JobStatus {
         state: state(job, tenants.is_empty()).into(),
         queue_place: queue.iter().position(|waiting| *waiting == id).map_or(0, |index| index as u32 + 1),
         waits_for_quota: scheduler.quota_in_its_way(id).map(|quota| server.words_for_quota(quota, id)),
+        waits_for: scheduler.waits_of(id).first().map(ToString::to_string),
         unsliceable: job.unsliceable(),
         unsliceable_because: job.why_unsliceable().map(Into::into),
         gpus: tenants.iter().map(|tenant| tenant.gpu.to_string()).collect(),

@@ -26,6 +26,8 @@ pub struct Plan {
     pub latency: Micros,
     /// Nothing but turns is waited for: the bound on waiting is checked.
     pub plain: bool,
+    /// The tiers may have no room for all that the jobs come to hold: some of it is refused.
+    pub full_tiers: bool,
 }
 
 /// How often in 1000 something fails.
@@ -134,10 +136,21 @@ impl Plan {
                 Self::give_arrays(random, &config, &gpus, &mut jobs);
             }
         }
-        if random.chance(15) {
+        let is_limited = random.chance(15);
+        if is_limited {
             Self::limit_tier(random, &mut config, gpus.len() as u64, &mut jobs);
         }
-        Self { gpus, config, jobs, faults, latency: random.between(1, 60), plain }
+        let latency = random.between(1, 60);
+        // Of another stream: with large tiers a seed's schedule is what it was.
+        let random = &mut Random::new(seed ^ 0x71e5);
+        let full_tiers = !is_limited && random.chance(25);
+        if full_tiers {
+            config.tier_bytes = [random.between(0, gpus.iter().copied().map(u64::from).sum()) * UNIT, 0, 0];
+            jobs.iter_mut().flat_map(|job| &mut job.sessions).for_each(|session| {
+                session.growth = session.growth.max(random.units(0, 4));
+            });
+        }
+        Self { gpus, config, jobs, faults, latency, plain: plain && !full_tiers, full_tiers }
     }
 
     /// Each context takes a unit, and every job still fits beside all of them.
@@ -194,6 +207,7 @@ impl Plan {
             boundary_deadline: millis(random.between(1, 4)),
             drain_limit: millis(random.between(2, 5)),
             answer_limit: millis(random.between(5, 20)),
+            oversubscribe: false,
             expel_silent: false,
             poison: random.chance(50),
             user_quotas: UserQuotas::default(),
@@ -249,7 +263,15 @@ impl Plan {
             JobPlan { uid: 1, spec, arrives: 0, released: 0, sessions: vec![session], lockstep: false }
         };
         let jobs = (0..random.between(2, 4)).map(|index| job(index, random)).collect();
-        Self { gpus: vec![units], config, jobs, faults: Faults::default(), latency: 20, plain: true }
+        Self {
+            gpus: vec![units],
+            config,
+            jobs,
+            faults: Faults::default(),
+            latency: 20,
+            plain: true,
+            full_tiers: false,
+        }
     }
 
     /// Sum of footprints over memory, of the GPU where it is greatest, in percent.
@@ -324,6 +346,9 @@ impl JobPlan {
             resident: !plain && random.chance(4),
             memory: None,
             need: None,
+            // Of no random source: a seed's schedule is what it was.
+            oversubscribe: index.is_multiple_of(2),
+            launch: None,
         };
         let (arrives, released) = (random.between(0, 40_000), random.between(0, 2) * 5_000);
         let mut job = Self { uid: random.units(0, 1), spec, arrives, released, sessions, lockstep };

@@ -770,6 +770,11 @@ impl Process {
             return Err(format!("{}: Close while the gate is {:?}", self.id, self.gate));
         }
         self.said_waiting = false;
+        if target > 0 && self.boundaries >= target {
+            let (session, boundary) = (self.id, self.boundaries);
+            around.says.push((0, Event::Passed { session, step, boundary }));
+            return Ok(());
+        }
         self.gate = Gate::Closing { step, target, drain_limit };
         around.timers.push((deadline, Timer::Deadline(step)));
         Ok(())

@@ -37,7 +37,9 @@ impl Watcher {
                 self.grants.remove(session);
             }
             Event::Drained { session, .. } => self.set(*session, Grant::Closed),
-            Event::NotDrained { session, .. } => self.set(*session, Grant::Open),
+            Event::NotDrained { session, .. } | Event::Passed { session, .. } => {
+                self.set(*session, Grant::Open);
+            }
             _ => {}
         }
         Ok(())
@@ -62,6 +64,7 @@ impl Watcher {
     ) -> Result<(), String> {
         for effect in effects {
             match effect {
+                Effect::Standstill(report) => return Err(format!("{report} (I11)")),
                 Effect::Expel(session, _) => {
                     self.grants.remove(session);
                 }

@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::time::Duration;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, Step, Tier};
-use tidegate_ffi::wire::message::{Location, Ticket, ToMover, ToShim};
+use tidegate_ffi::wire::message::{Location, Shortage, Ticket, ToMover, ToShim};
 use tidegate_manager::planner::shares::PerTier;
 use tidegate_manager::scheduler::{Effect, Event, Pages, Scheduler};
 
@@ -67,6 +67,10 @@ struct Published(BTreeMap<SessionId, u64>);
 impl Pages for Published {
     fn boundaries(&self, session: SessionId) -> u64 {
         self.0.get(&session).copied().unwrap_or(0)
+    }
+
+    fn learning(&self, _: SessionId) -> u64 {
+        0
     }
 
     fn is_stopped(&self, _: SessionId) -> bool {
@@ -454,6 +458,7 @@ impl World {
 
     fn carry_out(&mut self, effect: Effect) -> Result<(), String> {
         match effect {
+            Effect::Standstill(_) => {}
             Effect::Shim(session, message) => {
                 if let ToShim::LeaseRefused { step, .. } = &message {
                     self.check_refusal(session, *step)?;
@@ -462,7 +467,7 @@ impl World {
             }
             Effect::Welcome { session, job, closed } => {
                 let ticket = Ticket { session, secret: 0 };
-                self.deliver(session, ToShim::Welcome { job, closed, ticket });
+                self.deliver(session, ToShim::Welcome { job, closed, ticket, answer_limit_ms: 0 });
             }
             Effect::Mover(gpu, order) => self.order(gpu, order),
             Effect::Expel(session, reason) => {
@@ -494,7 +499,10 @@ impl World {
     fn check_refusal(&self, session: SessionId, step: Step) -> Result<(), String> {
         let Some(process) = self.processes.get(&session) else { return Ok(()) };
         let plan = &self.plan.jobs[process.job];
-        let excused = plan.spec.memory.is_some() || plan.is_stubborn() || !self.plan.faults.is_none();
+        let excused = plan.spec.memory.is_some()
+            || plan.is_stubborn()
+            || self.plan.full_tiers
+            || !self.plan.faults.is_none();
         let Some((gpu, asked)) = process.asked(step).filter(|_| !excused) else { return Ok(()) };
         let peers = self.processes.values().filter(|peer| peer.job == process.job);
         let tenants = || peers.clone().flat_map(|peer| &peer.tenants).filter(|tenant| tenant.gpu == gpu);
@@ -524,7 +532,7 @@ impl World {
     /// somebody cannot be moved.
     fn check_homeless(&self, process: &Process) -> Result<(), String> {
         let plan = &self.plan;
-        let excused = plan.jobs.iter().any(JobPlan::is_stubborn) || !plan.faults.is_none();
+        let excused = plan.jobs.iter().any(JobPlan::is_stubborn) || plan.full_tiers || !plan.faults.is_none();
         let gang = plan.jobs[process.job].sessions.len() > 1;
         if excused || gang {
             return Ok(());
@@ -664,12 +672,12 @@ impl World {
                 if fails =>
             {
                 self.outcome.failed_saves += u64::from(is_save);
-                return Ok(Some(failure(gpu, step, "a fault was injected", false)));
+                return Ok(Some(failure(gpu, step, "a fault was injected", None)));
             }
             ToMover::Save { step, .. } | ToMover::Restore { step, .. } | ToMover::Scrub { step, .. }
                 if memory.is_void(&order) =>
             {
-                return Ok(Some(failure(gpu, step, "a piece is gone", false)));
+                return Ok(Some(failure(gpu, step, "a piece is gone", None)));
             }
             ToMover::Make { step, pieces, location } => {
                 self.outcome.hosted_pieces += u64::from(location == Location::Host) * pieces.len() as u64;
@@ -697,15 +705,13 @@ impl World {
         };
         match outcome {
             Ok(bytes) => Ok(Some(Event::MoverDone { gpu, step, bytes })),
-            Err(Fault::SavedAlready(what)) if faults.restore > 0 => {
-                Ok(Some(failure(gpu, step, &what, false)))
-            }
+            Err(Fault::SavedAlready(what)) if faults.restore > 0 => Ok(Some(failure(gpu, step, &what, None))),
             Err(Fault::Wrong(what) | Fault::SavedAlready(what)) => {
                 Err(format!("the mover of {gpu} cannot obey: {what}"))
             }
             // What lies outside of pieces is measured now and then: the GPU has the last word.
             Err(Fault::NoGpuMemory) if faults.outsiders > 0 || self.plan.has_contexts() => {
-                Ok(Some(failure(gpu, step, "out of memory", true)))
+                Ok(Some(failure(gpu, step, "out of memory", Some(Shortage::Memory))))
             }
             Err(Fault::NoGpuMemory) => Err(format!("{gpu} is full, but its ledger says it is not (I4)")),
             Err(Fault::NoTierMemory) => Err(format!("the tier of {gpu} is full though all needs fit (I6)")),
@@ -815,6 +821,6 @@ fn job_id(index: usize) -> JobId {
     JobId(index as u64 + 1)
 }
 
-fn failure(gpu: GpuUuid, step: Step, reason: &str, out_of_memory: bool) -> Event {
-    Event::MoverFailed { gpu, step, reason: reason.into(), out_of_memory }
+fn failure(gpu: GpuUuid, step: Step, reason: &str, shortage: Option<Shortage>) -> Event {
+    Event::MoverFailed { gpu, step, reason: reason.into(), shortage }
 }

@@ -15,6 +15,8 @@ pub enum BoundaryWait {
     Reached,
     /// The deadline came first.
     Deadline,
+    /// The program had passed it already, and goes on: the number of its last boundary.
+    Passed(u64),
     /// The session is over; nobody wants the gate closed any more.
     GivenUp,
 }
@@ -32,9 +34,13 @@ enum Phase {
 
 struct State {
     phase: Phase,
+    /// The number of the program's last boundary.
+    last: u64,
     /// Who has come to the boundary, and is done with what it has freed.
     at_boundary: Option<Stamp>,
     openings: u64,
+    /// Threads that wait for an opening.
+    held: u32,
     given_up: bool,
 }
 
@@ -67,7 +73,7 @@ impl Closing {
     constructor! {
         pub fn new() -> Self {
             Self {
-                state: Mutex::new(State { phase: Phase::Open, at_boundary: None, openings: 0, given_up: false }),
+                state: Mutex::new(State { phase: Phase::Open, last: 0, at_boundary: None, openings: 0, held: 0, given_up: false }),
                 changed: Condvar::new(),
                 arrivals: AtomicU32::new(0),
             }
@@ -82,12 +88,24 @@ impl Closing {
         self.wait_in(Phase::Closing(target), deadline)
     }
 
+    /// A target that the program has passed is not waited for: a process that waits for others of its job would stop later than
+    /// they do.
+    fn passed(state: &State, phase: Phase) -> Option<u64> {
+        match phase {
+            Phase::Closing(target) if target > 0 && state.last >= target => Some(state.last),
+            _ => None,
+        }
+    }
+
     pub fn wait_for_wait(&self, deadline: Instant) -> BoundaryWait {
         self.wait_in(Phase::ClosingAtWait, deadline)
     }
 
     fn wait_in(&self, phase: Phase, deadline: Instant) -> BoundaryWait {
         let mut state = self.state.lock();
+        if let Some(boundary) = Self::passed(&state, phase) {
+            return BoundaryWait::Passed(boundary);
+        }
         state.phase = phase;
         state.at_boundary = None;
         loop {
@@ -128,6 +146,7 @@ impl Closing {
     /// Waits for the next opening if the gate is closed or was waiting for boundary `count`.
     pub fn boundary(&self, count: u64, announce: impl FnOnce()) {
         let mut state = self.state.lock();
+        state.last = count;
         match state.phase {
             Phase::Open => return,
             Phase::Closing(target) if count < target => return,
@@ -160,9 +179,16 @@ impl Closing {
     fn wait_for_opening_after(&self, openings: u64, announce: impl FnOnce()) {
         announce();
         let mut state = self.state.lock();
+        state.held += 1;
         while state.openings == openings {
             self.changed.wait(&mut state);
         }
+        state.held -= 1;
+    }
+
+    /// Whether a thread waits for an opening.
+    pub fn holds_threads(&self) -> bool {
+        self.state.lock().held > 0
     }
 
     pub fn arrival(&'static self) -> Arrival {

@@ -8,14 +8,25 @@
 //!    ├────────────────────┴─────── Open ─────── ajar  │     failed, for ever (from ajar, too)
 //!    └───────────────────────────── Open ─────────────┘
 //! ```
-//! Invariants: after [`Gate::shut`] returned true and until [`Gate::open`] or [`Gate::ajar`], no thread of
-//! the process is inside a submitting call, and none maps memory. After [`Gate::fail`] none ever is: what they
+//! Invariants: after [`Gate::shut`] returned true and until [`Gate::open`], [`Gate::ajar`], [`Gate::flow`] or
+//! [`Gate::round`], no thread of the process is inside a submitting call, and none maps memory. After [`Gate::fail`] none ever is: what they
 //! would use may not be mapped.
 //!
 //! **Ajar**, memory comes back piece by piece. Who submits work whose operands are known and resident goes
 //! through, as through the open gate, and the next closer sees it inside; all others wait, as at the closed
 //! one, and so does whoever wants a [`Pass`]. The word counts the arrivals: each one changes it and wakes all who
 //! wait, so whoever looked before it came does not sleep through it.
+//!
+//! **Flowing, and rounds.** Work that was submitted may wait on the GPU for work that is not submitted yet. A closing
+//! that comes between the two could never drain. So the thread that closes lets work through until all that was
+//! submitted can end (`docs/drain.md`), and closes then:
+//!
+//! ```text
+//!   closed ──► flowing ──► closed    all goes through, but what would itself wait
+//!   closed ──► round ────► closed    each thread that has waited since before the round goes through once
+//! ```
+//! A thread that goes through is inside, as at the open gate, and the thread that closes sees it there: it shuts the gate anew
+//! after each, and looks anew whether all work has ended.
 //!
 //! **Why the open path needs no fence.** A thread writes its nesting, then reads the word; the
 //! closer writes the word, then reads the nestings. One of the two must see the other's write,
@@ -49,10 +60,19 @@ const CLOSED: u32 = 3;
 const FAILED: u32 = 4;
 /// Open for work whose operands are known and resident. Above these bits the arrivals are counted.
 const AJAR: u32 = 5;
-/// The bits of the word that are not the count of arrivals.
+/// Closing: open for all but for work that would wait on the GPU for work that is not submitted.
+const FLOWING: u32 = 6;
+/// Closing: open for each thread that has waited since before, once. Above [`EVERY_ROLE`] the rounds are counted, as in
+/// [`CLOSED`].
+const ROUND: u32 = 7;
+/// The bits of the word that are no count.
 const STATE: u32 = 7;
 /// What an arrival adds to the word.
 const ARRIVAL: u32 = STATE + 1;
+/// In a round: also threads whose work would wait.
+const EVERY_ROLE: u32 = STATE + 1;
+/// What a round adds to the word.
+const NEXT_ROUND: u32 = EVERY_ROLE << 1;
 
 /// The longest pause between two looks at whether everybody has left.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
@@ -65,6 +85,24 @@ pub struct Failed;
 global! {
     /// The process's gate.
     pub static GATE: Gate = Gate::new();
+}
+
+/// What a call does to the end of work that was submitted before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Other work may wait for it.
+    Works,
+    /// It would wait on the GPU for work that is not submitted, as far as is known.
+    Waits,
+}
+
+/// What threads do that wait at a boundary, or where they came out of a wait, when the gate lets others through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Boundary {
+    /// They wait there still.
+    Stays,
+    /// They go on: none is done with what it has freed.
+    GoesOn,
 }
 
 /// Who fences when the gate shuts.
@@ -92,6 +130,12 @@ pub struct Gate {
     is_partial: AtomicBool,
     /// What the word counts while ajar. It never starts anew: no two words are alike between which memory came.
     arrivals: AtomicU32,
+    /// What the word counts while closed, and in rounds. It never starts anew.
+    rounds: AtomicU32,
+    /// Threads that wait at the gate, by what they would submit.
+    waiting: [AtomicU32; 2],
+    /// Threads that a round, or the flowing gate, has let through.
+    let_through: AtomicU32,
     /// Somebody was told that threads wait at this closing.
     announced: AtomicBool,
     closing: Closing,
@@ -104,6 +148,15 @@ struct Word(AtomicU32);
 /// Leave to submit (or to change what is mapped). While it lives, the gate cannot shut.
 pub struct Pass {
     record: Option<&'static Record>,
+}
+
+impl Pass {
+    /// The call has submitted work: it counts, and the thread leaves.
+    pub fn note_submission(mut self) {
+        if let Some(record) = self.record.take() {
+            record.leave();
+        }
+    }
 }
 
 impl Drop for Pass {
@@ -127,7 +180,7 @@ pub fn submit<R>(
 ) -> R {
     let record = match GATE.admit_at_once() {
         Some(record) => Some(record),
-        None => match GATE.admit_slowly(resident) {
+        None => match GATE.admit_slowly(Role::Works, resident) {
             Ok(record) => record,
             Err(failed) => return refuse(failed),
         },
@@ -147,6 +200,9 @@ impl Gate {
                 open_word: AtomicU32::new(OPEN),
                 is_partial: AtomicBool::new(false),
                 arrivals: AtomicU32::new(AJAR),
+                rounds: AtomicU32::new(0),
+                waiting: [AtomicU32::new(0), AtomicU32::new(0)],
+                let_through: AtomicU32::new(0),
                 announced: AtomicBool::new(false),
                 closing: Closing::new(),
             }
@@ -162,7 +218,7 @@ impl Gate {
         self.open_word.store(open_word, Ordering::Relaxed);
         if closed {
             self.closing.start_closed();
-            self.word.0.store(CLOSED, Ordering::SeqCst);
+            self.word.0.store(CLOSED | self.rounds.load(Ordering::Relaxed), Ordering::SeqCst);
         } else {
             self.open();
         }
@@ -175,9 +231,15 @@ impl Gate {
 
     /// Waits while the gate is closed or ajar. While the pass lives it cannot shut.
     pub fn pass(&self) -> Result<Pass, Failed> {
+        self.pass_as(Role::Works, || false)
+    }
+
+    /// The same for a call that submits work in a hook: it goes through as [`submit`] lets it. What it has submitted
+    /// it [notes](Pass::note_submission).
+    pub fn pass_as(&self, role: Role, is_resident: impl Fn() -> bool) -> Result<Pass, Failed> {
         let record = match self.admit_at_once() {
             Some(record) => Some(record),
-            None => self.admit_slowly(|| false)?,
+            None => self.admit_slowly(role, is_resident)?,
         };
         Ok(Pass { record })
     }
@@ -198,11 +260,16 @@ impl Gate {
     /// `None`: nothing is gated. Else the thread's record, entered.
     #[cold]
     #[inline(never)]
-    fn admit_slowly(&self, is_resident: impl Fn() -> bool) -> Result<Option<&'static Record>, Failed> {
+    fn admit_slowly(
+        &self,
+        role: Role,
+        is_resident: impl Fn() -> bool,
+    ) -> Result<Option<&'static Record>, Failed> {
         if self.word.0.load(Ordering::Relaxed) == INERT {
             return Ok(None);
         }
         let record = Record::of_thread_or_new();
+        let mut waits = WaitsHere::new(self, role);
         loop {
             record.enter();
             fence(Ordering::SeqCst);
@@ -213,9 +280,14 @@ impl Gate {
                 || match word & STATE {
                     CLOSED | FAILED => false,
                     AJAR => is_resident(),
+                    FLOWING => role == Role::Works,
+                    ROUND => waits.is_let_through_by(word),
                     _ => true,
                 };
             if goes {
+                if matches!(word & STATE, FLOWING | ROUND) {
+                    self.let_through.fetch_add(1, Ordering::Relaxed);
+                }
                 return Ok(Some(record));
             }
             record.step_back();
@@ -223,6 +295,7 @@ impl Gate {
                 return Err(Failed);
             }
             self.announce();
+            waits.since(word);
             futex::wait(&self.word.0, word);
         }
     }
@@ -273,13 +346,63 @@ impl Gate {
 
     /// Shuts the gate and waits until nobody is inside. False when that took longer than `until`, or
     /// cannot be known: the gate is still shut and the caller reopens it.
+    #[cfg(test)]
     #[must_use]
     pub fn shut(&self, until: Instant) -> bool {
-        self.word.0.store(CLOSED, Ordering::SeqCst);
+        self.close() && self.wait_until_empty(until)
+    }
+
+    /// Shuts the gate: threads inside may stay there for as long as their calls take. False where they cannot be seen.
+    #[must_use]
+    pub fn close(&self) -> bool {
+        self.word.0.store(CLOSED | self.rounds.load(Ordering::Relaxed), Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let is_seen = self.open_word.load(Ordering::Relaxed) != OPEN || membarrier::heavy();
         self.closing.set_closed();
-        is_seen && self.wait_until_empty(until)
+        is_seen
+    }
+
+    /// Lets everything through, but for work that would itself wait: what was submitted waits for what is not. It
+    /// is as though the gate were not closed yet.
+    pub fn flow(&self, boundary: Boundary) {
+        self.let_through(FLOWING, boundary);
+    }
+
+    /// Lets each thread through once that waits at the closed (or flowing) gate now; those whose work would wait only
+    /// if `every_role`. Ends when so many have gone through, at the latest at `until`. The gate is closed then:
+    /// whether it is shut must be looked at anew.
+    pub fn round(&self, every_role: bool, boundary: Boundary, until: Instant) {
+        let count = self.rounds.load(Ordering::Relaxed).wrapping_add(NEXT_ROUND);
+        self.rounds.store(count, Ordering::Relaxed);
+        let goal = self.let_through.load(Ordering::Relaxed).wrapping_add(self.count_waiting(every_role));
+        self.let_through(ROUND | count | if every_role { EVERY_ROLE } else { 0 }, boundary);
+        let mut pause = Pause::default();
+        let missing = || goal.wrapping_sub(self.let_through.load(Ordering::Relaxed)).cast_signed();
+        while missing() > 0 && pause.before(until) {}
+        self.word.0.store(CLOSED | count, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        self.closing.set_closed();
+    }
+
+    /// How many threads wait at the gate; without those whose work would wait, unless `every_role`.
+    pub fn count_waiting(&self, every_role: bool) -> u32 {
+        let count = |role: Role| self.waiting[role as usize].load(Ordering::Relaxed);
+        count(Role::Works) + if every_role { count(Role::Waits) } else { 0 }
+    }
+
+    /// Whether there are threads that such a round would let go on.
+    pub fn holds_threads(&self, boundary: Boundary) -> bool {
+        self.count_waiting(true) > 0 || boundary == Boundary::GoesOn && self.closing.holds_threads()
+    }
+
+    fn let_through(&self, word: u32, boundary: Boundary) {
+        match boundary {
+            Boundary::GoesOn => self.let_go(word),
+            Boundary::Stays => {
+                self.word.0.store(word, Ordering::SeqCst);
+                futex::wake_all(&self.word.0);
+            }
+        }
     }
 
     /// Waits until nobody is inside and nothing is being mapped; false when that took too long.
@@ -322,6 +445,11 @@ impl Gate {
         let word = self.arrivals.load(Ordering::Relaxed).wrapping_add(ARRIVAL);
         self.arrivals.store(word, Ordering::Relaxed);
         word
+    }
+
+    /// Whether the gate was ajar before it closed, or is: memory is missing.
+    pub fn is_partial(&self) -> bool {
+        self.is_partial.load(Ordering::Relaxed)
     }
 
     /// There was no closing after all. True: the gate was ajar before it, and is again.
@@ -368,6 +496,43 @@ impl Gate {
     /// Notes that pieces have arrived which a thread is going to map.
     pub fn arrival(&'static self) -> Arrival {
         self.closing.arrival()
+    }
+}
+
+/// A thread at the gate, from its first look at it on.
+struct WaitsHere<'a> {
+    gate: &'a Gate,
+    role: Role,
+    /// The round before which it has begun to wait.
+    since: Option<u32>,
+}
+
+impl<'a> WaitsHere<'a> {
+    fn new(gate: &'a Gate, role: Role) -> Self {
+        Self { gate, role, since: None }
+    }
+
+    /// It has found the gate so, and waits.
+    fn since(&mut self, word: u32) {
+        if self.since.is_none() {
+            let is_counted = matches!(word & STATE, CLOSED | ROUND);
+            let round = if is_counted { word } else { self.gate.rounds.load(Ordering::Relaxed) };
+            self.since = Some(round & !(NEXT_ROUND - 1));
+            self.gate.waiting[self.role as usize].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn is_let_through_by(&self, round: u32) -> bool {
+        let is_meant = self.role == Role::Works || round & EVERY_ROLE != 0;
+        is_meant && self.since.is_some_and(|since| since != round & !(NEXT_ROUND - 1))
+    }
+}
+
+impl Drop for WaitsHere<'_> {
+    fn drop(&mut self) {
+        if self.since.is_some() {
+            self.gate.waiting[self.role as usize].fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The gate under threads. All promises share the process's one gate, so one test runs them in
 //! turn.
 
-use crate::gate::{BoundaryWait, Failed, Fence, GATE, Record, submit};
+use crate::gate::{Boundary, BoundaryWait, Failed, Fence, GATE, Record, Role, submit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::ptr;
 use std::sync::Barrier;
@@ -31,11 +31,16 @@ fn the_gate_keeps_its_promises() {
         it_is_known_who_is_done_with_what_was_freed_until_the_gate_opens();
         who_has_waited_is_held_only_where_that_is_waited_for();
         boundaries_before_the_target_and_deadlines_do_not_hold_anybody();
+        a_boundary_that_was_passed_is_not_waited_for();
         a_gate_is_not_shut_while_pieces_arrive();
         ajar_only_work_whose_operands_are_there_goes_through();
         whoever_went_through_ajar_is_waited_for();
         a_boundary_holds_nobody_while_the_gate_is_ajar();
         only_a_closed_gate_can_be_ajar();
+        flowing_the_gate_holds_only_what_would_wait();
+        a_round_lets_each_thread_through_once();
+        a_round_lets_what_would_wait_through_where_it_is_meant_to();
+        a_round_lets_threads_go_on_from_a_boundary();
         a_failed_gate_lets_nobody_through_and_nobody_wait();
         GATE.start(true, fence);
         GATE.ajar();
@@ -270,6 +275,18 @@ fn boundaries_before_the_target_and_deadlines_do_not_hold_anybody() {
     GATE.open();
 }
 
+fn a_boundary_that_was_passed_is_not_waited_for() {
+    GATE.boundary(5);
+    assert_eq!(GATE.wait_for_boundary(5, soon()), BoundaryWait::Passed(5));
+    assert_eq!(GATE.wait_for_boundary(4, soon()), BoundaryWait::Passed(5));
+    // It holds no thread.
+    GATE.boundary(6);
+    let long_ago = Instant::now();
+    assert_eq!(GATE.wait_for_boundary(7, long_ago), BoundaryWait::Deadline);
+    assert_eq!(GATE.wait_for_boundary(0, long_ago), BoundaryWait::Deadline, "0 is the next one");
+    GATE.open();
+}
+
 fn a_gate_is_not_shut_while_pieces_arrive() {
     let arrival = GATE.arrival();
     assert!(!GATE.shut(Instant::now() + Duration::from_millis(5)));
@@ -386,6 +403,99 @@ fn a_gate_that_was_ajar_fails_for_all() {
     GATE.ajar();
     GATE.notice_arrival();
     assert_eq!(submit(|| Ok(()), Err, || true), Err(Failed));
+}
+
+fn pass_as(role: Role) {
+    GATE.pass_as(role, || false).unwrap().note_submission();
+}
+
+fn flowing_the_gate_holds_only_what_would_wait() {
+    let has_waited = AtomicBool::new(false);
+    let before = Record::submissions();
+    std::thread::scope(|scope| {
+        let _stop = Stop(&has_waited);
+        GATE.flow(Boundary::GoesOn);
+        let waits = scope.spawn(|| {
+            pass_as(Role::Waits);
+            assert!(has_waited.load(Ordering::SeqCst), "it was not held");
+        });
+        until(|| GATE.count_waiting(true) == 1);
+        assert_eq!(GATE.count_waiting(false), 0);
+        let works = scope.spawn(|| {
+            pass_as(Role::Works);
+            try_submit(|| ())
+        });
+        until(|| works.is_finished());
+        assert_eq!(works.join().unwrap(), Ok(()));
+        assert!(!GATE.is_open() && GATE.holds_threads(Boundary::GoesOn));
+        assert!(GATE.shut(soon()));
+        has_waited.store(true, Ordering::SeqCst);
+        GATE.open();
+        waits.join().unwrap();
+    });
+    assert_eq!((Record::submissions() - before, GATE.count_waiting(true)), (3, 0));
+}
+
+fn a_round_lets_each_thread_through_once() {
+    const THREADS: u32 = 3;
+    let (submitted, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    assert!(GATE.shut(soon()));
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    try_submit(|| submitted.fetch_add(1, Ordering::SeqCst)).unwrap();
+                }
+            });
+        }
+        for rounds in 1..=20 {
+            until(|| GATE.count_waiting(false) == THREADS);
+            GATE.round(false, Boundary::GoesOn, soon());
+            assert!(GATE.wait_until_empty(soon()));
+            assert_eq!(submitted.load(Ordering::SeqCst), rounds * u64::from(THREADS));
+        }
+        until(|| GATE.count_waiting(false) == THREADS);
+        assert_eq!(submitted.load(Ordering::SeqCst), 20 * u64::from(THREADS), "a thread went after a round");
+    });
+}
+
+fn a_round_lets_what_would_wait_through_where_it_is_meant_to() {
+    assert!(GATE.shut(soon()));
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| pass_as(Role::Waits));
+        until(|| GATE.count_waiting(true) == 1);
+        GATE.round(false, Boundary::GoesOn, soon());
+        assert_eq!(GATE.count_waiting(true), 1);
+        GATE.round(true, Boundary::GoesOn, soon());
+        waits.join().unwrap();
+        assert!(!GATE.holds_threads(Boundary::GoesOn));
+    });
+    GATE.open();
+}
+
+fn a_round_lets_threads_go_on_from_a_boundary() {
+    let reached = std::sync::Arc::new(AtomicBool::new(false));
+    let at_boundary = std::thread::spawn({
+        let reached = reached.clone();
+        move || {
+            while !reached.load(Ordering::SeqCst) {
+                GATE.boundary(1);
+            }
+        }
+    });
+    assert_eq!(GATE.wait_for_boundary(0, soon()), BoundaryWait::Reached);
+    reached.store(true, Ordering::SeqCst);
+    assert!(GATE.shut(soon()) && GATE.at_boundary().is_some());
+    until(|| GATE.holds_threads(Boundary::GoesOn));
+    assert!(!GATE.holds_threads(Boundary::Stays));
+    GATE.flow(Boundary::Stays);
+    GATE.round(true, Boundary::Stays, soon());
+    assert!(!at_boundary.is_finished() && GATE.at_boundary().is_some(), "it was to stay");
+    GATE.round(false, Boundary::GoesOn, soon());
+    at_boundary.join().unwrap();
+    assert!(GATE.at_boundary().is_none() && !GATE.is_open(), "it may submit work now");
+    GATE.open();
 }
 
 fn a_failed_gate_lets_nobody_through_and_nobody_wait() {

@@ -136,8 +136,10 @@ pub fn reset_primary(process: &'static Process, real: Real<'_>, device: CUdevice
     Ok(())
 }
 
-/// What was freed in stream order is free before the context's events end with it.
+/// What was freed in stream order is free before the context's events end with it. What is known of its waits ends
+/// with them, too.
 fn wait_for_ordered(process: &Process, context: Context) {
+    process.value_waits.forget(context);
     process.tenants.all().iter().for_each(|tenant| tenant.wait_for_ordered_of(context));
 }
 

@@ -67,7 +67,8 @@ pub fn allocate_from_pool_per_thread(
     allocate_from_pool(process, real, address, bytes, pool, per_thread(stream))
 }
 
-fn per_thread(stream: CUstream) -> CUstream {
+/// The stream that a call for per-thread default streams means.
+pub fn per_thread(stream: CUstream) -> CUstream {
     if stream.is_null() { std::ptr::without_provenance_mut(PER_THREAD) } else { stream }
 }
 

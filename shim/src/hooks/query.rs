@@ -40,9 +40,12 @@ pub fn total_memory(
 ) -> Answer {
     let bytes = bytes.preset(0);
     real()?;
-    let attached = process.tenants.on(device).map(|tenant| tenant.layout.total_bytes);
-    if let Some(quota) = attached.or(process.settings.memory) {
-        bytes.set(bytes.get().min(quota as usize));
+    match process.tenants.on(device).map(|tenant| tenant.layout.total_bytes) {
+        // It may be more than the GPU has: the job asked for host memory in its place.
+        Some(total) => bytes.set(total as usize),
+        None => {
+            bytes.set(bytes.get().min(process.settings.memory.map_or(usize::MAX, |quota| quota as usize)))
+        }
     }
     Ok(())
 }

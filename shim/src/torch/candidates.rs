@@ -92,6 +92,13 @@ impl Candidates {
         (self.chosen == Some(name)).then_some(number)
     }
 
+    /// While no name is chosen: the number of the last boundary that another rank, in the same loop, may have told
+    /// by now. The names of one round come as often as each other, so all ranks have chosen one before the next number.
+    /// `None`: nothing has come twice, no loop is known.
+    pub fn learning(&self) -> Option<u64> {
+        (self.highest > 1).then(|| self.highest.max(u64::from(TIMES) + 1))
+    }
+
     /// The name of the boundary, and what is alive there, in bytes.
     pub fn chosen(&self) -> Option<(Name, u64)> {
         let name = self.chosen?;
@@ -228,6 +235,25 @@ mod tests {
             }
         }
         assert!(agreed > 15, "{agreed}");
+    }
+
+    #[test]
+    fn all_ranks_know_a_boundary_before_the_number_after_the_one_that_is_being_learnt() {
+        for (first, second) in [(NEXT, STEP), (STEP, NEXT)] {
+            let mut candidates = Candidates::default();
+            assert_eq!((candidates.meet(first, 50), candidates.learning()), (None, None));
+            let mut told = Vec::new();
+            let rest = std::iter::once((second, 60)).chain((0..5).flat_map(|_| [(first, 50), (second, 60)]));
+            for (name, live) in rest {
+                let learning = candidates.learning();
+                if let Some(number) = candidates.meet(name, live) {
+                    told.push(number);
+                } else if told.is_empty() {
+                    assert!(learning.is_none_or(|number| number == u64::from(TIMES) + 1), "{learning:?}");
+                }
+            }
+            assert!(told[0] <= u64::from(TIMES) + 2 && told.contains(&(u64::from(TIMES) + 2)), "{told:?}");
+        }
     }
 
     #[test]

@@ -133,14 +133,7 @@ impl Filled {
 
     fn under(environment: &[(&str, &str)], count: u32) -> Self {
         let mut manager = Manager::start();
-        let guest = manager.guest(environment);
-        let mut line = guest.line();
-        line.tell("init");
-        manager.welcome(false);
-        assert_eq!(line.hear(), "ok");
-        line.tell("context");
-        manager.attach();
-        assert_eq!(line.hear(), "ok");
+        let (guest, line) = manager.guest_with_context_and(environment);
         let mut filled = Self { manager, guest, line, address: 0, pieces: Vec::new() };
         (0..count).for_each(|index| filled.allocate(index));
         filled

@@ -40,6 +40,8 @@ pub struct Manager {
     line: RefCell<Line<Said>>,
     /// So many moments are left until the connection is cut; without a number it is not.
     pub cut: Cell<Option<usize>>,
+    /// What the guest is told of how long it looks for the next manager.
+    pub answer_limit_ms: Cell<u64>,
     /// So often the guest said nothing but that it heard.
     pub acknowledged: Cell<usize>,
     /// What the guest publishes.
@@ -87,6 +89,7 @@ impl Manager {
             connection: RefCell::default(),
             line: RefCell::default(),
             cut: Cell::default(),
+            answer_limit_ms: Cell::new(PATIENCE_MS),
             acknowledged: Cell::default(),
             page: None,
             pieces,
@@ -103,7 +106,12 @@ impl Manager {
 
     /// Starts a guest and brings it to its first allocation.
     pub fn guest_with_context(&mut self) -> (Guest, guest::Line) {
-        let guest = self.guest(&[]);
+        self.guest_with_context_and(&[])
+    }
+
+    /// The same, with these variables in its environment.
+    pub fn guest_with_context_and(&mut self, environment: &[(&str, &str)]) -> (Guest, guest::Line) {
+        let guest = self.guest(environment);
         let mut line = guest.line();
         line.tell("init");
         self.welcome(false);
@@ -121,7 +129,8 @@ impl Manager {
         let (hello, mut fds) = self.receive();
         let FromShim::Hello(claim) = hello else { panic!("{hello:?}") };
         self.page = Some(Page::open(fds.remove(0).as_fd()).unwrap());
-        self.send(ToShim::Welcome { job: JobId(1), closed, ticket: TICKET }, &[]);
+        let answer_limit_ms = self.answer_limit_ms.get();
+        self.send(ToShim::Welcome { job: JobId(1), closed, ticket: TICKET, answer_limit_ms }, &[]);
         claim
     }
 
@@ -326,15 +335,15 @@ impl Manager {
 
     pub fn ask_to_close(&self, boundary: u64, deadline_ms: u64) {
         let (step, drain_ms) = (Step(99), PATIENCE_MS);
-        self.send(ToShim::Close { step, boundary, deadline_ms, wait_ms: 0, drain_ms }, &[]);
+        self.send(ToShim::Close { step, boundary, deadline_ms, wait_ms: 0, drain_ms, again: false }, &[]);
     }
 
-    /// Threads that wait may say so before.
+    /// Threads that wait may say so before, and that the work has not ended.
     pub fn hear_drained(&self) -> (Drained, Vec<LiveRange>) {
         loop {
             match self.hear_or_drained() {
                 Ok(drained) => return drained,
-                Err(FromShim::Waiting) => {}
+                Err(FromShim::Waiting | FromShim::Stalled { .. }) => {}
                 Err(message) => panic!("{message:?}"),
             }
         }

@@ -1,6 +1,6 @@
 //! Threads that submit against one that shuts the gate.
 
-use crate::gate::{BoundaryWait, Failed, Fence, GATE, Record, submit};
+use crate::gate::{Boundary, BoundaryWait, Failed, Fence, GATE, Record, Role, submit};
 use crate::sync::thread::{spawn, yield_now};
 use crate::sync::{Mutex, long_ago, model, never};
 use loom::cell::UnsafeCell;
@@ -349,5 +349,81 @@ fn who_waits_for_a_boundary_is_told_when_the_session_is_over() {
         let closer = spawn(|| GATE.wait_for_boundary(0, never()));
         GATE.give_up_closing();
         assert_eq!(closer.join().unwrap(), BoundaryWait::GivenUp);
+    });
+}
+
+/// A round lets waiting threads through, and each is seen inside when it is over: also a thread that
+/// is slow to wake.
+fn nobody_is_inside_after_a_round(threads: usize, role: Role) {
+    GATE.start(true, Fence::ByCloser);
+    let memory = Memory::new();
+    let submitters: Vec<_> = (0..threads)
+        .map(|_| {
+            let memory = memory.clone();
+            spawn(move || {
+                let pass = GATE.pass_as(role, || false).unwrap();
+                memory.work();
+                pass.note_submission();
+            })
+        })
+        .collect();
+    GATE.round(role == Role::Waits, Boundary::GoesOn, never());
+    assert!(GATE.wait_until_empty(never()));
+    memory.switch();
+    GATE.open();
+    submitters.into_iter().for_each(|submitter| submitter.join().unwrap());
+}
+
+#[test]
+fn nobody_is_inside_a_gate_that_was_shut_after_a_round() {
+    model(2, || nobody_is_inside_after_a_round(1, Role::Works));
+}
+
+#[test]
+fn nobody_is_inside_a_gate_that_was_shut_after_a_round_for_two() {
+    model(2, || nobody_is_inside_after_a_round(2, Role::Works));
+}
+
+#[test]
+fn nobody_is_inside_a_gate_that_was_shut_after_a_round_of_every_role() {
+    model(2, || nobody_is_inside_after_a_round(1, Role::Waits));
+}
+
+/// A round ends only when the threads that waited have gone: it does not sleep through it.
+#[test]
+fn who_waits_goes_through_in_the_next_round() {
+    model(3, || {
+        GATE.start(true, Fence::ByCloser);
+        let memory = Memory::new();
+        let submitter = {
+            let memory = memory.clone();
+            spawn(move || works(&memory))
+        };
+        while GATE.count_waiting(false) == 0 {
+            yield_now();
+        }
+        GATE.round(false, Boundary::GoesOn, never());
+        assert_eq!(submitter.join().unwrap(), Ok(()));
+        memory.switch();
+    });
+}
+
+/// Flowing, all but waits go; a thread that went is seen inside when the gate closes again.
+#[test]
+fn nobody_is_inside_a_gate_that_was_shut_after_it_flowed() {
+    model(2, || {
+        GATE.start(false, Fence::ByCloser);
+        let memory = Memory::new();
+        let submitters = [Role::Works, Role::Waits].map(|role| {
+            let memory = memory.clone();
+            spawn(move || {
+                let pass = GATE.pass_as(role, || false).unwrap();
+                memory.work();
+                pass.note_submission();
+            })
+        });
+        GATE.flow(Boundary::GoesOn);
+        while_shut(|| memory.switch());
+        submitters.into_iter().for_each(|submitter| submitter.join().unwrap());
     });
 }

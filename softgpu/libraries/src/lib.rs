@@ -4,7 +4,7 @@
 //! For each library that the wheel links, `tidegate softgpu venv` makes a small one of that name, whose
 //! functions return 0 (success) and do nothing; those that are here, as `standin_NAME`, are called instead.
 //! They are of two kinds: they *tell* something that the caller goes on with (handles, versions, sizes:
-//! [`told`]), or they *compute*: matrix products ([`blas`], [`lt`]).
+//! [`told`]), or they *compute*: matrix products ([`blas`], [`lt`]), and what passes between ranks ([`nccl`]).
 //!
 //! ```text
 //! cublasSgemm_v2 ─ libcublas.so.13 ─► standin_cublasSgemm_v2 ─ Gemm ─► driver::launch ─► softgpu_gemm
@@ -22,6 +22,7 @@ mod driver;
 mod gemm;
 mod kernel;
 mod lt;
+mod nccl;
 mod solver;
 mod told;
 mod torch;

@@ -3,9 +3,6 @@
 use crate::{Status, tell};
 use std::ffi::{CStr, c_char};
 
-/// 2.28.9, as NCCL writes it.
-const NCCL_VERSION: i32 = 22_809;
-
 /// What words there are for a status here.
 const WORDS: &CStr = c"the stand-in on a software GPU says no more";
 
@@ -41,14 +38,7 @@ macro_rules! words {
 }
 
 words! {
-    standin_cudnnGetErrorString standin_ncclGetErrorString standin_ncclGetLastError
-    standin_nvrtcGetErrorString
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn standin_ncclGetVersion(version: *mut i32) -> Status {
-    // SAFETY: the caller's place.
-    unsafe { tell(version, NCCL_VERSION) }
+    standin_cudnnGetErrorString standin_nvrtcGetErrorString
 }
 
 #[unsafe(no_mangle)]

@@ -1,7 +1,8 @@
 //! A GPU as the mover uses it: found by UUID; its context is made when first needed.
 
-use super::Way;
 use super::gather::Gather;
+use super::{Paces, Way};
+use crate::mover::progress;
 use std::cell::OnceCell;
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,6 +27,7 @@ pub struct Gpu {
     /// Has memory and a module in the context: dropped before.
     gather: Gather,
     context: OnceCell<Context>,
+    paces: Paces,
 }
 
 /// What does not change.
@@ -79,7 +81,14 @@ impl Gpu {
         let device = find(driver, uuid)?;
         let properties = Properties::read(driver, device)?;
         tracing::info!(gpu = %uuid, ?properties, "the GPU is ready");
-        Ok(Self { driver, device, properties, gather: Gather::default(), context: OnceCell::new() })
+        Ok(Self {
+            driver,
+            device,
+            properties,
+            gather: Gather::default(),
+            context: OnceCell::new(),
+            paces: Paces::new(),
+        })
     }
 
     /// What does not change.
@@ -112,6 +121,10 @@ impl Gpu {
 
     pub(super) fn gather(&self) -> &Gather {
         &self.gather
+    }
+
+    pub(super) fn paces(&self) -> &Paces {
+        &self.paces
     }
 
     pub(super) fn driver(&self) -> &'static Driver {
@@ -221,6 +234,7 @@ impl Stream {
         let submitted = submit(self.driver, self.stream);
         // SAFETY: the stream is this one's, not destroyed before its end.
         let ended = unsafe { self.driver.cuStreamSynchronize(self.stream) };
+        progress::step();
         submitted.and(ended)
     }
 }

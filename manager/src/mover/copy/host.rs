@@ -9,7 +9,7 @@
 use super::gpu::log_release;
 use super::{Gpu, OutOfBounds, check_bounds};
 use crate::hardware::Machine;
-use crate::mover::zeros;
+use crate::mover::{progress, zeros};
 use crate::numa::{self, Node, STAY_ADVICE};
 use rustix::fs::{FlockOperation, flock, fstat};
 use rustix::io::Errno;
@@ -248,6 +248,14 @@ impl<'a> HostRange<'a> {
         Ok(Self { address: unsafe { self.address.add(start as usize) }, bytes, ..self })
     }
 
+    /// The first so many bytes (all, if there are fewer), and the rest.
+    pub(super) fn split(self, at: u64) -> (Self, Self) {
+        let at = at.min(self.bytes);
+        // SAFETY: the result is inside the range, or one past its end (just seen to).
+        let rest = unsafe { self.address.add(at as usize) };
+        (Self { bytes: at, ..self }, Self { address: rest, bytes: self.bytes - at, ..self })
+    }
+
     /// Whether another begins where it ends, in the same memory.
     pub(super) fn is_followed_by(self, next: Self) -> bool {
         self.memory == next.memory && self.end() == next.address.addr().get() as u64
@@ -278,6 +286,9 @@ impl<'a> HostRange<'a> {
         self.bytes
     }
 }
+
+/// So much memory is made present in one step: some huge pages.
+const TOUCHED_AT_ONCE: usize = 8 << 20;
 
 /// The memory of a page.
 pub fn page_bytes() -> u64 {
@@ -318,12 +329,19 @@ impl Mapping {
     fn touch(&self) -> Result<(), Errno> {
         // SAFETY: the whole mapping is ours; the advice changes no bytes.
         let _huge = unsafe { madvise(self.address.as_ptr().cast(), self.bytes, Advice::LinuxHugepage) };
-        // SAFETY: the whole mapping is ours.
-        match unsafe { os::populate(self.address.cast(), self.bytes) } {
-            // Kernels before 5.14 cannot; page-locking or the first copy touches the pages then.
-            Err(Errno::INVAL) => Ok(()),
-            outcome => outcome,
+        for start in (0..self.bytes).step_by(TOUCHED_AT_ONCE) {
+            let bytes = TOUCHED_AT_ONCE.min(self.bytes - start);
+            // SAFETY: the part begins inside the mapping, and ends with it at most.
+            let part = unsafe { self.address.add(start) };
+            // SAFETY: the whole mapping is ours.
+            match unsafe { os::populate(part.cast(), bytes) } {
+                // Kernels before 5.14 cannot; page-locking or the first copy touches the pages then.
+                Err(Errno::INVAL) => return Ok(()),
+                outcome => outcome?,
+            }
+            progress::step();
         }
+        Ok(())
     }
 }
 
@@ -368,6 +386,7 @@ impl Turn {
                 return None;
             }
             std::thread::sleep(Duration::from_millis(5));
+            progress::step();
         }
         Some(Self { _lock: directory })
     }

@@ -18,6 +18,7 @@ mod gpu;
 mod host;
 mod lane;
 mod piece;
+mod steps;
 mod trial;
 
 pub use gpu::{Gpu, has_leaked};
@@ -25,8 +26,10 @@ pub use host::{HostMemory, HostMemoryError, HostRange, Place, page_bytes};
 pub use lane::Lane;
 pub use piece::{DeviceRange, Piece, Window};
 
+use super::progress::Pace;
 use gather::Gather;
 use gpu::Context;
+use steps::in_steps;
 use tidegate_ffi::cuda::sys::{
     CUdeviceptr, CUmemLocation, CUmemLocationType, CUmemcpyAttributes, CUmemcpySrcAccessOrder, CUresult,
     CUstream,
@@ -35,6 +38,12 @@ use tidegate_ffi::cuda::{Driver, DriverError};
 
 /// Copies of so many bytes are worth a call each.
 const LARGE: usize = 1 << 20;
+
+/// The smallest step of a copy that is divided: a link that needs longer for it than the response timeout is as
+/// good as none.
+const LEAST_STEP: u64 = 1 << 20;
+/// The largest one: waiting for it costs a link of 50 GB/s less than a hundredth.
+const MOST_STEP: u64 = 256 << 20;
 
 /// A driver does not take such a batch. ◇ What it says of memory that could not be page-locked is not known.
 const REFUSALS: [CUresult; 2] = [CUresult::CUDA_ERROR_NOT_SUPPORTED, CUresult::CUDA_ERROR_INVALID_VALUE];
@@ -56,6 +65,7 @@ fn check_bounds(start: u64, bytes: u64, size: u64) -> Result<(), OutOfBounds> {
 }
 
 /// A copy between GPU and host memory, in either direction.
+#[derive(Clone, Copy)]
 pub struct Transfer<'a> {
     device: DeviceRange<'a>,
     host: HostRange<'a>,
@@ -68,6 +78,14 @@ impl<'a> Transfer<'a> {
         debug_assert_eq!(device.bytes(), host.bytes());
         let bytes = device.bytes().min(host.bytes()) as usize;
         Self { device, host, bytes }
+    }
+
+    /// The first so many bytes (all, if there are fewer), and the rest.
+    fn split(self, at: usize) -> (Self, Self) {
+        let at = at.min(self.bytes);
+        let (device, host) = (self.device.split(at as u64), self.host.split(at as u64));
+        let first = Self { device: device.0, host: host.0, bytes: at };
+        (first, Self { device: device.1, host: host.1, bytes: self.bytes - at })
     }
 
     fn submit(&self, way: Way, driver: &Driver, stream: CUstream) -> Result<(), DriverError> {
@@ -93,6 +111,23 @@ impl<'a> Transfer<'a> {
             Way::Out => (host, device),
             Way::In => (device, host),
         }
+    }
+}
+
+/// How much is copied, or overwritten, in one step: what differs in speed is measured apart.
+struct Paces {
+    out: Pace,
+    back: Pace,
+    both: Pace,
+    fill: Pace,
+}
+
+impl Paces {
+    const fn new() -> Self {
+        const fn pace() -> Pace {
+            Pace::new(LEAST_STEP, MOST_STEP)
+        }
+        Self { out: pace(), back: pace(), both: pace(), fill: pace() }
     }
 }
 
@@ -176,22 +211,30 @@ impl Gpu {
     /// Copies from the GPU to the host, between ranges that meet nowhere; returns when all is there.
     pub fn copy_out(&self, transfers: &[Transfer<'_>]) -> Result<(), DriverError> {
         let (context, gather) = self.ready_for(transfers)?;
-        context.stream(Way::Out).run(|driver, stream| submit_all(transfers, Way::Out, gather, driver, stream))
+        in_steps(&self.paces().out, [transfers, &[]], |[out, _]| {
+            context.stream(Way::Out).run(|driver, stream| submit_all(out, Way::Out, gather, driver, stream))
+        })
     }
 
     /// Copies from the host to the GPU, between ranges that meet nowhere; returns when all is there.
     pub fn copy_in(&self, transfers: &[Transfer<'_>]) -> Result<(), DriverError> {
         let (context, gather) = self.ready_for(transfers)?;
-        context.stream(Way::In).run(|driver, stream| submit_all(transfers, Way::In, gather, driver, stream))
+        in_steps(&self.paces().back, [&[], transfers], |[_, back]| {
+            context.stream(Way::In).run(|driver, stream| submit_all(back, Way::In, gather, driver, stream))
+        })
     }
 
     /// Copies out and in at once; returns when all is there.
     pub fn copy_both(&self, out: &[Transfer<'_>], back: &[Transfer<'_>]) -> Result<(), DriverError> {
         self.ready_for(out)?;
         let (context, gather) = self.ready_for(back)?;
-        context.stream(Way::Out).run(|driver, stream| {
-            submit_all(out, Way::Out, gather, driver, stream)?;
-            context.stream(Way::In).run(|driver, stream| submit_all(back, Way::In, gather, driver, stream))
+        in_steps(&self.paces().both, [out, back], |[out, back]| {
+            context.stream(Way::Out).run(|driver, stream| {
+                submit_all(out, Way::Out, gather, driver, stream)?;
+                context
+                    .stream(Way::In)
+                    .run(|driver, stream| submit_all(back, Way::In, gather, driver, stream))
+            })
         })
     }
 
@@ -205,8 +248,10 @@ impl Gpu {
     /// Overwrites ranges with `byte`; returns when all is written.
     pub fn fill(&self, ranges: &[DeviceRange<'_>], byte: u8) -> Result<(), DriverError> {
         let context = self.engage()?;
-        context.stream(Way::In).run(|driver, stream| {
-            ranges.iter().try_for_each(|range| submit_fill(driver, stream, *range, byte))
+        in_steps(&self.paces().fill, [ranges, &[]], |[ranges, _]| {
+            context.stream(Way::In).run(|driver, stream| {
+                ranges.iter().try_for_each(|range| submit_fill(driver, stream, *range, byte))
+            })
         })
     }
 }

@@ -147,6 +147,12 @@ impl DeviceRange<'_> {
         Self { address, bytes, within: PhantomData }
     }
 
+    /// The first so many bytes (all, if there are fewer), and the rest.
+    pub(super) fn split(self, at: u64) -> (Self, Self) {
+        let at = at.min(self.bytes);
+        (Self { bytes: at, ..self }, Self { address: self.address + at, bytes: self.bytes - at, ..self })
+    }
+
     pub(super) fn address(&self) -> CUdeviceptr {
         self.address
     }

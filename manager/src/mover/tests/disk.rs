@@ -371,9 +371,9 @@ fn a_disk_that_fails_costs_one_order() {
 
 #[test]
 fn a_memory_file_that_is_full_costs_one_order() {
-    // First none for saved bytes and none for the lanes, then none for the index.
+    // The first is the page that shows its progress. Then none for saved bytes and none for the lanes, then none for the index.
     let rules =
-        "mover:ftruncate@1=ENOSPC,mover:ftruncate@2=ENOSPC,mover:ftruncate@3=ENOSPC,mover:pwrite@1=ENOSPC";
+        "mover:ftruncate@2=ENOSPC,mover:ftruncate@3=ENOSPC,mover:ftruncate@4=ENOSPC,mover:pwrite@1=ENOSPC";
     on_a_disk("a_memory_file_that_is_full_costs_one_order", rules, |bench| {
         let (piece, bytes) = filled(bench, 1, 20);
         let mut refused = 0;

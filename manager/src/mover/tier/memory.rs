@@ -25,6 +25,7 @@ use super::shortage::Shortage;
 use super::{ARENA, Extent, Room, SlabId, SlabNews, TierError, ZEROS};
 use crate::mover::CxlPart;
 use crate::mover::copy::{Gpu, HostMemory, HostMemoryError, HostRange, Place, page_bytes};
+use crate::mover::progress;
 use crate::numa::cxl::CxlPlace;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -116,6 +117,7 @@ impl Memory {
         let mut saved = saved.into_iter().peekable();
         for (slab, file) in slabs {
             let memory = self.adopt_one(slab, file)?;
+            progress::step();
             let mut next = 0;
             while let Some(extent) = saved.next_if(|extent| extent.slab <= slab) {
                 let inside = extent.end() <= memory.bytes();
@@ -200,6 +202,7 @@ impl Memory {
     fn give_back(&mut self, slab: Extent) {
         self.free.take_hole(slab);
         self.slabs.remove(&slab.slab);
+        progress::step();
         self.news.push(SlabNews::GivenBack(slab.slab));
         self.held -= slab.bytes;
     }
@@ -222,6 +225,7 @@ impl Memory {
             memory.verify()?;
             Ok(memory)
         });
+        progress::step();
         let memory = memory.map_err(|error| self.none(error))?;
         self.news.push(SlabNews::Made(slab, memory.share()?));
         self.next = self.next.max(slab.0 + 1);
@@ -293,6 +297,7 @@ impl Memory {
         let mut slabs = std::mem::take(&mut self.slabs);
         for memory in slabs.values_mut().filter(|memory| !memory.is_locked()) {
             self.lock(memory);
+            progress::step();
             if let Err(error) = memory.verify() {
                 // What is saved there is as safe elsewhere.
                 self.none(error);

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use tidegate_ffi::units::{Class, SlotIndex};
 use tidegate_ffi::wire::live::{Life, LiveRange};
-use tidegate_ffi::wire::message::{LeaseRequest, Location, Move, Placed};
+use tidegate_ffi::wire::message::{LeaseRequest, Location, Move, Placed, Shortage};
 
 pub const UNIT: u64 = 1 << 20;
 pub const GPU: GpuUuid = GpuUuid([1; 16]);
@@ -24,11 +24,15 @@ pub fn lease_event(session: SessionId, tenant: TenantId, class: Class, first: u3
 }
 
 #[derive(Default)]
-pub struct Counts(pub BTreeMap<SessionId, u64>, pub BTreeSet<SessionId>);
+pub struct Counts(pub BTreeMap<SessionId, u64>, pub BTreeSet<SessionId>, pub BTreeMap<SessionId, u64>);
 
 impl Pages for Counts {
     fn boundaries(&self, session: SessionId) -> u64 {
         self.0.get(&session).copied().unwrap_or(0)
+    }
+
+    fn learning(&self, session: SessionId) -> u64 {
+        self.2.get(&session).copied().unwrap_or(0)
     }
 
     fn is_stopped(&self, session: SessionId) -> bool {
@@ -55,6 +59,10 @@ pub struct Desk {
     pub undrainable: BTreeSet<SessionId>,
     pub expelled: BTreeSet<SessionId>,
     pub boundaries: BTreeMap<SessionId, u64>,
+    /// Of processes that have told no boundary yet, what they are about to.
+    pub learning: BTreeMap<SessionId, u64>,
+    /// Processes that do not come to a boundary before the deadline.
+    pub late: BTreeSet<SessionId>,
     /// Processes that are stopped: what they are told, they hear when they go on.
     pub stopped: BTreeSet<SessionId>,
     /// What they have not heard.
@@ -80,6 +88,10 @@ pub struct Desk {
     pub least_shares: [u64; 3],
     /// Saves of more find no room.
     pub tier_bytes: u64,
+    /// All that is saved together is no more than this.
+    pub tier_capacity: u64,
+    /// What is saved, by tenant and order of saving.
+    saved_bytes: BTreeMap<TenantId, u64>,
     /// Restores that find none.
     pub starve: fn(&ToMover) -> bool,
     held: Vec<Event>,
@@ -99,6 +111,7 @@ impl Desk {
             boundary_deadline: ms(20),
             drain_limit: ms(20),
             answer_limit: ms(1000),
+            oversubscribe: true,
             expel_silent: false,
             poison: false,
             user_quotas: UserQuotas::default(),
@@ -119,6 +132,8 @@ impl Desk {
             undrainable: BTreeSet::new(),
             expelled: BTreeSet::new(),
             boundaries: BTreeMap::new(),
+            learning: BTreeMap::new(),
+            late: BTreeSet::new(),
             stopped: BTreeSet::new(),
             unheard: Vec::new(),
             recalls: BTreeMap::new(),
@@ -132,6 +147,8 @@ impl Desk {
             longest_order: 0,
             least_shares: [0; 3],
             tier_bytes: u64::MAX,
+            tier_capacity: u64::MAX,
+            saved_bytes: BTreeMap::new(),
             starve: |_| false,
             held: Vec::new(),
             live: BTreeMap::new(),
@@ -235,10 +252,13 @@ impl Desk {
     pub fn tell(&mut self, event: Event) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
-            let pages = Counts(self.boundaries.clone(), self.stopped.clone());
+            let pages = Counts(self.boundaries.clone(), self.stopped.clone(), self.learning.clone());
             let effects = self.scheduler.handle(self.now, event, &pages);
             self.scheduler.check().unwrap();
             for effect in effects {
+                if let Effect::Standstill(report) = &effect {
+                    panic!("{report} (I11)");
+                }
                 match self.answer(&effect) {
                     Some(answer) if (self.hold)(&effect) => self.held.push(answer),
                     answer => events.extend(answer),
@@ -296,13 +316,21 @@ impl Desk {
         };
         let maps = told.map(map).collect();
         let outstanding = std::mem::take(&mut self.outstanding);
-        Some(Event::Drained { session, step, at_boundary: true, drain: Duration::ZERO, maps, outstanding })
+        let at_boundary = !self.late.contains(&session);
+        Some(Event::Drained { session, step, at_boundary, drain: Duration::ZERO, maps, outstanding })
     }
 
     /// A deaf process hears at last.
     pub fn answer_closings(&mut self, session: SessionId) {
         if let Some(answer) = self.closing_answer(session) {
             self.tell(answer);
+        }
+    }
+
+    /// A process says that it has passed the boundary at which it was to close.
+    pub fn pass_by(&mut self, session: SessionId, boundary: u64) {
+        if let Some(step) = self.closings.remove(&session) {
+            self.tell(Event::Passed { session, step, boundary });
         }
     }
 
@@ -330,25 +358,27 @@ impl Desk {
             | ToMover::Will(_)
             | ToMover::Heard
             | ToMover::End => return None,
-            ToMover::Forget { .. } => {
+            ToMover::Forget { tenant } => {
                 self.forgotten += 1;
+                self.saved_bytes.remove(tenant);
                 return None;
             }
         };
         self.longest_order = self.longest_order.max(moves.len());
         let is_save = matches!(order, ToMover::Save { .. });
         let too_far = self.fail_moves_from.is_some_and(|from| is_save && moves.iter().any(|m| m.at >= from));
-        if is_save && order.bytes() > self.tier_bytes {
+        let saved: u64 = self.saved_bytes.values().sum();
+        if is_save && (order.bytes() > self.tier_bytes || saved + order.bytes() > self.tier_capacity) {
             let reason = "the tier is full".into();
-            return Some(Event::MoverFailed { gpu, step, reason, out_of_memory: true });
+            return Some(Event::MoverFailed { gpu, step, reason, shortage: Some(Shortage::Tiers) });
         }
         if (self.starve)(order) {
             let reason = "there is no memory".into();
-            return Some(Event::MoverFailed { gpu, step, reason, out_of_memory: true });
+            return Some(Event::MoverFailed { gpu, step, reason, shortage: Some(Shortage::Memory) });
         }
         if (self.fail)(order) || too_far {
             let reason = "it was told to fail".into();
-            return Some(Event::MoverFailed { gpu, step, reason, out_of_memory: false });
+            return Some(Event::MoverFailed { gpu, step, reason, shortage: None });
         }
         let in_pieces: u64 = self.made.values().filter(|(on, _)| *on == gpu).map(|(_, bytes)| bytes).sum();
         let used = in_pieces + u64::from(self.outside) * UNIT;
@@ -357,13 +387,15 @@ impl Desk {
             && used + pieces.iter().map(|(_, bytes)| bytes).sum::<u64>() > 100 * UNIT
         {
             let reason = "there is not so much".into();
-            return Some(Event::MoverFailed { gpu, step: *step, reason, out_of_memory: true });
+            return Some(Event::MoverFailed { gpu, step: *step, reason, shortage: Some(Shortage::Memory) });
         }
         match order {
             ToMover::Make { pieces, location: Location::Device, .. } => {
                 self.made.extend(pieces.iter().map(|(piece, bytes)| (*piece, (gpu, *bytes))));
             }
             ToMover::Destroy { pieces, .. } => self.made.retain(|piece, _| !pieces.contains(piece)),
+            ToMover::Save { tenant, .. } => *self.saved_bytes.entry(*tenant).or_default() += order.bytes(),
+            ToMover::Restore { tenant, .. } => *self.saved_bytes.entry(*tenant).or_default() -= order.bytes(),
             _ => {}
         }
         Some(Event::MoverDone { gpu, step, bytes: moves.iter().map(|m| m.bytes).sum() })
@@ -450,6 +482,11 @@ impl Desk {
 
     pub fn refusals(&self, session: SessionId) -> usize {
         self.to_shim(session).filter(|message| matches!(message, ToShim::LeaseRefused { .. })).count()
+    }
+
+    pub fn was_refused(&self, session: SessionId, lease: Step) -> bool {
+        self.to_shim(session)
+            .any(|message| matches!(message, ToShim::LeaseRefused { step, .. } if *step == lease))
     }
 
     /// Boundary and deadline of each `Close`.

@@ -235,3 +235,21 @@ fn where_no_host_memory_can_be_made_the_lease_is_refused() {
     assert_eq!((desk.refusals(a), desk.units(a, T), hosted(&desk, a)), (2, 80, 0));
     desk.scheduler.check().unwrap();
 }
+
+#[test]
+fn a_job_that_did_not_ask_for_host_memory_is_refused_beyond_its_gpus_size() {
+    let mut desk = Desk::new(|config| config.oversubscribe = false);
+    let job = warned(&mut desk);
+    for _ in 0..3 {
+        desk.lease(job, T, 80, 40);
+    }
+    assert_eq!((desk.refusals(job), hosted(&desk, job)), (4, 0));
+    let asked = JobSpec { oversubscribe: true, ..spec("larger") };
+    desk.end(job);
+    let job = desk.job(asked);
+    desk.lease(job, T, 0, 80);
+    for _ in 0..2 {
+        desk.lease(job, T, 80, 40);
+    }
+    assert_eq!((desk.refusals(job), hosted(&desk, job)), (1, 40));
+}

@@ -302,3 +302,18 @@ fn memory_beyond_the_ledgers_is_used_up_first() {
         desk.end(b);
     }
 }
+
+/// The tiers are full, and what another job has lies on the GPU: room outside of pieces is refused as a lease is.
+#[test]
+fn room_is_refused_where_the_tiers_have_none_for_what_others_have() {
+    let mut desk = Desk::new(|config| config.tier_bytes = [10 * UNIT, 0, 0]);
+    desk.tier_capacity = 10 * UNIT;
+    let a = job_with(&mut desk, "a", 1, 60);
+    let b = job_with(&mut desk, "b", 1, 20);
+    ask_for_room(&mut desk, b, 50);
+    desk.until(|desk| !rooms(desk, b).is_empty());
+    assert_eq!(rooms(&desk, b), [false]);
+    let slices = [a, b].map(|job| desk.job_of(job).stats.slices);
+    desk.pass(ms(1_000));
+    assert!(desk.scheduler.stuck().is_empty() && slices[0] > 0, "{slices:?}");
+}

@@ -19,6 +19,7 @@ use super::super::descriptors::Shares;
 use super::super::gpus::{HeldPiece, Orphaned};
 use super::super::status::EndedJob;
 use super::{Record, State, StateFile, WillFile};
+use crate::mover::progress::Reader;
 use crate::process::ProcessName;
 use crate::scheduler::Config;
 use anyhow::{Context, bail, ensure};
@@ -26,7 +27,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Signal, pidfd_send_signal};
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -73,8 +74,8 @@ pub struct Gathered {
     pub heritage: Option<Heritage>,
     /// Clients that wait.
     pub early: Vec<UnixStream>,
-    /// The directory of software GPUs that nobody shares any more, though jobs may use them still.
-    pub abandoned: Option<PathBuf>,
+    /// The directories of software GPUs that no manager shares any more, though jobs may use them still.
+    pub abandoned: Vec<PathBuf>,
 }
 
 /// Waits for the movers of the manager that served `socket` before, if there are any: for each
@@ -89,9 +90,12 @@ pub fn gather(
     patience: Duration,
 ) -> anyhow::Result<Gathered> {
     let Some(will) = WillFile::load(socket) else {
-        return Ok(Gathered { heritage: None, early: Vec::new(), abandoned: None });
+        return Ok(Gathered { heritage: None, early: Vec::new(), abandoned: Vec::new() });
     };
-    let (node, places) = (will.node.clone(), Shares::take().clients);
+    // Another user's file names nothing that would be removed.
+    let own = WillFile::load_own(socket);
+    let mut abandoned = own.as_ref().map_or_else(Vec::new, |own| own.abandoned.clone());
+    let (node, places) = (own.and_then(|own| own.node), Shares::take().clients);
     info!(movers = will.movers.len(), "a manager has died: waiting for its movers");
     let awaited = will.movers.into_iter().filter_map(|(gpu, name)| Some((gpu, (name, name.open()?))));
     let mut gathering =
@@ -102,7 +106,7 @@ pub fn gather(
         bail!("it was asked to end before it was ready");
     }
     let (heritage, early) = (gathering.heritage, gathering.early);
-    let abandoned = node.filter(|_| heritage.is_none());
+    abandoned.extend(node.filter(|_| heritage.is_none()));
     Ok(Gathered { heritage, early, abandoned })
 }
 
@@ -276,10 +280,11 @@ impl Gathering {
         if let Some(missing) = missing(&heritage.state, gpu, &holdings.pieces) {
             bail!("it does not have {missing}");
         }
-        let Holdings { heard, unheard, pieces, slabs, index } = holdings;
+        let Holdings { heard, unheard, pieces, slabs, index, progress } = holdings;
         let index = index.context("it has no index")?;
+        let progress = progress.context("it does not show how far it has come")?;
         let (name, process) = self.awaited.remove(&gpu).context("nobody waits for it")?;
-        let orphan = Orphaned { connection, name, process, heard, unheard, pieces, slabs, index };
+        let orphan = Orphaned { connection, name, process, heard, unheard, pieces, slabs, index, progress };
         heritage.movers.insert(gpu, orphan);
         Ok(())
     }
@@ -317,18 +322,20 @@ struct Holdings {
     pieces: BTreeMap<PieceId, HeldPiece>,
     slabs: BTreeMap<u32, Arc<OwnedFd>>,
     index: Option<Arc<OwnedFd>>,
+    progress: Option<Reader>,
 }
 
 impl Holdings {
     /// Takes a part; after the last, the number of the last message that the mover has said.
     fn take(&mut self, gpu: GpuUuid, message: FromMover, fds: Vec<OwnedFd>) -> anyhow::Result<Option<u64>> {
         let FromMover::Holds { pieces, slabs, more, said } = message else { bail!("it says something else") };
-        ensure!(fds.len() == pieces.len() + slabs.len() + usize::from(!more), "descriptors are missing");
+        ensure!(fds.len() == pieces.len() + slabs.len() + 2 * usize::from(!more), "descriptors are missing");
         let mut fds = fds.into_iter().map(Arc::new);
         let pieces = pieces.into_iter().zip(&mut fds);
         self.pieces.extend(pieces.map(|((piece, bytes), fd)| (piece, HeldPiece { gpu, bytes, fd })));
         self.slabs.extend(slabs.into_iter().zip(&mut fds));
         self.index = fds.next().or(self.index.take());
+        self.progress = fds.next().map(|page| Reader::open(page.as_fd())).transpose()?;
         Ok((!more).then_some(said))
     }
 }
@@ -338,8 +345,8 @@ mod tests {
     use super::super::super::gpus::MoverState;
     use super::super::super::stage;
     use super::*;
+    use crate::mover::progress;
     use std::borrow::Cow;
-    use std::os::fd::AsFd;
     use std::thread::JoinHandle;
     use tempfile::TempDir;
     use tidegate_ffi::units::Step;
@@ -406,7 +413,8 @@ mod tests {
                     connection.send(&holds, &fds).unwrap();
                     let (pieces, slabs) = (Vec::new(), vec![3]);
                     let last = FromMover::Holds { pieces, slabs, more: false, said: unheard };
-                    connection.send(&last, &[state.as_fd(), state.as_fd()]).unwrap();
+                    let page = progress::page().unwrap();
+                    connection.send(&last, &[state.as_fd(), state.as_fd(), page.as_fd()]).unwrap();
                     for number in 1..=again {
                         let message = FromMover::Heard;
                         connection.send(&Numbered { number, heard, message }, &[]).unwrap();
@@ -536,7 +544,7 @@ mod tests {
         let name = ProcessName::of(mover.id() as i32).unwrap();
         WillFile::new(vec![(GPU, name)], Some("/node".into())).write(&place.socket()).unwrap();
         let gathered = place.gather(Duration::from_millis(10)).unwrap();
-        assert!(gathered.heritage.is_none() && gathered.abandoned.is_some());
+        assert!(gathered.heritage.is_none() && gathered.abandoned == [Path::new("/node")]);
         assert!(!mover.wait().unwrap().success());
     }
 }

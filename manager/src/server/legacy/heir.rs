@@ -86,7 +86,7 @@ impl Server {
             watch(id, process.clone(), inputs.clone())?;
             self.clients.insert(id, Client::inherited(client, process));
             if let Role::Announcer(job) = role {
-                self.announcers.insert(job, id);
+                self.announcers.entry(job).or_default().insert(id);
             }
         }
         Ok(())

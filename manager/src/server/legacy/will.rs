@@ -8,12 +8,23 @@
 use crate::process::{ProcessName, dies_within};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
+use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tidegate_ffi::os;
 use tidegate_ffi::units::GpuUuid;
 use tracing::warn;
+
+/// A manager's command line: what its successor is started with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommandLine {
+    /// The arguments, without the program.
+    pub words: Vec<Vec<u8>>,
+    /// The working directory, to which paths among them may be relative.
+    pub directory: PathBuf,
+}
 
 /// Who has what a manager leaves behind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,13 +35,20 @@ pub(crate) struct WillFile {
     pub(crate) movers: Vec<(GpuUuid, ProcessName)>,
     /// The directory of its software GPUs.
     pub(crate) node: Option<PathBuf>,
+    /// Directories of software GPUs of managers before it, which processes may still use.
+    #[serde(default)]
+    pub(crate) abandoned: Vec<PathBuf>,
+    /// How it was started; `None`: a supervisor starts the next one.
+    #[serde(default)]
+    pub(crate) command: Option<CommandLine>,
     /// In which life of the machine: processes of another are dead.
     boot: String,
 }
 
 impl WillFile {
     pub(crate) fn new(movers: Vec<(GpuUuid, ProcessName)>, node: Option<PathBuf>) -> Self {
-        Self { manager: ProcessName::own(), movers, node, boot: boot() }
+        let (abandoned, command) = (Vec::new(), None);
+        Self { manager: ProcessName::own(), movers, node, abandoned, command, boot: boot() }
     }
 
     /// Where the will of the manager on `socket` lies.
@@ -41,12 +59,19 @@ impl WillFile {
     /// Writes it, whole or not at all, for this user alone.
     pub(crate) fn write(&self, socket: &Path) -> anyhow::Result<()> {
         let path = Self::path(socket);
-        let directory = path.parent().context("the socket's path has no directory")?;
-        // Such files are made for this user alone.
-        let mut file = os::open(|| tempfile::NamedTempFile::new_in(directory))
-            .with_context(|| format!("making a file in {}", directory.display()))?;
+        // One name, which the next manager writes anew: none is left over by one that is killed here. There is one
+        // manager at a time (it has the lock on the socket).
+        let new = path.with_extension("will-new");
+        match std::fs::remove_file(&new) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("removing the old {}", new.display()));
+            }
+            _ => {}
+        }
+        let create = || File::options().write(true).create_new(true).mode(0o600).open(&new);
+        let mut file = os::open(create).with_context(|| format!("making {}", new.display()))?;
         os::write(&mut file, &serde_json::to_vec(self)?)?;
-        file.persist(&path).with_context(|| format!("writing {}", path.display()))?;
+        std::fs::rename(&new, &path).with_context(|| format!("writing {}", path.display()))?;
         Ok(())
     }
 
@@ -56,6 +81,20 @@ impl WillFile {
         let will: Self =
             serde_json::from_slice(&text).inspect_err(|error| warn!(%error, "a will cannot be read")).ok()?;
         (will.boot == boot()).then_some(will)
+    }
+
+    /// The will beside `socket`, if this user has written it: what is in another's is not carried out.
+    pub(crate) fn load_own(socket: &Path) -> Option<Self> {
+        let found = std::fs::symlink_metadata(Self::path(socket)).ok()?;
+        let is_own = found.is_file() && found.uid() == rustix::process::geteuid().as_raw();
+        Self::load(socket).filter(|_| is_own && found.mode() & 0o022 == 0)
+    }
+
+    /// How the manager on `socket` was started that has died there.
+    pub(crate) fn last_command(socket: &Path) -> Option<CommandLine> {
+        Self::load_own(socket)?
+            .command
+            .filter(|command| command.words.first().is_some_and(|word| word == b"manager"))
     }
 
     /// Waits for the death of the manager on `socket`, so long: whether it is dead.
@@ -103,6 +142,21 @@ mod tests {
         assert_eq!(WillFile::load(&socket), Some(will.clone()));
         let mode = std::fs::metadata(WillFile::path(&socket)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(WillFile::last_command(&socket), None);
+        let command = |words: &[&str]| {
+            let words = words.iter().map(|word| word.as_bytes().to_vec()).collect();
+            Some(CommandLine { words, directory: "/".into() })
+        };
+        let started = WillFile { command: command(&["manager", "--unit", "64KiB"]), ..will.clone() };
+        started.write(&socket).unwrap();
+        assert_eq!(WillFile::last_command(&socket), started.command);
+        std::fs::set_permissions(WillFile::path(&socket), std::fs::Permissions::from_mode(0o622)).unwrap();
+        assert_eq!(WillFile::last_command(&socket), None, "others may have written it");
+        WillFile { command: command(&["run", "--", "true"]), ..will.clone() }.write(&socket).unwrap();
+        assert_eq!(WillFile::last_command(&socket), None, "it starts no manager");
+        let names = std::fs::read_dir(directory.path()).unwrap();
+        let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["socket.will"], "nothing is left over");
         WillFile { boot: "another".into(), ..will }.write(&socket).unwrap();
         assert_eq!(WillFile::load(&socket), None);
         WillFile::remove(&socket);

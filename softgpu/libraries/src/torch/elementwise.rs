@@ -14,6 +14,14 @@ struct Clamp {
     second: f32,
 }
 
+/// `AUnaryFunctor<float, float, float, MulFunctor<float>>`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Scale {
+    _functor: u8,
+    factor: f32,
+}
+
 /// What `threshold_kernel_impl`'s lambda captures.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -104,6 +112,10 @@ kernels! {
     fn torch_clamp, torch_clamp_params(count: i32, functor: Clamp, data: [Device<f32>; 2]) {
         let [result, values] = data;
         (0..i64::from(count.max(0))).for_each(|index| result.set(index, clamp(functor, values.get(index))));
+    }
+    fn torch_scale, torch_scale_params(count: i32, scale: Scale, data: [Device<f32>; 2]) {
+        let [result, values] = data;
+        (0..i64::from(count.max(0))).for_each(|index| result.set(index, scale.factor * values.get(index)));
     }
     /// The functor is the factor of the second argument.
     fn torch_add, torch_add_params(count: i32, factor: f32, data: [Device<f32>; 3]) {

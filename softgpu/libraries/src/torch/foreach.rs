@@ -47,4 +47,9 @@ kernels! {
     ) {
         lists.each(launch.grid[0], |[first], index| first.set(index, first.get(index) * factor));
     }
+
+    /// `second = first`
+    fn torch_foreach_copy, torch_foreach_copy_params of launch (lists: Lists<2, 64>, _functor: u8, _operation: u8) {
+        lists.each(launch.grid[0], |[first, second], index| second.set(index, first.get(index)));
+    }
 }

@@ -1,5 +1,5 @@
-//! PyTorch's own kernels, as far as a small multi-layer perceptron with SGD needs them. All others do
-//! nothing.
+//! PyTorch's own kernels, as far as a small multi-layer perceptron with SGD needs them, by one process or by several
+//! ranks (data parallel, fully sharded). All others do nothing.
 //!
 //! A kernel of PyTorch is a template's instance in an anonymous namespace, so its mangled name differs with
 //! every type and release. [`softgpu_alias`] finds the function here by what stays the same in it. Parameters
@@ -8,6 +8,7 @@
 
 mod elementwise;
 mod foreach;
+mod join;
 mod loss;
 mod reduce;
 
@@ -19,7 +20,7 @@ type Pattern = &'static [&'static str];
 /// A copy whose elements do not lie one after the other, without a conversion.
 const COPY: (&str, &str) = ("22gpu_kernel_impl_nocastI", "23direct_copy_kernel_cudaE");
 
-const ALIASES: [(Pattern, &CStr); 19] = [
+const ALIASES: [(Pattern, &CStr); 24] = [
     (&["29vectorized_elementwise_kernelILi", "11FillFunctorIbE"], c"torch_fill_1"),
     (&["29vectorized_elementwise_kernelILi", "11FillFunctorIN3c104HalfE"], c"torch_fill_2"),
     (&["29vectorized_elementwise_kernelILi", "11FillFunctorIN3c108BFloat16E"], c"torch_fill_2"),
@@ -56,6 +57,22 @@ const ALIASES: [(Pattern, &CStr); 19] = [
         &["25multi_tensor_apply_kernel", "21BinaryOpScalarFunctorIfLi1ELi1ELi0E", "St10multipliesIfE"],
         c"torch_foreach_mul",
     ),
+    (
+        &[
+            "25multi_tensor_apply_kernel",
+            "18TensorListMetadataILi2E",
+            "14UnaryOpFunctorIfLi2ELi1ELi1E",
+            "4CopyIffE",
+        ],
+        c"torch_foreach_copy",
+    ),
+    (
+        &["29vectorized_elementwise_kernelILi", "13AUnaryFunctorIfff", "10MulFunctorIfE", "IPcLm2E"],
+        c"torch_scale",
+    ),
+    (&["35CatArrayBatchedCopy_alignedK_contigI", "10OpaqueTypeILj4EEEjLi1ELi128ELi1E"], c"torch_cat_4"),
+    (&["51split_with_sizes_copy_out_contiguous_no_cast_kernel"], c"torch_split_copy"),
+    (&["21chunk_cat_cuda_kernelIccE"], c"torch_chunk_cat"),
 ];
 
 /// The kernel here that has another's name, for the software driver; null: none.
@@ -95,6 +112,10 @@ mod tests {
         let copy = "_ZN2at6native18elementwise_kernelILi128ELi2EZNS0_22gpu_kernel_impl_nocastIZZZNS0_23direct_copy_kernel_cudaERNS_18TensorIteratorBaseEENKUlvE1_clEvENKUlvE5_clEvEUl?E_EEvS4_RKT_EUliE_EEviT1_";
         for (kind, kernel) in [("f", Some("torch_copy_4")), ("l", Some("torch_copy_8")), ("a", None)] {
             assert_eq!(of(&copy.replace('?', kind)), kernel, "{kind}");
+        }
+        let cat = "_ZN2at6native40_GLOBAL__N__0f1a8107_8_Shape_cu_49f7391c35CatArrayBatchedCopy_alignedK_contigINS1_10OpaqueTypeILj4EEEjLi?ELi128ELi1ELi16EEEvPT_NS1_25CatArrInputTensorMetadataIS5_T0_XT2_EXT3_EEENS1_16TensorSizeStrideIS8_Lj4EEEiS8_";
+        for (dimensions, kernel) in [("1", Some("torch_cat_4")), ("2", None)] {
+            assert_eq!(of(&cat.replace('?', dimensions)), kernel, "{dimensions}");
         }
         assert_eq!(of("axpy"), None);
     }

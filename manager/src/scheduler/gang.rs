@@ -1,0 +1,118 @@
+//! Where the processes of one job stop.
+//!
+//! ```text
+//! rank 0   ──11──────12│                     stops at the common boundary
+//! rank 1   ─────11──────12│                  the same
+//! launcher ───────────────·│                 closed after them: it never delays them, and they may need it
+//! ```
+//! - Processes in step (ranks) report boundaries of the same numbers, at most one apart: each waits for the others
+//!   in every iteration. They stop together, at the boundary after the last one that any of them has reported. A rank that
+//!   has passed that one before the manager's message reached it says so, and all are asked to stop at the next.
+//! - A process that reports other numbers, and is busy, is no rank of these: it stops at its own next boundary.
+//! - All others (launchers, idle workers, helpers without boundaries) are closed when those have stopped.
+//!
+//! While no rank stands at the common boundary for lack of another, no gate between them is shut: what is in flight
+//! between them, as a collective whose kernel waits for all ranks, can end.
+#![forbid(unsafe_code)]
+
+use serde::{Deserialize, Serialize};
+
+/// Ranks are at most so many boundaries apart: none begins an iteration before all have begun the one before.
+const IN_STEP: u64 = 2;
+
+/// How a process is asked to stop in its job's closing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Stop {
+    /// At the common boundary.
+    Together,
+    /// By itself: at its next boundary, or at once where none is known.
+    Alone,
+    /// When the others have stopped.
+    #[default]
+    Later,
+    /// It was asked to when the others had stopped, or was closed from the start.
+    Last,
+}
+
+/// What is known of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rank {
+    /// The number of its last boundary, or of the last one that it has no name for yet; 0: it has none.
+    pub boundary: u64,
+    /// It has said that it submits nothing.
+    pub idle: bool,
+    /// It has come to a GPU.
+    pub works: bool,
+}
+
+/// How each of a job's processes stops, and the common boundary (0: there is none).
+pub(super) fn stops(ranks: &[Rank]) -> (Vec<Stop>, u64) {
+    let reporting = || ranks.iter().filter(|rank| rank.boundary > 0);
+    let busy = reporting().filter(|rank| !rank.idle).map(|rank| rank.boundary).max();
+    let Some(front) = busy.or_else(|| reporting().map(|rank| rank.boundary).max()) else {
+        return (vec![Stop::Alone; ranks.len()], 0);
+    };
+    // Beside ranks in their first iterations, one that has told none yet may be a little behind.
+    let is_one = |rank: &Rank| rank.boundary > 0 || rank.works;
+    let is_in_step = |rank: &Rank| is_one(rank) && rank.boundary.abs_diff(front) <= IN_STEP;
+    let in_step = ranks.iter().filter(|rank| is_in_step(rank));
+    let last = in_step.clone().map(|rank| rank.boundary).max().unwrap_or(0);
+    let together = if in_step.count() > 1 { Stop::Together } else { Stop::Alone };
+    let stop = |rank: &Rank| match rank.boundary {
+        _ if is_in_step(rank) => together,
+        boundary if boundary > 0 && !rank.idle => Stop::Alone,
+        _ => Stop::Later,
+    };
+    let boundary = if together == Stop::Together { last.saturating_add(1) } else { 0 };
+    (ranks.iter().map(stop).collect(), boundary)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Stop::{Alone, Later, Together};
+    use super::*;
+
+    fn ranks<const N: usize>(boundaries: [u64; N], idle: [usize; 2]) -> Vec<Rank> {
+        let rank = |(nth, boundary)| Rank { boundary, idle: idle.contains(&nth), works: nth > 0 };
+        boundaries.into_iter().enumerate().map(rank).collect()
+    }
+
+    const NONE: [usize; 2] = [9, 9];
+
+    #[test]
+    fn ranks_stop_at_the_boundary_after_the_last_that_one_of_them_has_reported() {
+        assert_eq!(stops(&ranks([7, 6], NONE)), (vec![Together, Together], 8));
+        // Idle, for it waits for the other.
+        assert_eq!(stops(&ranks([7, 6], [0, 9])), (vec![Together, Together], 8));
+        assert_eq!(stops(&ranks([7, 6], [0, 1])), (vec![Together, Together], 8));
+    }
+
+    #[test]
+    fn who_reports_no_boundaries_is_not_waited_for() {
+        assert_eq!(stops(&ranks([0, 7, 6], NONE)), (vec![Later, Together, Together], 8));
+        assert_eq!(stops(&ranks([0, 7], NONE)), (vec![Later, Alone], 0));
+        assert_eq!(stops(&ranks([0, 1], NONE)), (vec![Later, Alone], 0), "it has not come to a GPU");
+        assert_eq!(stops(&ranks([0, 0], NONE)), (vec![Alone, Alone], 0));
+    }
+
+    #[test]
+    fn a_rank_a_little_behind_in_the_first_iterations_is_one() {
+        assert_eq!(stops(&ranks([0, 1, 0], NONE)), (vec![Later, Together, Together], 2));
+    }
+
+    #[test]
+    fn trainings_that_are_not_in_step_stop_each_at_its_own_boundary() {
+        assert_eq!(stops(&ranks([1000, 10], NONE)), (vec![Alone, Alone], 0));
+        assert_eq!(stops(&ranks([1000, 10, 11], NONE)), (vec![Alone; 3], 0));
+    }
+
+    #[test]
+    fn a_training_that_is_over_is_not_waited_for() {
+        assert_eq!(stops(&ranks([1000, 10, 11], [0, 9])), (vec![Later, Together, Together], 12));
+    }
+
+    #[test]
+    fn a_number_beyond_all_others_is_no_reason_to_fail() {
+        assert_eq!(stops(&ranks([u64::MAX, u64::MAX], NONE)), (vec![Together, Together], u64::MAX));
+    }
+}

@@ -1,0 +1,216 @@
+//! Memory promises: whatever a job comes to hold has a place to go when its slice ends (I11).
+//!
+//! Jobs that share a GPU hold some of their memory on it and the rest in its share of the tiers. As long as all of it
+//! together leaves a little room somewhere, any of them can get its turn: what is in the way goes to the room that
+//! there is, what is missing comes back into the room that this leaves, and so on. Were both full, nothing could move,
+//! and every job would wait for all others. So an allocation that would come to that is refused.
+//!
+//! ```text
+//! Σ units of the jobs on a GPU, in whichever place  +  slack  ≤  GPU − reserved + share of the tiers      (R0.3, R0.4)
+//! ```
+//! Unless all of it fits on the GPU: then nothing has to move. What a job had once, it may come to have again.
+//!
+//! The units are those of pieces, not of live bytes: an upper bound of what a switch may have to save. The room that
+//! a tier really has may be less than its size, for a mover stores whole blocks. It is learnt: after a save that found
+//! no room, the tiers are taken to be smaller by half of its bytes, and a little larger with each save that finds room,
+//! until their shares change or a job ends.
+
+use super::lease::Served;
+use super::{Gpu, Scheduler, Tenant};
+use std::collections::BTreeMap;
+use tidegate_ffi::units::{GpuUuid, JobId, PieceId, TenantId};
+use tidegate_ffi::wire::message::{LeaseRequest, Shortage};
+
+/// A limit that was learnt grows by one part in so many with each save that finds room.
+const LEARNING_STEPS: u64 = 64;
+/// After so many saves that found no room in the shares it is believed that there is none.
+const FAILURES_BELIEVED: u32 = 3;
+
+impl Gpu {
+    /// Have so many saves in a row found no room in its shares that its limit is believed.
+    fn is_limit_certain(&self) -> bool {
+        self.failed_saves >= FAILURES_BELIEVED
+    }
+}
+
+impl Scheduler {
+    /// Why a lease can never be served beside the other jobs on its GPU, as long as these live; `None`: it can.
+    pub(super) fn breaks_promise(&self, id: TenantId, request: LeaseRequest) -> Option<String> {
+        let tenant = self.tenants.get(&id)?;
+        let (gpu, job) = (tenant.gpu, tenant.job);
+        let ledger = &self.gpus[&gpu].ledger;
+        let on_gpu = u64::from(ledger.total().saturating_sub(ledger.reserved()));
+        let own = u64::from(self.units_of_job(gpu, job)) + u64::from(request.units.0);
+        let others = self.jobs_on(gpu).into_iter().filter(|other| *other != job);
+        let of_others: u64 = others.map(|other| self.promised_units(gpu, other)).sum();
+        let (all, tiers) = (own + of_others, self.tier_units(gpu));
+        let slack = self.slack_units(gpu, request);
+        // What it had before was promised to it then.
+        let is_new = own > self.promised_units(gpu, job);
+        (is_new && of_others > 0 && all > on_gpu && all + slack > on_gpu + tiers).then(|| {
+            format!(
+                "no room for it and the other jobs on {gpu}: they would have {all} units together, of {on_gpu} on the \
+                 GPU and {tiers} in its share of the tiers"
+            )
+        })
+    }
+
+    /// Units of a GPU that a job has or had at once, in whichever place: it may come to have them again.
+    fn promised_units(&self, gpu: GpuUuid, job: JobId) -> u64 {
+        let own = self.tenants_on(gpu).filter(|(_, tenant)| tenant.job == job);
+        let of_processes: u32 = own.map(|(_, tenant)| tenant.most_units).sum();
+        let at_once = self.jobs.get(&job).and_then(|job| job.most_units.get(&gpu).copied()).unwrap_or(0);
+        // Of processes that have ended it needs nothing any more.
+        of_processes.min(at_once).max(self.units_of_job(gpu, job)).into()
+    }
+
+    /// Takes note of the most that a tenant, and its job, were promised: what they have at once, but for what they
+    /// have only because nobody else needed it.
+    pub(super) fn note_promise(&mut self, id: TenantId) {
+        let Some(tenant) = self.tenants.get_mut(&id) else { return };
+        let (gpu, job) = (tenant.gpu, tenant.job);
+        tenant.most_units = tenant.most_units.max(tenant.units().saturating_sub(tenant.ahead));
+        let own = self.tenants_on(gpu).filter(|(_, tenant)| tenant.job == job);
+        let ahead: u32 = own.map(|(_, tenant)| tenant.ahead).sum();
+        let at_once = self.units_of_job(gpu, job).saturating_sub(ahead);
+        if let Some(job) = self.jobs.get_mut(&job) {
+            let most = job.most_units.entry(gpu).or_default();
+            *most = at_once.max(*most);
+        }
+    }
+
+    /// Units that a GPU's share of the tiers can take, beside the host memory that lies there in the GPU's place.
+    fn tier_units(&self, gpu: GpuUuid) -> u64 {
+        let limit = self.gpus[&gpu].saves_at_most.filter(|_| self.gpus[&gpu].is_limit_certain());
+        let shares = self.most_saved_on(gpu, self.hosted_bytes(gpu), limit);
+        shares / self.config.unit_bytes
+    }
+
+    /// What becomes of a lease that has no place beside other jobs' memory; `None`: it has. First processes are asked
+    /// for what they do not use, and a larger share of the tiers is asked for.
+    pub(super) fn without_place(&mut self, id: TenantId, request: LeaseRequest) -> Option<Served> {
+        let reason = self.breaks_promise(id, request)?;
+        let gpu = self.tenants.get(&id)?.gpu;
+        let wanted = u64::from(request.units.0) * self.config.unit_bytes;
+        if self.doubts(id) || self.recall_unused(gpu, None) || self.claim_growth(id, wanted) {
+            return Some(Served::Waits);
+        }
+        // They may have stopped using something when the next lease is asked for.
+        self.forget_recalls_on(gpu);
+        Some(Served::Refused(reason))
+    }
+
+    /// Wants larger shares of the tiers for a lease. `false`: they are as large as they can be.
+    fn claim_growth(&mut self, id: TenantId, bytes: u64) -> bool {
+        let Some(tenant) = self.tenants.get_mut(&id) else { return false };
+        if std::mem::replace(&mut tenant.growth, bytes) != bytes {
+            self.are_needs_new = true;
+            self.balance_shares();
+        }
+        self.gpus.values().any(|gpu| gpu.shares.iter().any(|share| share.is_changing()))
+    }
+
+    /// Bytes that leases on a GPU want of the tiers beyond what is promised.
+    pub(super) fn growth_bytes(&self, gpu: GpuUuid) -> u64 {
+        self.tenants_on(gpu).map(|(_, tenant)| tenant.growth).fold(0, u64::saturating_add)
+    }
+
+    /// Units that stay free so that memory can move at all: what one step of it needs at most.
+    fn slack_units(&self, gpu: GpuUuid, request: LeaseRequest) -> u64 {
+        let whole = self.tenants_on(gpu).flat_map(|(_, tenant)| tenant.whole.values().copied());
+        let wanted = if request.whole { request.units.0 } else { 0 };
+        whole.chain([wanted, self.config.piece_units]).max().map_or(0, u64::from)
+    }
+
+    /// Bytes that can be saved of a GPU's tenants now, as far as is known.
+    pub(super) fn tier_room(&self, gpu: GpuUuid) -> u64 {
+        let hosted = self.tenants_on(gpu).map(|(_, tenant)| self.hosted_bytes_of(tenant)).sum();
+        let limit = self.gpus.get(&gpu).and_then(|gpu| gpu.saves_at_most);
+        self.most_saved_on(gpu, hosted, limit).saturating_sub(self.saved_on(gpu))
+    }
+
+    /// The most bytes that a GPU's share of the tiers can take at once, beside so many bytes of host memory.
+    fn most_saved_on(&self, gpu: GpuUuid, hosted: u64, limit: Option<u64>) -> u64 {
+        let Some(gpu) = self.gpus.get(&gpu) else { return 0 };
+        let shares = gpu.share_bytes().into_iter().fold(0, u64::saturating_add).saturating_sub(hosted);
+        shares.min(limit.unwrap_or(u64::MAX))
+    }
+
+    /// Bytes of a GPU's tenants in the tiers, or on the way there.
+    pub(super) fn saved_on(&self, gpu: GpuUuid) -> u64 {
+        let saved = |tenant: &Tenant| {
+            // What is being unmapped will be saved next.
+            let planned = tenant.departure.iter().filter(|departure| departure.saving_bytes == 0);
+            let planned = planned.flat_map(|departure| &departure.moves).map(|m| m.bytes);
+            tenant.saved_bytes() + planned.sum::<u64>()
+        };
+        self.tenants_on(gpu).map(|(_, tenant)| saved(tenant)).fold(0, u64::saturating_add)
+    }
+
+    /// A save of a tenant's found no room: the tiers are smaller than was thought. Where the machine has no memory for
+    /// them it may have some in a moment, as it may be a moment until work ends that a drain waits for.
+    pub(super) fn note_no_room(&mut self, id: TenantId, shortage: Shortage) {
+        let Some(tenant) = self.tenants.get(&id) else { return };
+        let tried = tenant.departure.as_ref().map_or(0, |departure| departure.saving_bytes);
+        let gpu = tenant.gpu;
+        let bytes = self.saved_on(gpu).saturating_sub(tried.div_ceil(2));
+        if let Some(gpu) = self.gpus.get_mut(&gpu) {
+            let since = *gpu.no_memory_since.get_or_insert(self.now);
+            if shortage == Shortage::Tiers || since + self.config.drain_limit <= self.now {
+                gpu.failed_saves = gpu.failed_saves.saturating_add(1);
+            }
+            gpu.saves_at_most = Some(bytes);
+        }
+    }
+
+    /// A save found room: if the tiers were once smaller than was thought, they may be a little larger; or there was no
+    /// memory for them for a moment.
+    pub(super) fn note_room_in_tiers(&mut self, gpu: GpuUuid) {
+        let Some(gpu) = self.gpus.get_mut(&gpu) else { return };
+        gpu.no_memory_since = None;
+        if !gpu.is_limit_certain() {
+            (gpu.saves_at_most, gpu.failed_saves) = (None, 0);
+        } else if let Some(limit) = &mut gpu.saves_at_most {
+            *limit += limit.div_ceil(LEARNING_STEPS);
+        }
+    }
+
+    /// A job waits for room in the tiers: if they were once smaller than was thought, the next save tries a little more.
+    pub(super) fn try_more_of_tiers(&mut self, gpu: GpuUuid) {
+        let piece = u64::from(self.config.piece_units) * self.config.unit_bytes;
+        if let Some(limit) = self.gpus.get_mut(&gpu).and_then(|gpu| gpu.saves_at_most.as_mut()) {
+            *limit = limit.saturating_add(piece);
+        }
+    }
+
+    /// Doubts a limit that was learnt from few saves. `true`: there was one, and the next save tries without it.
+    pub(super) fn doubts_limit(&mut self, gpu: GpuUuid) -> bool {
+        let Some(gpu) = self.gpus.get_mut(&gpu) else { return false };
+        !gpu.is_limit_certain() && gpu.saves_at_most.take().is_some()
+    }
+
+    /// Of pieces that should go, those for whose live bytes the tiers have room: all that hold none, then those that
+    /// set most units free for a byte.
+    pub(super) fn savable(
+        &self,
+        gpu: GpuUuid,
+        pieces: &[PieceId],
+        live: &BTreeMap<PieceId, u64>,
+    ) -> Vec<PieceId> {
+        let mut pieces = pieces.to_vec();
+        let bytes = |piece: &PieceId| live.get(piece).copied().unwrap_or(0);
+        let mut room = self.tier_room(gpu);
+        if pieces.iter().map(bytes).sum::<u64>() <= room {
+            return pieces;
+        }
+        let ledger = &self.gpus[&gpu].ledger;
+        let units = |piece: &PieceId| u64::from(ledger.piece(*piece).map_or(1, |record| record.units));
+        pieces.sort_by_key(|piece| (bytes(piece) / units(piece), *piece));
+        pieces.retain(|piece| {
+            let fits = bytes(piece) <= room;
+            room -= if fits { bytes(piece) } else { 0 };
+            fits
+        });
+        pieces
+    }
+}

@@ -1,0 +1,262 @@
+//! Progress (I11): a job that can run, runs, or is told why it cannot.
+
+use super::*;
+
+/// Jobs on one GPU of 100 units that grow by four units at a time, up to `wanted` units each, whenever their last
+/// lease is answered. All of their memory is alive. Returns how many units each has in the end.
+fn grow(desk: &mut Desk, jobs: &[SessionId], first: u32, wanted: u32, life: Life) -> Vec<u32> {
+    let mut has: Vec<u32> = vec![first; jobs.len()];
+    let mut refused = vec![false; jobs.len()];
+    for (session, units) in jobs.iter().zip(&has) {
+        desk.lease(*session, T, 0, *units);
+        desk.live(*session, T, 0, u64::from(*units) * UNIT, life);
+    }
+    let mut asked: Vec<Option<Step>> = vec![None; jobs.len()];
+    for _ in 0..3_000 {
+        for (index, session) in jobs.iter().enumerate() {
+            if let Some(step) = asked[index] {
+                if desk.answers(*session, step) > 0 {
+                    desk.live(*session, T, u64::from(has[index]) * UNIT, 4 * UNIT, life);
+                    has[index] += 4;
+                    asked[index] = None;
+                } else if desk.was_refused(*session, step) {
+                    (refused[index], asked[index]) = (true, None);
+                }
+            }
+            let wants_more = asked[index].is_none() && !refused[index] && has[index] < wanted;
+            if wants_more && desk.phase(*session) == Phase::Open {
+                asked[index] = Some(desk.lease(*session, T, has[index], 4));
+            }
+        }
+        if asked.iter().all(Option::is_none) && (0..jobs.len()).all(|job| refused[job] || has[job] >= wanted)
+        {
+            return has;
+        }
+        desk.pass(ms(10));
+    }
+    panic!("a job waits for memory for ever: {has:?}, {:#?}", desk.scheduler.jobs());
+}
+
+/// The bytes that one GPU's movers may keep, and really have room for.
+fn with_tiers(units: u64) -> Desk {
+    with_tiers_and_offset(units, 0)
+}
+
+fn with_tiers_and_offset(units: u64, offset: u32) -> Desk {
+    // Of two GPUs, the one that needs the tier gets it.
+    let mut desk = Desk::new(|config| {
+        (config.tier_bytes, config.offset_units) = ([units * UNIT, 0, 0], offset);
+    });
+    desk.tier_capacity = units * UNIT;
+    desk
+}
+
+#[test]
+fn jobs_that_grow_beyond_the_gpu_and_its_tiers_get_what_there_is_and_are_refused_the_rest() {
+    // The room in which memory moves may be the offset between two spans.
+    let kinds = [(0, Life::Short), (0, Life::Long), (5, Life::Long), (9, Life::Long)];
+    for (tiers, (offset, life)) in
+        [0, 6, 25, 50, 100].into_iter().flat_map(|tiers| kinds.map(|kind| (tiers, kind)))
+    {
+        let mut desk = with_tiers_and_offset(tiers, offset);
+        let jobs = [desk.job(spec("a")), desk.job(spec("b"))];
+        let has = grow(&mut desk, &jobs, 40, 64, life);
+        let all = u64::from(has[0] + has[1]);
+        println!("tiers of {tiers} units, offsets of {offset}, {life:?}: {has:?}");
+        let most = (100 + tiers).min(128);
+        assert!(all <= most.max(100), "{has:?} of 100 units and {tiers}");
+        // A lease of four and the room for one piece of five may be missing, for each job.
+        assert!(all + 2 * 9 >= most, "{has:?} of 100 units and {tiers}");
+        for job in jobs {
+            let slices = desk.job_of(job).stats.slices;
+            if all > 100 {
+                desk.until(|desk| desk.job_of(job).stats.slices > slices + 3);
+            } else {
+                assert_eq!(desk.phase(job), Phase::Open, "both fit");
+            }
+        }
+    }
+}
+
+#[test]
+fn jobs_whose_memory_fills_gpu_and_tiers_but_for_a_piece_still_take_turns() {
+    let mut desk = with_tiers(40);
+    let jobs = ["a", "b", "c"].map(|name| desk.job(spec(name)));
+    let has = grow(&mut desk, &jobs, 20, 60, Life::Short);
+    assert!(has.iter().sum::<u32>() > 100, "{has:?}");
+    for _ in 0..5 {
+        let before = jobs.map(|job| desk.job_of(job).stats.slices);
+        desk.until(|desk| {
+            jobs.iter().zip(before).all(|(job, slices)| desk.job_of(*job).stats.slices > slices)
+        });
+    }
+}
+
+/// The tier has less room than its share says: a mover stores whole blocks.
+#[test]
+fn jobs_go_on_where_the_tiers_take_less_than_they_should() {
+    for capacity in [0, 10, 35] {
+        let mut desk = with_tiers(60);
+        desk.tier_capacity = capacity * UNIT;
+        let jobs = [desk.job(spec("a")), desk.job(spec("b"))];
+        for job in jobs {
+            desk.lease(job, T, 0, 40);
+            desk.live(job, T, 0, 40 * UNIT, Life::Short);
+        }
+        let asked = jobs.map(|job| desk.lease(job, T, 40, 20));
+        let is_answered = |desk: &Desk, index: usize| {
+            desk.answers(jobs[index], asked[index]) > 0 || desk.was_refused(jobs[index], asked[index])
+        };
+        desk.until(|desk| is_answered(desk, 0) && is_answered(desk, 1));
+    }
+}
+
+#[test]
+fn what_a_job_had_before_it_gets_again_though_others_have_grown_since() {
+    let mut desk = with_tiers(30);
+    let a = job_with(&mut desk, "a", 1, 60);
+    // It gives all of it back, as between two iterations.
+    let pieces = desk.pieces(a, T).iter().map(|placed| placed.piece).collect();
+    let tenant = desk.tenant(a);
+    desk.dead(a, T);
+    desk.tell(Event::Returned { session: a, tenant, pieces });
+    let b = desk.job(spec("b"));
+    let has = grow(&mut desk, &[b], 8, 90, Life::Short);
+    assert!(has[0] <= 70, "{has:?}: no room is left for what the other job had");
+    let step = desk.lease(a, T, 0, 60);
+    desk.until(|desk| desk.answers(a, step) > 0);
+    assert!(!desk.was_refused(a, step));
+}
+
+#[test]
+fn a_job_gives_way_to_one_that_cannot_be_closed_though_that_one_fits_nowhere_else() {
+    let mut desk = Desk::new(|_| {});
+    let serving = desk.job(JobSpec { resident: true, ..spec("serving") });
+    fill(&mut desk, serving, 1, 20);
+    // On two GPUs; on the first it waits for nothing, and is in the way of the job that serves.
+    let (_, both) = desk.start(spec("on both"));
+    desk.attach(both, OTHER_GPU);
+    desk.attach(both, GPU);
+    let on_gpu = desk.scheduler.sessions()[&both].tenants[1];
+    desk.tell(desk::lease_event(both, on_gpu, T, 0, 60));
+    desk.lease(both, T, 0, 60);
+    desk.tell(Event::Unsliceable { session: both, reason: "it uses managed memory".into() });
+    let (_, small) = desk.start(spec("small"));
+    desk.attach(small, OTHER_GPU);
+    fill(&mut desk, small, 1, 29);
+    desk.lease(small, T, 29, 5);
+    desk.live(small, T, 29 * UNIT, 5 * UNIT, Life::Short);
+    desk.lease(serving, T, 20, 30);
+    let asked = desk.lease(both, T, 60, 20);
+    desk.until(|desk| desk.answers(both, asked) > 0);
+}
+
+/// A job that wants what another one holds, whose saves find no memory; and what it wants.
+fn wants_what_cannot_be_saved() -> (Desk, SessionId, Step) {
+    let mut desk = Desk::new(|config| {
+        config.tier_bytes = [200 * UNIT, 0, 0];
+        config.drain_limit = ms(1000);
+    });
+    desk.starve = |order| matches!(order, ToMover::Save { .. });
+    job_with(&mut desk, "holds", 1, 60);
+    let wants = desk.job(spec("wants"));
+    let step = desk.lease(wants, T, 0, 60);
+    desk.pass(ms(800));
+    assert!(!desk.was_refused(wants, step) && desk.answers(wants, step) == 0);
+    (desk, wants, step)
+}
+
+#[test]
+fn who_waits_for_memory_that_the_machine_cannot_save_gets_it_when_it_can() {
+    let (mut desk, wants, step) = wants_what_cannot_be_saved();
+    desk.starve = |_| false;
+    desk.until(|desk| desk.answers(wants, step) > 0);
+}
+
+#[test]
+fn who_waits_for_memory_that_the_machine_can_never_save_is_told_so() {
+    let (mut desk, wants, step) = wants_what_cannot_be_saved();
+    desk.until(|desk| desk.was_refused(wants, step));
+}
+
+#[test]
+fn of_jobs_that_stood_still_the_one_that_has_waited_longest_comes_first() {
+    let mut desk = Desk::new(|config| config.tier_bytes = [400 * UNIT, 0, 0]);
+    let jobs = ["a", "b", "c", "d"].map(|name| job_with(&mut desk, name, 1, 60));
+    let waiting: Vec<SessionId> = jobs.into_iter().filter(|job| desk.phase(*job) == Phase::Waiting).collect();
+    let ids: BTreeSet<JobId> = waiting.iter().map(|job| desk.scheduler.sessions()[job].job).collect();
+    let longest = waiting[2];
+    for id in &ids {
+        let job = desk.scheduler.jobs.get_mut(id).unwrap();
+        job.waits_since = Some(ms(1));
+    }
+    let id = desk.scheduler.sessions()[&longest].job;
+    let job = desk.scheduler.jobs.get_mut(&id).unwrap();
+    (job.waits_since, job.virtual_runtime) = (Some(ms(0)), 1_000_000_000);
+    desk.scheduler.resolve(&ids);
+    desk.until(|desk| waiting.iter().any(|job| desk.phase(*job) == Phase::Open));
+    assert_eq!(desk.phase(longest), Phase::Open);
+}
+
+#[test]
+fn of_jobs_that_cannot_be_closed_and_wait_for_each_other_the_last_that_came_is_refused() {
+    let mut desk = Desk::new(|config| config.tier_bytes = [400 * UNIT, 0, 0]);
+    let jobs = ["first", "last"].map(|name| job_with(&mut desk, name, 1, 40));
+    for session in jobs {
+        desk.tell(Event::Unsliceable { session, reason: "it uses managed memory".into() });
+    }
+    let [first, last] = jobs.map(|job| desk.lease(job, T, 50, 30));
+    desk.until(|desk| desk.was_refused(jobs[1], last));
+    assert!(!desk.was_refused(jobs[0], first));
+    desk.end(jobs[1]);
+    desk.until(|desk| desk.answers(jobs[0], first) > 0);
+}
+
+/// What becomes persistent, is freed, and is allocated anew as temporary memory, counts once.
+#[test]
+fn a_job_whose_memory_changes_its_class_gets_no_more_than_it_was_promised() {
+    let mut desk = with_tiers(30);
+    let [a, b] = ["a", "b"].map(|name| desk.job(spec(name)));
+    desk.lease(a, T, 0, 60);
+    desk.live(a, T, 0, 60 * UNIT, Life::Long);
+    desk.lease(b, T, 0, 50);
+    desk.live(b, T, 0, 50 * UNIT, Life::Short);
+    let is_persistent = |desk: &Desk| desk.scheduler.gpus()[&GPU].ledger.held(desk.tenant(a), P) == 60;
+    desk.until(|desk| is_persistent(desk) && desk.phase(a) == Phase::Open);
+    let pieces = desk.pieces(a, T).iter().map(|placed| placed.piece).collect();
+    let tenant = desk.tenant(a);
+    desk.dead(a, T);
+    desk.tell(Event::Returned { session: a, tenant, pieces });
+    let step = desk.lease(a, T, 0, 60);
+    desk.until(|desk| desk.answers(a, step) > 0);
+    desk.live(a, T, 0, 60 * UNIT, Life::Short);
+    let step = desk.lease(a, T, 60, 20);
+    desk.until(|desk| desk.answers(a, step) > 0 || desk.was_refused(a, step));
+    assert!(desk.was_refused(a, step), "130 units of 130 leave no room to move");
+    for job in [a, b] {
+        let slices = desk.job_of(job).stats.slices;
+        desk.until(|desk| desk.job_of(job).stats.slices > slices + 1);
+    }
+}
+
+#[test]
+fn tiers_that_had_less_room_for_a_time_are_used_again() {
+    let mut desk = with_tiers(30);
+    let jobs = ["a", "b"].map(|name| desk.job(spec(name)));
+    for job in jobs {
+        desk.lease(job, T, 0, 60);
+        desk.live(job, T, 0, 60 * UNIT, Life::Short);
+    }
+    desk.until(|desk| desk.job_of(jobs[0]).stats.slices > 2 && desk.phase(jobs[0]) == Phase::Open);
+    desk.tier_capacity = 20 * UNIT;
+    desk.pass(ms(1_000));
+    assert_eq!(desk.phase(jobs[0]), Phase::Open, "it has all of its memory on the GPU");
+    let waits = desk.scheduler.waits_of(desk.scheduler.sessions()[&jobs[1]].job);
+    let told = waits.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    assert!(told.contains("back on") && told.contains("no room"), "{told}");
+    desk.tier_capacity = 30 * UNIT;
+    for job in jobs {
+        let slices = desk.job_of(job).stats.slices;
+        desk.until(|desk| desk.job_of(job).stats.slices > slices);
+    }
+}

@@ -1,0 +1,264 @@
+//! The waiting graph: which job waits for what, and what that is held by.
+//!
+//! ```text
+//! job 3 ── 12 units on GPU 0 ──► job 1 (never closed)      an edge to a job: it must give way, or end
+//!      └── its turn ───────────► order under way, timer    an edge to an event: that is certain to come
+//! ```
+//! Invariant: a job whose waits all lead to jobs that wait themselves, and of which none can be closed, is deadlocked.
+//! Such a cycle is broken by refusing memory to the job of it that came last ([`Scheduler::must_yield`]).
+
+use super::{Pending, Phase, Scheduler, Tenant, Time};
+use std::collections::BTreeSet;
+use std::fmt;
+use tidegate_ffi::units::{Class, GpuUuid, JobId};
+
+/// What a job waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// To be admitted to a GPU.
+    Admission(GpuUuid),
+    /// Room for its context.
+    Context(GpuUuid),
+    /// Pieces of so many units.
+    Pieces(GpuUuid, u32),
+    /// So many units outside of pieces.
+    Outside(GpuUuid, u32),
+    /// So many units back: when they were to come there was no room for them.
+    Back(GpuUuid, u32),
+    /// Its turn.
+    Turn,
+}
+
+impl Wanted {
+    /// The GPU whose memory it is.
+    fn gpu(self) -> Option<GpuUuid> {
+        match self {
+            Wanted::Admission(gpu)
+            | Wanted::Context(gpu)
+            | Wanted::Pieces(gpu, _)
+            | Wanted::Outside(gpu, _)
+            | Wanted::Back(gpu, _) => Some(gpu),
+            Wanted::Turn => None,
+        }
+    }
+}
+
+/// A job that waits, and what would end that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// The job.
+    pub job: JobId,
+    /// What for.
+    pub wanted: Wanted,
+    /// Jobs of which one has to give way, or to end.
+    pub jobs: BTreeSet<JobId>,
+    /// An order is under way, or a time is set, after which this is looked at again.
+    pub awaits_event: bool,
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
+        match self.wanted {
+            Wanted::Admission(gpu) => write!(to, "admission to {gpu}"),
+            Wanted::Context(gpu) => write!(to, "room for a context on {gpu}"),
+            Wanted::Pieces(gpu, units) => write!(to, "{units} units on {gpu}"),
+            Wanted::Outside(gpu, units) => write!(to, "{units} units outside of pieces on {gpu}"),
+            Wanted::Back(gpu, units) => {
+                write!(to, "{units} units back on {gpu}, for which there was no room")
+            }
+            Wanted::Turn => write!(to, "its turn"),
+        }?;
+        let held = if self.jobs.is_empty() { "" } else { ", held by " };
+        let some = self.jobs.iter().take(NAMED).map(JobId::to_string).collect::<Vec<_>>().join(", ");
+        let more = self.jobs.len().saturating_sub(NAMED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        write!(to, "{held}{some}{more}")
+    }
+}
+
+/// A text names so many jobs.
+const NAMED: usize = 4;
+
+impl Scheduler {
+    /// All waits of all jobs.
+    pub fn waits(&self) -> Vec<Wait> {
+        self.jobs.keys().flat_map(|job| self.waits_of(*job)).collect()
+    }
+
+    /// What a job waits for, in the order in which it needs it, and what holds it.
+    pub fn waits_of(&self, id: JobId) -> Vec<Wait> {
+        let wait = |wanted: Wanted| match wanted.gpu() {
+            Some(gpu) => self.wait(id, gpu, wanted),
+            None => self.wait_for_turn(id),
+        };
+        self.wanted_by(id).into_iter().map(wait).collect()
+    }
+
+    /// What a job waits for, in the order in which it needs it.
+    pub(super) fn wanted_by(&self, id: JobId) -> Vec<Wanted> {
+        let of_job = |session| self.sessions.get(session).is_some_and(|session| session.job == id);
+        let arriving = self.admissions.iter().filter(|(session, ..)| of_job(session));
+        let mut wanted: Vec<Wanted> = arriving.map(|(_, _, gpu)| Wanted::Admission(*gpu)).collect();
+        let is_away = self.jobs.get(&id).is_some_and(|job| job.phase == Phase::Waiting);
+        for tenant in self.tenants_of(id).iter().map(|tenant| &self.tenants[tenant]) {
+            let pieces = tenant.waiting.front().filter(|_| !is_away && tenant.making.is_none());
+            wanted.extend(tenant.entering.map(|_| Wanted::Context(tenant.gpu)));
+            wanted.extend(pieces.map(|request| Wanted::Pieces(tenant.gpu, request.units.0)));
+            wanted.extend(
+                (!tenant.rooms.is_empty()).then(|| Wanted::Outside(tenant.gpu, tenant.asked_outside())),
+            );
+        }
+        wanted.extend(self.wants_turn(id).then(|| self.back_without_room(id).unwrap_or(Wanted::Turn)));
+        wanted
+    }
+
+    /// What a job lacks that could not be brought back.
+    fn back_without_room(&self, id: JobId) -> Option<Wanted> {
+        self.jobs.get(&id).filter(|job| job.failed_arrivals > 0)?;
+        let away = |tenant: &Tenant| Class::ALL.map(|region| tenant.units_away(region)).iter().sum::<u32>();
+        let tenants = self.tenants_of(id);
+        let mut away = tenants.iter().map(|id| &self.tenants[id]).map(|tenant| (tenant.gpu, away(tenant)));
+        away.find(|(_, units)| *units > 0).map(|(gpu, units)| Wanted::Back(gpu, units))
+    }
+
+    /// A wait for memory of a GPU.
+    fn wait(&self, job: JobId, gpu: GpuUuid, wanted: Wanted) -> Wait {
+        // A newcomer waits for what the other jobs may come to have.
+        let comes = matches!(wanted, Wanted::Admission(_) | Wanted::Context(_));
+        let others = self.tenants_on(gpu).filter(|(_, tenant)| comes || tenant.holds_any());
+        let jobs = others.map(|(_, tenant)| tenant.job).filter(|other| *other != job).collect();
+        Wait { job, wanted, jobs, awaits_event: self.is_under_way(gpu) }
+    }
+
+    fn wait_for_turn(&self, id: JobId) -> Wait {
+        let gpus = self.gpus_of(id);
+        let is_there = |tenant: &&Tenant| tenant.job != id && gpus.contains(&tenant.gpu);
+        let is_in_the_way = |tenant: &&Tenant| self.phase_of(tenant) != Phase::Waiting;
+        let jobs = self.tenants.values().filter(is_there).filter(is_in_the_way).map(|tenant| tenant.job);
+        let awaits_event = gpus.iter().any(|gpu| self.is_under_way(*gpu));
+        Wait { job: id, wanted: Wanted::Turn, jobs: jobs.collect(), awaits_event }
+    }
+
+    /// Is an order about a GPU's memory, or a question to a process there, not answered yet.
+    fn is_under_way(&self, gpu: GpuUuid) -> bool {
+        let is_there = |pending: &Pending| match pending.gpu() {
+            Some(on) => on == gpu,
+            None => pending.tenant().and_then(|id| self.tenants.get(&id)).is_some_and(|t| t.gpu == gpu),
+        };
+        let is_closing = |tenant: &Tenant| {
+            self.sessions.get(&tenant.session).is_some_and(|session| session.closing.is_some())
+        };
+        self.pending.values().any(is_there)
+            || self.is_recalling(gpu)
+            || self.tenants_on(gpu).any(|(_, tenant)| is_closing(tenant))
+    }
+
+    /// The jobs that wait for memory which only jobs like them have: none of them can be closed, and none will go on.
+    pub fn deadlocked(&self) -> BTreeSet<JobId> {
+        let keeps =
+            |id: &JobId| self.jobs.get(id).is_some_and(|job| job.phase == Phase::Open && job.unsliceable());
+        let memory = |wait: &Wait| matches!(wait.wanted, Wanted::Pieces(..) | Wanted::Outside(..));
+        let mut waits: Vec<Wait> =
+            self.jobs.keys().filter(|id| keeps(id)).flat_map(|id| self.waits_of(*id)).collect();
+        waits.retain(memory);
+        loop {
+            let among: BTreeSet<JobId> = waits.iter().map(|wait| wait.job).collect();
+            let before = waits.len();
+            waits.retain(|wait| !wait.awaits_event && !wait.jobs.is_empty() && wait.jobs.is_subset(&among));
+            if waits.len() == before {
+                return among;
+            }
+        }
+    }
+
+    /// Is the job the last that came of those in a deadlock: what it asks for is refused, so that the others can go on
+    /// when it ends or gives something back.
+    pub(super) fn must_yield(&self, job: JobId) -> bool {
+        self.deadlocked().last() == Some(&job)
+    }
+
+    /// The waits of which nothing can come: no order is under way, no time is set, and no job that could give way runs.
+    pub fn stuck(&self) -> Vec<Wait> {
+        let is_moving = !self.pending.is_empty()
+            || self.next_event().is_some()
+            || self.sessions.values().any(|session| session.closing.is_some())
+            || self.gpus.keys().any(|gpu| self.is_recalling(*gpu));
+        if is_moving {
+            return Vec::new();
+        }
+        let mut waits = self.waits();
+        let waiting: BTreeSet<JobId> = waits.iter().map(|wait| wait.job).collect();
+        let runs = |id: &JobId| {
+            self.jobs
+                .get(id)
+                .is_some_and(|job| job.phase == Phase::Open && !waiting.contains(id) || job.is_stuck())
+        };
+        waits.retain(|wait| !wait.jobs.iter().any(runs));
+        waits
+    }
+
+    /// The jobs that have waited longer than the turns of all that are before them can take, each once.
+    pub fn starving(&self) -> Vec<JobId> {
+        let is_late = |id: &JobId| self.starves_at(*id).is_some_and(|at| at <= self.now);
+        self.jobs.keys().copied().filter(is_late).collect()
+    }
+
+    /// When a job will have waited too long; `None`: it does not wait, or the reason is known and told.
+    pub(super) fn starves_at(&self, id: JobId) -> Option<Time> {
+        let job = self.jobs.get(&id)?;
+        let since = job.waits_since?;
+        let near = self.jobs_near(id);
+        let peers = || near.iter().filter_map(|peer| self.jobs.get(peer));
+        let weights = peers().map(|peer| peer.spec.weight).fold(0, u32::saturating_add);
+        let turns = (near.len() as u32 + 2).saturating_add(weights.max(job.spec.weight));
+        Some(since.saturating_add(self.longest_turn(peers().chain([job])).saturating_mul(turns)))
+    }
+
+    /// Does a job wait for a reason that is told and ends with another job (one that is never closed, cannot be saved,
+    /// or has a higher priority), or that is the user's own doing (a stopped process).
+    pub(super) fn is_excused(&self, id: JobId) -> bool {
+        let Some(job) = self.jobs.get(&id) else { return true };
+        let stays = |peer: &super::Job| {
+            peer.unsliceable()
+                || peer.silent
+                || peer.failed_drains + peer.closing.failed_apart + peer.failed_saves > 0
+        };
+        let goes_first =
+            |other: JobId, peer: &super::Job| peer.spec.priority > job.spec.priority && !self.is_idle(other);
+        let near = self.jobs_near(id);
+        let mut peers = near.iter().filter_map(|other| Some((*other, self.jobs.get(other)?)));
+        let is_put_off =
+            job.failed_arrivals > 0 || job.silent || self.is_stranded(id) || self.is_shut_out(id);
+        !self.is_attached(id)
+            || is_put_off
+            || peers.any(|(other, peer)| stays(peer) || goes_first(other, peer))
+    }
+
+    /// The other jobs on a job's GPUs.
+    fn jobs_near(&self, id: JobId) -> BTreeSet<JobId> {
+        let near = self.gpus_of(id).into_iter().flat_map(|gpu| self.jobs_on(gpu));
+        near.filter(|other| *other != id).collect()
+    }
+
+    /// The longest that one of these jobs keeps others waiting: a slice, its end, and a switch.
+    fn longest_turn<'a>(&self, jobs: impl Iterator<Item = &'a super::Job>) -> Time {
+        let turn = |job: &super::Job| job.slice(self.config.slice) + job.stats.mean_switch() * 2;
+        let longest = jobs.map(turn).max().unwrap_or_default();
+        longest + self.config.boundary_deadline * 3 + self.config.drain_limit + self.config.answer_limit
+    }
+}
+
+impl Pending {
+    /// The GPU that it is about, where it names no tenant.
+    fn gpu(&self) -> Option<GpuUuid> {
+        match self {
+            Pending::MakeForNobody(gpu, ..)
+            | Pending::Scrub(gpu, ..)
+            | Pending::Destroy(gpu, _)
+            | Pending::Retire(gpu, _)
+            | Pending::Measure(gpu, _)
+            | Pending::Share(gpu, _) => Some(*gpu),
+            _ => None,
+        }
+    }
+}

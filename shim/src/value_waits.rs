@@ -1,0 +1,224 @@
+//! Value waits: stream operations that wait for a word of memory (`cuStreamWaitValue32` and its kind).
+//!
+//! A wait is *unreleased* while it is submitted, has not ended, and no value that ends it has been submitted. A
+//! closing lets work through while there is such a wait (`docs/drain.md`).
+//!
+//! What is known of a word is what stream operations wrote to it. Words are written by kernels, copies and the host,
+//! too. So each unreleased wait has an event behind it, which says when it has ended however it was released. And a
+//! wait may count as released that is not: then the closing finds out that work does not end, as where a kernel waits.
+//!
+//! Invariant: no driver call is made with the state locked, but for events of live contexts: an event is asked and
+//! destroyed before its context is ([`ValueWaits::forget`]).
+
+use crate::driver::{Context, Mark};
+use parking_lot::{Condvar, Mutex};
+use std::collections::HashMap;
+use std::time::Instant;
+
+/// Of so many words the last value is known. What is forgotten costs an event.
+const MOST_WORDS: usize = 4096;
+
+/// A word of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Word {
+    /// Its address.
+    pub address: u64,
+    /// It has 64 bits, else 32.
+    pub is_wide: bool,
+}
+
+/// How a wait compares a word with its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Comparison {
+    /// `CU_STREAM_WAIT_VALUE_GEQ`: not before it, as numbers on a circle.
+    Geq,
+    /// `CU_STREAM_WAIT_VALUE_EQ`
+    Eq,
+    /// `CU_STREAM_WAIT_VALUE_AND`
+    And,
+    /// `CU_STREAM_WAIT_VALUE_NOR`
+    Nor,
+}
+
+/// What a value wait waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// Of which word.
+    pub word: Word,
+    /// What it is compared with.
+    pub value: u64,
+    /// How.
+    pub comparison: Comparison,
+}
+
+impl Condition {
+    /// Whether the wait ends when its word has this value.
+    fn is_met_by(&self, now: u64) -> bool {
+        let (now, value) = if self.word.is_wide {
+            (now, self.value)
+        } else {
+            (now & u64::from(u32::MAX), self.value & u64::from(u32::MAX))
+        };
+        let all = if self.word.is_wide { u64::MAX } else { u32::MAX.into() };
+        match self.comparison {
+            Comparison::Geq if self.word.is_wide => now.wrapping_sub(value).cast_signed() >= 0,
+            Comparison::Geq => (now as u32).wrapping_sub(value as u32).cast_signed() >= 0,
+            Comparison::Eq => now == value,
+            Comparison::And => now & value != 0,
+            Comparison::Nor => (now | value) != all,
+        }
+    }
+}
+
+/// An unreleased wait.
+struct Wait {
+    condition: Condition,
+    context: Context,
+    /// Behind it in its stream.
+    end: Mark,
+}
+
+#[derive(Default)]
+struct State {
+    unreleased: Vec<Wait>,
+    /// The value that was last submitted for a word.
+    submitted: HashMap<Word, u64>,
+}
+
+impl State {
+    /// Whether a value that meets the condition was submitted already. A value that others than greater ones may follow
+    /// is good for one wait: it may be set back in ways that are not seen.
+    fn is_released(&mut self, condition: &Condition) -> bool {
+        let is_met = self.submitted.get(&condition.word).is_some_and(|value| condition.is_met_by(*value));
+        if is_met && condition.comparison != Comparison::Geq {
+            self.submitted.remove(&condition.word);
+        }
+        is_met
+    }
+}
+
+/// The process's value waits.
+#[derive(Default)]
+pub struct ValueWaits {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl ValueWaits {
+    /// Whether a value that ends such a wait was not submitted yet, as far as is known.
+    pub fn would_wait(&self, condition: &Condition) -> bool {
+        let state = self.state.lock();
+        !state.submitted.get(&condition.word).is_some_and(|value| condition.is_met_by(*value))
+    }
+
+    /// Whether the value ends an unreleased wait.
+    pub fn would_release(&self, word: Word, value: u64) -> bool {
+        let state = self.state.lock();
+        state.unreleased.iter().any(|wait| wait.condition.word == word && wait.condition.is_met_by(value))
+    }
+
+    /// Whether a value that ends the wait, which is about to be noted, was submitted already.
+    pub fn is_released(&self, condition: &Condition) -> bool {
+        self.state.lock().is_released(condition)
+    }
+
+    /// A wait was submitted that is not released, in a stream of `context`; `end` is behind it.
+    pub fn note_wait(&self, condition: Condition, context: Context, end: Mark) {
+        let mut state = self.state.lock();
+        // It may have been released meanwhile.
+        if !state.is_released(&condition) {
+            state.unreleased.push(Wait { condition, context, end });
+        }
+    }
+
+    /// A value was submitted.
+    pub fn note_write(&self, word: Word, value: u64) {
+        let mut state = self.state.lock();
+        if state.submitted.len() >= MOST_WORDS && !state.submitted.contains_key(&word) {
+            state.submitted.clear();
+        }
+        state.submitted.insert(word, value);
+        let before = state.unreleased.len();
+        state.unreleased.retain(|wait| wait.condition.word != word || !wait.condition.is_met_by(value));
+        if state.unreleased.len() != before {
+            self.changed.notify_all();
+        }
+    }
+
+    /// A context is about to end, with its work and its events.
+    pub fn forget(&self, context: Context) {
+        self.state.lock().unreleased.retain(|wait| wait.context != context);
+        self.changed.notify_all();
+    }
+
+    /// Whether there are unreleased waits.
+    pub fn any(&self) -> bool {
+        let mut state = self.state.lock();
+        // One whose event cannot be asked is not known to wait.
+        state.unreleased.retain(|wait| matches!(wait.end.is_passed(), Ok(false)));
+        !state.unreleased.is_empty()
+    }
+
+    /// Waits until something of it changes, at the latest until then.
+    pub fn wait_for_change(&self, until: Instant) {
+        let mut state = self.state.lock();
+        if !state.unreleased.is_empty() {
+            self.changed.wait_until(&mut state, until);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn condition(is_wide: bool, value: u64, comparison: Comparison) -> Condition {
+        Condition { word: Word { address: 64, is_wide }, value, comparison }
+    }
+
+    #[test]
+    fn a_value_ends_the_waits_that_the_manual_says() {
+        let is_met = |is_wide, value, comparison, now| condition(is_wide, value, comparison).is_met_by(now);
+        for is_wide in [false, true] {
+            let most = if is_wide { u64::MAX } else { u32::MAX.into() };
+            assert!(is_met(is_wide, 5, Comparison::Geq, 5) && is_met(is_wide, 5, Comparison::Geq, 6));
+            assert!(!is_met(is_wide, 5, Comparison::Geq, 4));
+            // On a circle, the greatest number is just before zero.
+            assert!(is_met(is_wide, most, Comparison::Geq, 3) && !is_met(is_wide, 3, Comparison::Geq, most));
+            assert!(is_met(is_wide, 5, Comparison::Eq, 5) && !is_met(is_wide, 5, Comparison::Eq, 6));
+            assert!(is_met(is_wide, 6, Comparison::And, 4) && !is_met(is_wide, 6, Comparison::And, 9));
+            assert!(is_met(is_wide, 6, Comparison::Nor, 6));
+            assert!(!is_met(is_wide, 6, Comparison::Nor, most - 4));
+        }
+        assert!(is_met(false, 5, Comparison::Eq, (1 << 32) + 5), "a word has 32 bits");
+    }
+
+    #[test]
+    fn a_wait_is_released_by_a_value_that_was_submitted_before() {
+        let waits = ValueWaits::default();
+        let wait = condition(false, 5, Comparison::Geq);
+        assert!(waits.would_wait(&wait));
+        waits.note_write(wait.word, 4);
+        assert!(waits.would_wait(&wait) && !waits.is_released(&wait));
+        waits.note_write(wait.word, 6);
+        assert!(!waits.would_wait(&wait) && waits.is_released(&wait) && waits.is_released(&wait));
+        let wide = Condition { word: Word { is_wide: true, ..wait.word }, ..wait };
+        assert!(waits.would_wait(&wide), "it is another word");
+    }
+
+    #[test]
+    fn a_value_that_may_be_set_back_releases_one_wait() {
+        let waits = ValueWaits::default();
+        let wait = condition(false, 1, Comparison::Eq);
+        waits.note_write(wait.word, 1);
+        assert!(waits.is_released(&wait) && !waits.is_released(&wait));
+    }
+
+    #[test]
+    fn words_without_number_are_forgotten() {
+        let waits = ValueWaits::default();
+        let word = |address| Word { address, is_wide: false };
+        (0..3 * MOST_WORDS as u64).for_each(|address| waits.note_write(word(address), 1));
+        assert!(waits.state.lock().submitted.len() <= MOST_WORDS);
+    }
+}

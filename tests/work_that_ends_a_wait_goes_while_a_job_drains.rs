@@ -1,0 +1,89 @@
+//! Work on the GPU may wait for work that is not submitted yet. A closing that comes between the two lets the second
+//! go: the job drains, is switched as others are, and ends as it does alone.
+
+#[path = "support/c.rs"]
+mod c;
+#[path = "support/node.rs"]
+mod node;
+#[path = "support/program.rs"]
+mod program;
+mod support;
+
+use c::Compiler;
+use node::Node;
+use program::Program;
+use support::{Manager, Probe};
+
+/// What each of the two jobs has: they do not fit together.
+const BYTES: u64 = 4 << 20;
+/// How often the job is switched.
+const SWITCHES: u64 = 12;
+
+fn manager(options: &[&str]) -> Manager {
+    let sizes = ["--unit", "64KiB", "--offset", "64KiB", "--slice", "5ms", "--boundary-deadline", "5ms"];
+    Manager::start("1x6MiB", &[&sizes[..], options].concat())
+}
+
+/// A job that uses its memory again and again.
+fn other(manager: &Manager) -> Probe {
+    let mut other = manager.probe(&["--name", "other"]);
+    other.tell("device 0");
+    other.tell(&format!("alloc t {BYTES}"));
+    other.tell("fill t 3");
+    other
+}
+
+/// Two threads whose work waits for each other's so, beside another job.
+fn is_switched(how: &str) {
+    let manager = manager(&[]);
+    let compiler = Compiler::with(Node::of(&manager).libraries());
+    let mut command = manager.run(&["--name", "pairs"], &compiler.compile("pairs"));
+    command.arg(how).arg(compiler.compile_kernels("pairs_kernel"));
+    let mut pairs = Program::start(command);
+    assert_eq!(pairs.line(), "begun");
+    let mut other = other(&manager);
+    manager.work_until_switched(&["pairs"], SWITCHES, || _ = other.tell("check t 3"));
+    let job = manager.job("pairs");
+    println!("{how}: a drain takes {} us", job.figures.switch_micros.drain);
+    assert_eq!((job.figures.failed_drains, job.unsliceable), (0, false), "{job:#?}");
+    other.end();
+    pairs.go_on();
+    assert_eq!(pairs.line(), "as expected");
+    pairs.end();
+}
+
+#[test]
+fn a_value_that_a_stream_waits_for_is_written() {
+    is_switched("value");
+}
+
+#[test]
+fn a_batch_of_memory_operations_ends_the_waits_of_another() {
+    is_switched("batch");
+}
+
+#[test]
+fn a_graph_that_waits_for_a_value_is_let_go() {
+    is_switched("graph");
+}
+
+#[test]
+fn memory_that_a_stream_waits_for_is_set() {
+    is_switched("copy");
+}
+
+#[test]
+fn a_host_function_that_waits_for_a_launch_of_another_thread_returns() {
+    is_switched("host");
+}
+
+#[test]
+fn a_kernel_that_spins_until_memory_is_set_ends() {
+    is_switched("kernel");
+}
+
+/// I5: they are closed and opened together.
+#[test]
+fn a_value_that_another_process_of_the_job_waits_for_is_written() {
+    is_switched("process");
+}
