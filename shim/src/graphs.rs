@@ -2,9 +2,10 @@
 //!
 //! On hardware such memory has a fixed address and is there while the graph runs. Here it is there, at a
 //! fixed address, for as long as anything that can run it: the graph, its clones, what was instantiated
-//! of them. A free inside of the graph, or outside, does nothing.
+//! of them. A free inside of the graph, or outside, does nothing until then. Memory that was never freed may be in use when
+//! the last of these is gone, if one of them could be launched: it becomes memory as any other, which the program frees.
 //!
-//! Invariant: memory is given back with the last graph or executable that may use it.
+//! Invariant: memory is given back with the last graph or executable that may use it, or by a free after that.
 #![forbid(unsafe_code)]
 
 use parking_lot::Mutex;
@@ -30,41 +31,78 @@ pub struct Graphs(Mutex<Books>);
 #[derive(Default)]
 struct Books {
     of: HashMap<User, HashSet<Arc<CUdeviceptr>>>,
-    owned: HashSet<CUdeviceptr>,
+    owned: HashMap<CUdeviceptr, Use>,
+    /// What graphs left allocated that are no more.
+    left: HashSet<CUdeviceptr>,
     /// By handle: what a node that stands for an allocation, or a free, is about.
     nodes: HashMap<usize, CUdeviceptr>,
+}
+
+/// What is known of a graph's memory.
+#[derive(Default)]
+struct Use {
+    /// A graph that allocates it can be launched.
+    instantiated: bool,
+    /// The program has freed it, or a graph does.
+    freed: bool,
 }
 
 impl Graphs {
     /// Memory was allocated for `user`.
     pub fn own(&self, user: User, address: CUdeviceptr) {
         let mut books = self.0.lock();
-        books.owned.insert(address);
+        books.owned.insert(address, Use::default());
         books.of.entry(user).or_default().insert(Arc::new(address));
     }
 
     /// Whether memory is a graph's.
+    #[cfg(test)]
     pub fn owns(&self, address: CUdeviceptr) -> bool {
-        self.0.lock().owned.contains(&address)
+        self.0.lock().owned.contains_key(&address)
+    }
+
+    /// A free of memory, by the program or as part of a graph. `false`: it is no graph's.
+    pub fn free(&self, address: CUdeviceptr) -> bool {
+        self.0.lock().owned.get_mut(&address).map(|usage| usage.freed = true).is_some()
+    }
+
+    /// A free in `user`, or of it, of memory that a graph left allocated. `false`: it is no such memory.
+    pub fn free_left(&self, user: User, address: CUdeviceptr) -> bool {
+        let mut books = self.0.lock();
+        let was_left = books.left.remove(&address);
+        if was_left {
+            books.owned.insert(address, Use { instantiated: false, freed: true });
+            books.of.entry(user).or_default().insert(Arc::new(address));
+        }
+        was_left
+    }
+
+    /// Memory is freed, and is no graph's.
+    pub fn forget(&self, address: CUdeviceptr) {
+        self.0.lock().left.remove(&address);
     }
 
     /// What `from` may use, `to` may use too: it was made of it.
     pub fn share(&self, from: User, to: User) {
         let mut books = self.0.lock();
         let Some(memory) = books.of.get(&from).cloned() else { return };
+        for address in memory.iter().filter(|_| matches!(to, User::Executable(_))) {
+            books.owned.entry(**address).or_default().instantiated = true;
+        }
         books.of.entry(to).or_default().extend(memory);
     }
 
-    /// A user is no more. Returned is what nobody can use any more: it is to be freed.
+    /// A user is no more. Returned is what nothing can use any more: it is to be freed.
     #[must_use]
     pub fn end(&self, user: User) -> Vec<CUdeviceptr> {
         let mut books = self.0.lock();
         let memory = books.of.remove(&user).unwrap_or_default();
-        let unused: Vec<CUdeviceptr> = memory.into_iter().filter_map(Arc::into_inner).collect();
-        for address in &unused {
-            books.owned.remove(address);
-        }
-        unused
+        let unused = memory.into_iter().filter_map(Arc::into_inner);
+        let is_dead = |usage: Use| usage.freed || !usage.instantiated;
+        let (dead, left): (Vec<_>, Vec<_>) =
+            unused.partition(|address| books.owned.remove(address).is_none_or(is_dead));
+        books.left.extend(left);
+        dead
     }
 
     /// Whether graphs own anything, or a node stands for something.
@@ -96,10 +134,30 @@ mod tests {
         graphs.share(capture, graph);
         assert_eq!(graphs.end(capture), []);
         graphs.share(graph, executable);
+        assert!(graphs.free(0x1000) && !graphs.free(0x2000));
         graphs.own(graph, 0x2000);
         assert_eq!(graphs.end(graph), [0x2000]);
         assert!(graphs.owns(0x1000) && !graphs.owns(0x2000));
         assert_eq!(graphs.end(executable), [0x1000]);
         assert!(!graphs.owns(0x1000) && graphs.is_empty());
+    }
+
+    #[test]
+    fn memory_that_was_not_freed_outlives_graphs_that_could_be_launched() {
+        let graphs = Graphs::default();
+        let (graph, executable) = (User::Graph(1), User::Executable(2));
+        graphs.own(graph, 0x1000);
+        graphs.share(graph, executable);
+        assert_eq!(graphs.end(graph), []);
+        assert_eq!(graphs.end(executable), []);
+        assert!(!graphs.owns(0x1000) && !graphs.free(0x1000), "it is freed as other memory is");
+        // Another graph may free it.
+        let other = User::Capture(3);
+        assert!(graphs.free_left(other, 0x1000) && !graphs.free_left(other, 0x1000));
+        assert!(graphs.owns(0x1000));
+        graphs.share(other, graph);
+        graphs.share(graph, executable);
+        assert_eq!((graphs.end(other), graphs.end(graph)), (vec![], vec![]));
+        assert_eq!(graphs.end(executable), [0x1000]);
     }
 }

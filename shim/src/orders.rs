@@ -150,7 +150,7 @@ impl Closing {
     /// The processes of a job stop at one boundary: a process that has come to it stays there. What others of the job wait for
     /// does not come after it.
     fn at_boundary(&self) -> Boundary {
-        if self.boundary > 0 || self.again { Boundary::Stays } else { Boundary::GoesOn }
+        if self.boundary > 0 { Boundary::Stays } else { Boundary::GoesOn }
     }
 }
 

@@ -41,6 +41,8 @@ pub(super) const TAKEN: u8 = 75;
 #[error("another manager listens on {}: use it, or another --socket", .0.display())]
 pub(super) struct Taken(PathBuf);
 
+/// A switch takes about as long: with shorter slices the manager does nothing but switch.
+const SHORTEST_SLICE: Duration = Duration::from_millis(1);
 /// How long a manager that dies may take to let its socket go.
 const DYING: Duration = Duration::from_secs(1);
 /// The options of the manager that is there for all.
@@ -345,7 +347,9 @@ fn serve(arguments: Options, log: Option<File>) -> anyhow::Result<ExitCode> {
     let user_quotas = quotas(&arguments.user_memory, "--user-memory")?;
     let saved_quotas = quotas(&arguments.quota, "--quota")?;
     let stop = server::stop_signals()?;
-    let socket = socket_path(arguments.socket.clone())?;
+    // Its movers look for the next manager there, and so do processes that are elsewhere.
+    let socket = std::path::absolute(socket_path(arguments.socket.clone())?)?;
+    anyhow::ensure!(arguments.slice >= SHORTEST_SLICE, "--slice must be {SHORTEST_SLICE:?} at least");
     let _lock = lock(&socket)?;
     let listener = listen(&socket, group)?;
     let gathered = server::gather(&socket, &listener, &stop, arguments.answer_limit)?;

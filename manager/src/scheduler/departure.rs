@@ -7,7 +7,7 @@
 use super::gang::{Rank, Stop, stops};
 use super::{
     AwayRange, Closing, Departure, Effect, Job, MOVES_PER_MESSAGE, NAMES_PER_MESSAGE, PIECES_PER_MESSAGE,
-    Pages, Pending, Phase, Scheduler, Tenant, Time,
+    Pages, Pending, Phase, Scheduler, Session, Tenant, Time,
 };
 use crate::ledger::Owner;
 use std::collections::BTreeMap;
@@ -32,6 +32,8 @@ struct Content {
 const LONGEST_WAIT: Duration = Duration::from_millis(50);
 /// Processes that stop apart from each other have such a part of the drain limit at least, at the first try.
 const APART: u32 = 8;
+/// For such a part of the drain limit those that have drained submit a little at a time for one that has not.
+const ROUNDS: u32 = 64;
 
 impl Scheduler {
     /// Asks a job to close: first those of its processes that reach boundaries ([`super::gang`]).
@@ -86,6 +88,14 @@ impl Scheduler {
         sessions.filter(works).count() > 1
     }
 
+    /// Do several processes of the job have memory, of which one does not stop at the common boundary.
+    fn stop_apart(&self, id: JobId) -> bool {
+        let sessions = self.jobs.get(&id).into_iter().flat_map(|job| &job.sessions);
+        let mut sessions = sessions.filter_map(|session| self.sessions.get(session));
+        let is_apart = |session: &Session| !session.tenants.is_empty() && session.stop != Stop::Together;
+        sessions.any(is_apart) && self.works_in_several(id)
+    }
+
     /// Asks those to close that are to stop first.
     fn close_ranks(&mut self, id: JobId, boundary: u64) {
         let Some(job) = self.jobs.get(&id) else { return };
@@ -93,33 +103,45 @@ impl Scheduler {
         // While one rank waits for its GPU the next may already need it.
         let several = self.works_in_several(id);
         let wait = if several { Duration::ZERO } else { self.config.boundary_deadline.min(LONGEST_WAIT) };
-        // What does not end in a few rounds while others are stopped apart from it hardly ends later.
-        let tries = 2u32.saturating_pow(job.closing.failed_apart.min(16));
-        let apart = self.config.boundary_deadline.max(self.config.drain_limit / APART).saturating_mul(tries);
-        let apart = apart.min(self.config.drain_limit);
-        let drain = if several && left.is_zero() { apart } else { self.config.drain_limit };
+        let apart = self.drain_limit_apart(id);
         for session in sessions {
             let Some(stop) = self.sessions.get_mut(&session).map(|session| &mut session.stop) else {
                 continue;
             };
             match *stop {
                 Stop::Together if !left.is_zero() => {
+                    let drain = self.config.drain_limit;
                     self.close_session(session, boundary, left, Duration::ZERO, drain, false);
                 }
                 Stop::Together | Stop::Alone => {
                     *stop = Stop::Alone;
-                    self.close_session(session, 0, left, wait, drain, false);
+                    self.close_session(session, 0, left, wait, apart, false);
                 }
-                Stop::Later | Stop::Last => {}
+                Stop::Later | Stop::Resumed | Stop::Last => {}
             }
         }
+    }
+
+    /// How long the work of a process may take to end where the processes of its job stop apart from each other: one may
+    /// wait for another's work. Longer after each closing in which it did not end.
+    fn drain_limit_apart(&self, id: JobId) -> Duration {
+        if !self.works_in_several(id) {
+            return self.config.drain_limit;
+        }
+        let failed = self.jobs.get(&id).map_or(0, |job| job.closing.failed_apart);
+        let first = self.config.boundary_deadline.max(self.config.drain_limit / APART);
+        first.saturating_mul(2u32.saturating_pow(failed.min(16))).min(self.config.drain_limit)
     }
 
     /// A process had passed the boundary before it was asked to stop there: all are to stop at a later one.
     fn close_again(&mut self, id: JobId, passed: u64) {
         for id in self.jobs.get(&id).map(|job| job.sessions.clone()).unwrap_or_default() {
-            if let Some(session) = self.sessions.get_mut(&id).filter(|session| session.stop == Stop::Last) {
-                session.stop = Stop::Later;
+            if let Some(session) = self.sessions.get_mut(&id) {
+                match session.stop {
+                    Stop::Last => session.stop = Stop::Later,
+                    Stop::Resumed => session.stop = Stop::Alone,
+                    Stop::Together | Stop::Alone | Stop::Later => {}
+                }
             }
             self.tell(id, ToShim::Open);
         }
@@ -130,16 +152,22 @@ impl Scheduler {
         self.close_ranks(id, passed.saturating_add(margin));
     }
 
-    /// Those that reach boundaries have stopped: the others follow. False: there are none.
+    /// Those that were asked first have stopped: the others follow. False: there are none.
     fn close_the_others(&mut self, id: JobId) -> bool {
-        let sessions = self.jobs.get(&id).map(|job| job.sessions.clone()).unwrap_or_default();
+        let Some(job) = self.jobs.get(&id) else { return false };
+        let (left, sessions) = (job.closing.until.saturating_sub(self.now), job.sessions.clone());
+        let drain = self.drain_limit_apart(id);
         let mut any = false;
         for id in sessions {
-            if let Some(session) = self.sessions.get_mut(&id).filter(|session| session.stop == Stop::Later) {
-                session.stop = Stop::Last;
-                any = true;
-                self.close_session(id, 0, Duration::ZERO, Duration::ZERO, self.config.drain_limit, false);
-            }
+            let Some(stop) = self.sessions.get_mut(&id).map(|session| &mut session.stop) else { continue };
+            let deadline = match *stop {
+                Stop::Later => Duration::ZERO,
+                Stop::Resumed => left,
+                Stop::Together | Stop::Alone | Stop::Last => continue,
+            };
+            *stop = if *stop == Stop::Later { Stop::Last } else { Stop::Alone };
+            any = true;
+            self.close_session(id, 0, deadline, Duration::ZERO, drain, false);
         }
         any
     }
@@ -200,6 +228,9 @@ impl Scheduler {
                 return self.expel(id, "its live map does not fit its memory");
             }
         }
+        if let Some(session) = self.sessions.get_mut(&id).filter(|_| stop == Stop::Together && !at_boundary) {
+            session.stop = Stop::Alone;
+        }
         if let Some(job) = self.jobs.get_mut(&job) {
             job.stats.last_at_boundary &= at_boundary || stop == Stop::Last;
             job.stats.drain += drain;
@@ -253,22 +284,47 @@ impl Scheduler {
         self.finish_closing(job_id);
     }
 
-    /// The work of a process does not end. It may wait for work of the other processes of its job, whose gates are
-    /// closed: those that have drained submit a little, and drain anew. Said late, it changes nothing.
-    pub(super) fn close_others_again(&mut self, id: SessionId, step: Step) {
+    /// The work of a process does not end. It may wait for work of the other processes of its job that have drained:
+    /// these submit a little, and drain anew. If that is not enough they go on until it has drained, and are closed then;
+    /// but those at the common boundary stay there. All of it takes no longer than work may take to end. Said late, it
+    /// changes nothing.
+    pub(super) fn help_drain(&mut self, id: SessionId, step: Step) {
         let stalled = self.sessions.get(&id).filter(|session| session.closing == Some(step));
-        let Some(job) = stalled.and_then(|session| self.jobs.get(&session.job)) else { return };
+        let Some(job_id) = stalled.map(|session| session.job) else { return };
+        let Some(job) = self.jobs.get(&job_id) else { return };
         // A process that has passed the common boundary is open, and all are opened when they have answered.
         if job.phase != Phase::Closing || job.reopen || job.closing.passed.is_some() {
             return;
         }
-        let has_drained = |id: &SessionId| {
-            self.sessions.get(id).is_some_and(|s| s.closing.is_none() && s.stop != Stop::Later)
-        };
-        let drained: Vec<SessionId> = job.sessions.iter().copied().filter(has_drained).collect();
-        for session in drained {
-            self.close_session(session, 0, Duration::ZERO, Duration::ZERO, self.config.drain_limit, true);
+        let (since, limit) = (job.closing.until, self.config.drain_limit);
+        let ends = |limit: Duration| self.now >= since.saturating_add(limit);
+        let [resumes, apart_ends, together_ends] =
+            [limit / ROUNDS, self.drain_limit_apart(job_id), limit].map(ends);
+        for id in job.sessions.clone() {
+            let Some(session) = self.sessions.get(&id).filter(|session| session.closing.is_none()) else {
+                continue;
+            };
+            match session.stop {
+                Stop::Together if !together_ends => self.close_once_more(id, true),
+                Stop::Alone | Stop::Last if resumes && !apart_ends => self.resume_in_closing(id),
+                Stop::Alone | Stop::Last if !apart_ends => self.close_once_more(id, false),
+                // It is open, or it is too late.
+                _ => {}
+            }
         }
+    }
+
+    /// A process that has drained submits a little, and drains anew. `stays`: it is at the common boundary.
+    fn close_once_more(&mut self, id: SessionId, stays: bool) {
+        let at_once = Duration::ZERO;
+        self.close_session(id, stays.into(), at_once, at_once, self.config.drain_limit, true);
+    }
+
+    /// A process that has drained goes on until the others of its job have.
+    fn resume_in_closing(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        session.stop = if session.stop == Stop::Last { Stop::Later } else { Stop::Resumed };
+        self.tell(id, ToShim::Open);
     }
 
     /// The process has memory that no switch can take away: while it lives, its job is not closed any
@@ -299,13 +355,13 @@ impl Scheduler {
         if !stays && self.close_the_others(id) {
             return;
         }
-        let is_gang = self.works_in_several(id);
+        let apart = self.stop_apart(id);
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.stats.closed(self.now);
         job.stats.count_closing(self.now - job.closing.since);
         if std::mem::take(&mut job.reopen) {
             job.stats.failed_drains += 1;
-            let failed = job.count_failed_drain(is_gang);
+            let failed = job.count_failed_drain(apart);
             job.not_closed_before = self.now + self.config.slice * 2u32.saturating_pow(failed.min(16));
             return self.open(id);
         }
@@ -775,8 +831,8 @@ impl Content {
 impl Job {
     /// A drain has failed; how often in a row that has happened. It says nothing of the work of processes that were
     /// stopped apart: one may have waited for what another had not submitted yet. Then it is tried again.
-    fn count_failed_drain(&mut self, is_gang: bool) -> u32 {
-        let count = match is_gang && !self.stats.last_at_boundary {
+    fn count_failed_drain(&mut self, apart: bool) -> u32 {
+        let count = match apart {
             true => &mut self.closing.failed_apart,
             false => &mut self.failed_drains,
         };

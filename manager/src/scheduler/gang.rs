@@ -30,6 +30,8 @@ pub enum Stop {
     /// When the others have stopped.
     #[default]
     Later,
+    /// It has stopped, and goes on, for another may wait for its work: it stops again when that one has.
+    Resumed,
     /// It was asked to when the others had stopped, or was closed from the start.
     Last,
 }

@@ -252,7 +252,7 @@ impl Scheduler {
             }
             Event::NotDrained { session, step } => self.not_drained(session, step),
             Event::Passed { session, step, boundary } => self.passed(session, step, boundary),
-            Event::Stalled { session, step } => self.close_others_again(session, step),
+            Event::Stalled { session, step } => self.help_drain(session, step),
             Event::ShimDone { session, step } => self.shim_done(session, step),
             Event::ShimFailed { session, step, reason } => self.shim_failed(session, step, &reason),
             Event::Unsliceable { session, reason } => self.note_unmovable(session, reason),

@@ -10,6 +10,9 @@
 //! ```
 //! Unless all of it fits on the GPU: then nothing has to move. What a job had once, it may come to have again.
 //!
+//! Memory that jobs hold (IPC, `tidegate_hold`) stays on the GPU. What a job has must fit beside that of all others, so an
+//! allocation that would not is refused, too: else two jobs could each wait for what the other holds.
+//!
 //! The units are those of pieces, not of live bytes: an upper bound of what a switch may have to save. The room that
 //! a tier really has may be less than its size, for a mover stores whole blocks. It is learnt: after a save that found
 //! no room, the tiers are taken to be smaller by half of its bytes, and a little larger with each save that finds room,
@@ -55,6 +58,20 @@ impl Scheduler {
         })
     }
 
+    /// Why a lease has no place beside the memory that other jobs hold: no switch takes that away, and it may stay for as
+    /// long as they live. `None`: it has one, or would have none alone either.
+    fn lacks_place_beside_held(&self, id: TenantId, request: LeaseRequest) -> Option<String> {
+        let tenant = self.tenants.get(&id)?;
+        let (gpu, job) = (tenant.gpu, tenant.job);
+        let ledger = &self.gpus[&gpu].ledger;
+        let on_gpu = u64::from(ledger.total().saturating_sub(ledger.reserved()));
+        let own = u64::from(self.units_of_job(gpu, job)) + u64::from(request.units.0);
+        let held = u64::from(self.units_held_by_others(gpu, job));
+        (held > 0 && own <= on_gpu && own + held > on_gpu).then(|| {
+            format!("no room for it on {gpu}: other jobs hold {held} of {on_gpu} units there, which cannot be moved")
+        })
+    }
+
     /// Units of a GPU that a job has or had at once, in whichever place: it may come to have them again.
     fn promised_units(&self, gpu: GpuUuid, job: JobId) -> u64 {
         let own = self.tenants_on(gpu).filter(|(_, tenant)| tenant.job == job);
@@ -89,7 +106,8 @@ impl Scheduler {
     /// What becomes of a lease that has no place beside other jobs' memory; `None`: it has. First processes are asked
     /// for what they do not use, and a larger share of the tiers is asked for.
     pub(super) fn without_place(&mut self, id: TenantId, request: LeaseRequest) -> Option<Served> {
-        let reason = self.breaks_promise(id, request)?;
+        let reason =
+            self.breaks_promise(id, request).or_else(|| self.lacks_place_beside_held(id, request))?;
         let gpu = self.tenants.get(&id)?.gpu;
         let wanted = u64::from(request.units.0) * self.config.unit_bytes;
         if self.doubts(id) || self.recall_unused(gpu, None) || self.claim_growth(id, wanted) {

@@ -444,33 +444,6 @@ fn after_three_failed_drains_a_job_is_not_closed_any_more() {
 }
 
 #[test]
-fn processes_that_have_drained_are_closed_again_while_another_of_their_job_is_stalled() {
-    let mut desk = Desk::new(|_| {});
-    let (a, b) = rivals(&mut desk);
-    let second = desk.join(desk.scheduler.sessions()[&a].job);
-    desk.attach(second, GPU);
-    desk.deaf.insert(a);
-    desk.until(|desk| desk.closings(second) == 1);
-    let step = desk.scheduler.sessions()[&a].closing.expect("it has not answered");
-    let stalled = Event::Stalled { session: a, step };
-    desk.tell(Event::Stalled { session: a, step: Step(step.0 + 1) });
-    assert_eq!(desk.closings(second), 1, "it is not asked for that");
-    desk.tell(stalled.clone());
-    desk.tell(stalled.clone());
-    assert_eq!((desk.closings(second), desk.closings(a)), (3, 1));
-    assert_eq!(
-        (desk.phase(a), desk.units(a, T)),
-        (Phase::Closing, 60),
-        "nothing is taken before all have drained"
-    );
-    desk.deaf.clear();
-    desk.answer_closings(a);
-    desk.until(|desk| desk.phase(b) == Phase::Open);
-    desk.tell(stalled);
-    assert_eq!((desk.closings(second), desk.expelled.len()), (3, 0), "it comes late");
-}
-
-#[test]
 fn who_is_idle_gives_its_slice_away_and_gets_it_back_when_it_wants_to() {
     let mut desk = Desk::new(|_| {});
     let (a, b) = rivals(&mut desk);

@@ -230,11 +230,12 @@ impl Server {
         }
     }
 
-    fn serve(&mut self, inputs: &Receiver<Input>, held_back: VecDeque<Input>) {
+    /// Until it is asked to end. An error: there is nothing left that it could share.
+    fn serve(&mut self, inputs: &Receiver<Input>, held_back: VecDeque<Input>) -> anyhow::Result<()> {
         for input in held_back {
             self.take_in(input);
         }
-        while !self.stopping && !self.idle_too_long() {
+        while !self.stopping && !self.idle_too_long() && !self.is_useless() {
             self.replace_movers();
             let limit = self.scheduler.config().answer_limit;
             self.movers.values_mut().for_each(|mover| mover.kill_if_still(limit));
@@ -248,12 +249,24 @@ impl Server {
                     self.tell_scheduler(Event::Tick);
                     self.settle();
                 }
-                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
         }
         info!("the manager ends");
         self.say_goodbye();
         self.say_stopped();
+        if self.is_useless() && !self.stopping {
+            // The next `tidegate run` starts a manager with the same options.
+            self.socket = None;
+            anyhow::bail!("all of its GPUs were given up, and its last job has ended: start it again");
+        }
+        Ok(())
+    }
+
+    /// Whether all its GPUs were given up, and no job is left that has memory there.
+    fn is_useless(&self) -> bool {
+        let gpus = self.scheduler.gpus();
+        !gpus.is_empty() && gpus.values().all(|gpu| gpu.lost) && self.scheduler.jobs().is_empty()
     }
 
     fn next_input(&self, inputs: &Receiver<Input>) -> Result<Input, RecvTimeoutError> {

@@ -70,7 +70,7 @@ pub fn run(mut setup: Setup) -> anyhow::Result<()> {
         server.settle();
     }
     (setup.ready)();
-    server.serve(&inputs, held_back);
+    server.serve(&inputs, held_back)?;
     Ok(())
 }
 

@@ -63,7 +63,8 @@ impl Server {
 
 #[cfg(test)]
 mod tests {
-    use super::super::stage::{join, server};
+    use super::super::Input;
+    use super::super::stage::{GPU, join, server};
     use tidegate_ffi::wire::line::Numbered;
     use tidegate_ffi::wire::message::ToShim;
 
@@ -75,5 +76,17 @@ mod tests {
         let said = std::iter::from_fn(|| connection.receive::<Numbered<ToShim>>().ok());
         let last = said.last().map(|(letter, _)| letter.message);
         assert!(matches!(last, Some(ToShim::Refused { .. })), "{last:?}");
+    }
+
+    #[test]
+    fn a_manager_whose_gpus_were_all_given_up_ends_with_its_last_job() {
+        let mut server = server();
+        assert!(!server.is_useless());
+        let _job = join(&mut server, 1);
+        server.give_up(GPU);
+        assert!(!server.is_useless(), "a job may have memory there");
+        let clients: Vec<_> = server.clients.keys().copied().collect();
+        clients.into_iter().for_each(|client| server.take_in(Input::Gone(client)));
+        assert!(server.is_useless());
     }
 }

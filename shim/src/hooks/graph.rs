@@ -202,7 +202,7 @@ pub fn add_free(
     count: usize,
     address: CUdeviceptr,
 ) -> Answer {
-    if !process.graphs.owns(address) {
+    if !process.graphs.free(address) && !process.graphs.free_left(User::Graph(graph.addr()), address) {
         return Err(Status::INVALID_VALUE);
     }
     let node = add_empty(node, graph, dependencies, count)?;

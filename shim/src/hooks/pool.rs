@@ -122,14 +122,16 @@ pub fn capture_of(process: &Process, stream: CUstream) -> Result<Option<u64>, St
 /// `cuMemFreeAsync`.
 pub fn free(process: &'static Process, real: Real<'_>, address: CUdeviceptr, stream: CUstream) -> Answer {
     let Some(tenant) = process.tenants.with_address(address) else { return real() };
-    if process.graphs.owns(address) {
+    if process.graphs.free(address) {
         return Ok(());
     }
-    if capture_of(process, stream)?.is_some() {
+    if let Some(capture) = capture_of(process, stream)? {
         // Only what a graph allocates can be freed in one.
-        return Err(Status::INVALID_VALUE);
+        let was_left = process.graphs.free_left(User::Capture(capture), address);
+        return was_left.then_some(()).ok_or(Status::INVALID_VALUE);
     }
     tenant.free_in(process, stream, address)?;
+    process.graphs.forget(address);
     process.pools.freed(address);
     Ok(())
 }

@@ -96,7 +96,7 @@ impl Storm {
     fn note(&mut self, message: FromShim) {
         match message {
             FromShim::Lease(lease) => self.manager.asked.push(lease),
-            FromShim::Waiting => {}
+            FromShim::Waiting | FromShim::Stalled { .. } => {}
             other => panic!("{other:?}"),
         }
     }

@@ -63,6 +63,8 @@ struct Queue {
     /// When the first of them came, unless the worker knows.
     fed: Option<Instant>,
     worker: Worker,
+    /// The stream is destroyed: its worker ends after the last operation.
+    stopping: bool,
 }
 
 #[derive(Default, PartialEq)]
@@ -158,6 +160,10 @@ impl Stream {
         }
         let before = queue.ops.len();
         queue.ops.extend(ops);
+        // Of a destroyed stream, too, the end of its work may be marked.
+        if queue.stopping {
+            queue.ops.push_back(Op::Stop);
+        }
         let added = (queue.ops.len() - before) as u64;
         self.submitted.fetch_add(added, Ordering::SeqCst);
         if queue.worker == Worker::Asleep {
@@ -207,10 +213,24 @@ impl Stream {
 
     /// Ends the worker when all is done; a stream that has none is gone at once.
     pub fn stop(self: &Arc<Self>) {
-        let started = self.queue.lock().worker != Worker::NotStarted;
-        if !started || self.push_alone(Op::Stop).is_err() {
+        let started = {
+            let mut queue = self.queue.lock();
+            queue.stopping = true;
+            queue.worker != Worker::NotStarted
+        };
+        if !started || self.push(std::iter::empty()).is_err() {
             self.context.forget_stream(self);
         }
+    }
+
+    /// Whether the worker ends: nothing was submitted after the stream was destroyed.
+    fn may_end(&self) -> bool {
+        let mut queue = self.queue.lock();
+        let may_end = queue.ops.is_empty();
+        if may_end {
+            queue.worker = Worker::NotStarted;
+        }
+        may_end
     }
 
     /// The graph this stream's operations go to.
@@ -301,7 +321,7 @@ impl Stream {
             if self.context.check().is_ok() {
                 let _ = op.run(&self.context, &mut clock); // the fault is noted in the context
             }
-            let last = matches!(op, Op::Stop);
+            let last = matches!(op, Op::Stop) && self.may_end();
             drop(op);
             self.completed.fetch_add(1, Ordering::SeqCst);
             self.context.monitor.announce();

@@ -148,3 +148,115 @@ fn ranks_that_never_learn_any_are_waited_for_once() {
     desk.until(|desk| desk.closings(rank) >= 3);
     assert_eq!(desk.closes(rank)[..3], [(5, 40), (0, 0), (0, 0)]);
 }
+
+/// A job of two processes without boundaries that closes: the second has drained, the first does not answer. And a
+/// rival that waits for their memory.
+fn stalled_gang() -> (Desk, [SessionId; 2], SessionId) {
+    let mut desk = Desk::new(|_| {});
+    let first = job_with(&mut desk, "gang", 5, 60);
+    let rival = job_with(&mut desk, "rival", 5, 60);
+    let second = desk.join(desk.scheduler.sessions()[&first].job);
+    desk.attach(second, GPU);
+    desk.deaf.insert(first);
+    desk.until(|desk| desk.closings(second) == 1);
+    desk.log.clear();
+    (desk, [first, second], rival)
+}
+
+/// The process's work does not end.
+fn stall(desk: &mut Desk, session: SessionId) -> Event {
+    let step = desk.scheduler.sessions()[&session].closing.expect("it has not answered");
+    let stalled = Event::Stalled { session, step };
+    desk.tell(stalled.clone());
+    stalled
+}
+
+#[test]
+fn a_process_that_has_drained_submits_a_little_for_another_of_its_job_and_then_goes_on() {
+    let (mut desk, [first, second], rival) = stalled_gang();
+    desk.tell(Event::Stalled { session: first, step: Step(u64::MAX) });
+    assert_eq!(desk.closings(second), 0, "it was not asked to close in that step");
+    let stalled = stall(&mut desk, first);
+    stall(&mut desk, first);
+    assert_eq!((desk.closings(second), desk.opened().len()), (2, 0), "a little, each time");
+    desk.pass(ms(1));
+    stall(&mut desk, first);
+    stall(&mut desk, first);
+    assert_eq!((desk.closings(second), desk.opened()), (2, vec![second]), "it goes on");
+    assert_eq!(
+        (desk.phase(first), desk.units(first, T)),
+        (Phase::Closing, 60),
+        "nothing is taken before all have drained"
+    );
+    desk.deaf.clear();
+    desk.answer_closings(first);
+    assert_eq!(desk.closings(second), 3, "it is stopped again when the other has drained");
+    desk.until(|desk| desk.phase(rival) == Phase::Open);
+    desk.tell(stalled);
+    assert_eq!((desk.closings(second), desk.expelled.len()), (3, 0), "it comes late");
+}
+
+#[test]
+fn a_process_that_went_on_may_wait_for_the_other_in_turn() {
+    let (mut desk, [first, second], rival) = stalled_gang();
+    desk.pass(ms(1));
+    desk.deaf.insert(second);
+    for (waits, waited_for) in [(first, second), (second, first), (first, second)] {
+        stall(&mut desk, waits);
+        assert_eq!(desk.opened().last(), Some(&waited_for));
+        desk.answer_closings(waits);
+    }
+    assert!(desk.unmapped(desk.tenant(first)).is_empty());
+    desk.answer_closings(second);
+    assert!(!desk.unmapped(desk.tenant(first)).is_empty());
+    desk.deaf.clear();
+    desk.until(|desk| desk.phase(rival) == Phase::Open);
+}
+
+#[test]
+fn processes_that_wait_for_each_other_without_end_are_all_opened_and_tried_again() {
+    let (mut desk, [first, second], rival) = stalled_gang();
+    desk.deaf.insert(second);
+    // Each drains for a moment, and then it is the other that waits.
+    let turns = [[first, second], [second, first]].into_iter().cycle();
+    for [waits, answers] in turns.take(20) {
+        desk.answer_closings(answers);
+        stall(&mut desk, waits);
+        desk.pass(ms(1));
+    }
+    let waits = |session: &SessionId| desk.scheduler.sessions()[session].closing.is_some();
+    let waits = [first, second].into_iter().find(waits).expect("one of them has not drained");
+    desk.log.clear();
+    stall(&mut desk, waits);
+    assert!(desk.opened().is_empty(), "it has taken as long as work may take");
+    desk.undrainable.insert(waits);
+    desk.answer_closings(waits);
+    assert_eq!((desk.phase(first), desk.job_of(first).unsliceable()), (Phase::Open, false));
+    desk.undrainable.clear();
+    desk.deaf.clear();
+    desk.until(|desk| desk.phase(rival) == Phase::Open);
+}
+
+#[test]
+fn at_the_common_boundary_a_rank_submits_a_little_for_one_whose_work_does_not_end() {
+    let (mut desk, [_, rank, other], _) = closing_gang(|_| {});
+    desk.answer_closings(rank);
+    desk.log.clear();
+    stall(&mut desk, other);
+    assert_eq!((desk.opened().len(), desk.closings(rank)), (0, 1), "it stays at its boundary");
+}
+
+#[test]
+fn ranks_that_are_not_in_step_and_cannot_be_drained_are_tried_again_too() {
+    let (mut desk, [launcher, rank, other], rival) = closing_gang(|_| {});
+    desk.deaf.clear();
+    // One has worked alone for some iterations, the other waits in a collective meanwhile.
+    desk.boundaries.insert(rank, 70);
+    desk.undrainable.insert(other);
+    [rank, other, launcher].into_iter().for_each(|session| desk.answer_closings(session));
+    let failed = |desk: &Desk| desk.job_of(rank).stats.failed_drains;
+    desk.until(|desk| failed(desk) > 2 * u64::from(DRAINS_BEFORE_UNSLICEABLE));
+    assert!(!desk.job_of(rank).unsliceable());
+    desk.undrainable.clear();
+    desk.until(|desk| desk.phase(rival) == Phase::Open);
+}

@@ -184,3 +184,28 @@ fn what_was_held_is_nobodys_when_its_owner_is_dead() {
     assert!(pieces[1..].iter().all(|placed| spares.contains_key(&placed.piece)));
     desk.end(other);
 }
+
+#[test]
+fn a_lease_that_has_no_place_beside_what_other_jobs_hold_is_out_of_memory() {
+    // Two that hold memory and grow would wait for each other, one of a higher class for one that never runs.
+    for priority in [0, 1] {
+        let mut desk = Desk::new(|_| {});
+        let a = with_temporary(&mut desk, "a", 60);
+        let held = desk.pieces(a, T)[..9].to_vec();
+        hold(&mut desk, a, &held);
+        let b = desk.job(JobSpec { priority, ..spec("b") });
+        let first = desk.lease(b, T, 0, 30);
+        desk.until(|desk| desk.answers(b, first) > 0);
+        desk.live(b, T, 0, 30 * UNIT, Life::Short);
+        let more = desk.lease(b, T, 30, 26);
+        desk.until(|desk| desk.was_refused(b, more));
+        let less = desk.lease(b, T, 30, 20);
+        desk.until(|desk| desk.answers(b, less) > 0);
+        desk.live(b, T, 30 * UNIT, 20 * UNIT, Life::Short);
+        let_go(&mut desk, a, &held);
+        let again = desk.lease(b, T, 50, 26);
+        desk.until(|desk| desk.answers(b, again) > 0);
+        desk.end(b);
+        desk.until(|desk| desk.phase(a) == Phase::Open);
+    }
+}

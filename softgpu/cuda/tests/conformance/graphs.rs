@@ -832,6 +832,33 @@ promise! {
 }
 
 promise! {
+    fn memory_that_a_graph_left_allocated_outlives_it() on PLAIN; {
+        start();
+        let lane = stream(1);
+        let (mut at, mut other) = (0, 0);
+        begin(lane, RELAXED);
+        ok!(cuMemAllocAsync(&mut at, 4096, lane));
+        ok!(cuMemsetD8Async(at, 3, 4096, lane));
+        let graph = end(lane);
+        let executable = instantiate_with(graph, AUTO_FREE);
+        run(executable, lane);
+        ok!(cuGraphExecDestroy(executable));
+        ok!(cuGraphDestroy(graph));
+        begin(lane, RELAXED);
+        ok!(cuMemAllocAsync(&mut other, 4096, lane));
+        ok!(cuMemsetD8Async(other, 4, 4096, lane));
+        let executable = instantiate(end(lane));
+        assert_ne!(at, other);
+        run(executable, lane);
+        assert_eq!((read::<u8>(at, 4), read::<u8>(other, 4)), (vec![3; 4], vec![4; 4]));
+        begin(lane, RELAXED);
+        ok!(cuMemFreeAsync(at, lane));
+        run(instantiate(end(lane)), lane);
+        ok!(cuMemFree_v2(other));
+    }
+}
+
+promise! {
     fn a_graph_may_free_at_its_launch_what_it_left_allocated() on PLAIN; {
         start();
         let lane = stream(1);

@@ -320,3 +320,19 @@ promise! {
         assert_eq!(told.load(std::sync::atomic::Ordering::SeqCst), lane as usize);
     }
 }
+
+promise! {
+    fn work_of_a_destroyed_stream_counts_as_a_contexts_until_it_ends() on PLAIN; {
+        let context = start();
+        let (lane, mark) = (stream(1), event());
+        let held = hold(lane);
+        ok!(cuStreamDestroy_v2(lane));
+        for _ in 0..3 {
+            ok!(cuCtxRecordEvent(context, mark));
+        }
+        assert_eq!(cu!(cuEventQuery(mark)), CUresult::CUDA_ERROR_NOT_READY);
+        held.let_go();
+        ok!(cuEventSynchronize(mark));
+        ok!(cuCtxSynchronize());
+    }
+}
