@@ -87,7 +87,7 @@ fn main() {
 
 /// The figures of so many such trainings beside each other and a job that takes the whole GPU.
 fn measure(start: Start, count: usize, python: &Path) -> Vec<EndedJob> {
-    let manager = Manager::start("1x128MiB", &["--slice", SLICE]);
+    let manager = Manager::start("1x176MiB", &["--slice", SLICE]);
     let directory = tempfile::tempdir().unwrap();
     let until = directory.path().join("enough");
     std::fs::write(&until, "").unwrap();

@@ -36,6 +36,8 @@ pub fn python() -> Option<PathBuf> {
 
 /// `tests/programs/NAME`, run by such a Python.
 pub fn script(mut python: Command, name: &str) -> Command {
+    // One that is aborted shows where its threads were.
+    python.env("PYTHONFAULTHANDLER", "1");
     python.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name));
     python
 }
