@@ -690,7 +690,7 @@ impl Scheduler {
     fn preempt_one(&mut self, victim: TenantId, gpu: GpuUuid, short: u32) -> bool {
         let contents = self.contents(victim);
         let Some(tenant) = self.tenants.get(&victim) else { return false };
-        let (mut units, mut room) = (0, self.tier_room(gpu));
+        let (mut units, mut room) = (0, self.room_for_saves(victim));
         // The highest units first: they end the region, or their span.
         let ledger = &self.gpus[&gpu].ledger;
         let with_record = |piece| Some((ledger.piece(piece)?, piece));

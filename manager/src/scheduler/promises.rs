@@ -154,14 +154,15 @@ impl Scheduler {
         shares.min(limit.unwrap_or(u64::MAX))
     }
 
+    /// Bytes that can be saved of a tenant now: its user's quota may leave less room than the tiers.
+    pub(super) fn room_for_saves(&self, id: TenantId) -> u64 {
+        let Some(tenant) = self.tenants.get(&id) else { return 0 };
+        self.tier_room(tenant.gpu).min(self.quota_room(tenant.job))
+    }
+
     /// Bytes of a GPU's tenants in the tiers, or on the way there.
     pub(super) fn saved_on(&self, gpu: GpuUuid) -> u64 {
-        let saved = |tenant: &Tenant| {
-            // What is being unmapped will be saved next.
-            let planned = tenant.departure.iter().filter(|departure| departure.saving_bytes == 0);
-            let planned = planned.flat_map(|departure| &departure.moves).map(|m| m.bytes);
-            tenant.saved_bytes() + planned.sum::<u64>()
-        };
+        let saved = |tenant: &Tenant| tenant.saved_bytes() + tenant.planned_bytes();
         self.tenants_on(gpu).map(|(_, tenant)| saved(tenant)).fold(0, u64::saturating_add)
     }
 

@@ -92,6 +92,15 @@ impl Scheduler {
         theirs.map(|tenant| tenant.saved_bytes() + self.hosted_bytes_of(tenant)).sum()
     }
 
+    /// Bytes that a job's user may still have saved, beside what is on the way to it.
+    pub(super) fn quota_room(&self, job: JobId) -> u64 {
+        let Some(uid) = self.jobs.get(&job).map(|job| job.uid) else { return 0 };
+        let Some(quota) = self.config.saved_quotas.of(uid) else { return u64::MAX };
+        let theirs = self.tenants.values().filter(|tenant| self.is_of_user(tenant.job, uid));
+        let planned: u64 = theirs.map(Tenant::planned_bytes).sum();
+        quota.saturating_sub(self.saved_of_user(uid)).saturating_sub(planned)
+    }
+
     /// Would so many more saved bytes of a tenant be more than its user may have.
     pub(super) fn exceeds_saved_quota(&self, id: TenantId, bytes: u64) -> bool {
         let Some(job) = self.tenants.get(&id).and_then(|tenant| self.jobs.get(&tenant.job)) else {
@@ -183,6 +192,12 @@ impl Tenant {
     pub(super) fn saved_bytes(&self) -> u64 {
         let leaving = self.departure.as_ref().map_or(0, |departure| departure.saving_bytes);
         self.saved.iter().map(|range| range.bytes).sum::<u64>() + leaving
+    }
+
+    /// Its bytes that are being unmapped, and will be saved next.
+    pub(super) fn planned_bytes(&self) -> u64 {
+        let planned = self.departure.iter().filter(|departure| departure.saving_bytes == 0);
+        planned.flat_map(|departure| &departure.moves).map(|m| m.bytes).sum()
     }
 
     /// How many of its slots have memory behind them. On its way in or out a slot has both a piece and

@@ -179,3 +179,18 @@ fn who_cannot_be_saved_for_its_quota_gets_no_more_than_there_is() {
     desk.lease(a, T, 80, 5);
     assert_eq!((desk.refusals(a), desk.units(a, T)), (1, 85));
 }
+
+#[test]
+fn jobs_take_turns_though_what_has_to_leave_has_room_only_when_a_part_of_the_other_is_back() {
+    let mut desk = saving(54);
+    let (a, b) = (desk.job(spec("a")), desk.job(spec("b")));
+    fill(&mut desk, a, 1, 30);
+    fill(&mut desk, b, 70, 22);
+    for _ in 0..3 {
+        let before = [a, b].map(|job| desk.job_of(job).stats.slices);
+        desk.until(|desk| {
+            [a, b].iter().zip(before).all(|(job, slices)| desk.job_of(*job).stats.slices > slices)
+        });
+    }
+    assert_eq!([a, b].map(|job| desk.refusals(job)), [0, 0]);
+}
