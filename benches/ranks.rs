@@ -25,7 +25,7 @@ use torch::{printed, script};
 const PATIENCE: Duration = Duration::from_secs(600);
 const SLICE: &str = "100ms";
 /// Steps of a training that does not know when it has been switched often enough.
-const STEPS: &str = "600";
+const STEPS: &str = "20000";
 /// Of one that does.
 const SWITCHES: u64 = 30;
 

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use support::deaths::{children, kill_movers, nothing_is_lost_at};
+use support::deaths::{Killer, children, kill_movers, nothing_is_lost_at};
 use support::training::{Training, alone_on};
 use support::{Jobs, KIB, MIB, Manager, Probe, Status, command, nothing_is_used, train_digits};
 
@@ -140,6 +140,43 @@ fn who_finds_no_room_on_disk_either_waits_and_then_runs() {
     fill(&mut late, 7);
     second.tell("check x 1");
     late.tell("check x 7");
+}
+
+#[test]
+fn host_memory_is_had_where_the_saved_bytes_of_others_lie() {
+    // Idle jobs' bytes fill the DRAM tier, and none of them ever comes back for its turn.
+    let place = tempfile::tempdir().unwrap();
+    let disk = format!("{}=64MiB", place.path().display());
+    for lower in [["--cxl", "node:0=64MiB"], ["--disk", &disk]] {
+        for dies_at in [None, Some("move:bytes"), Some("move:index")] {
+            let killer = Killer::start("1x5MiB", &[&OPTIONS[..], &["--dram", "6MiB"], &lower].concat());
+            let manager = &killer.manager;
+            let mut idle = filled(manager, ["a", "b"]);
+            let mut large = manager.probe(&["--name", "large", "--oversubscribe"]);
+            large.tell("device 0");
+            fill(&mut large, 2);
+            manager.status_when(|status| used(status)[0] >= 2 * BYTES);
+            dies_at.inspect(|point| killer.order(point));
+            // Told once that its GPU is too small, it asks again, as a framework does.
+            let told = large.try_tell(&format!("alloc y {BYTES}")).unwrap_err();
+            assert!(told.contains("OUT_OF_MEMORY"), "{told}");
+            large.tell(&format!("alloc y {BYTES}"));
+            assert!(dies_at.is_none() || killer.is_obeyed());
+            large.tell("fill y 3");
+            // What the next mover has taken over it may not have told yet.
+            manager.status_when(|status| {
+                used(status)[0] <= 6 * MIB && used(status)[1..].iter().sum::<u64>() > 0
+            });
+            for (value, job) in idle.iter_mut().enumerate() {
+                job.tell(&format!("check x {value}"));
+            }
+            large.tell("check x 2");
+            large.tell("check y 3");
+            idle.into_iter().chain([large]).for_each(Probe::end);
+            manager
+                .status_when(|status| used(status).iter().all(|used| *used == 0) && nothing_is_used(status));
+        }
+    }
 }
 
 #[test]

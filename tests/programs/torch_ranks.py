@@ -174,7 +174,8 @@ def check(rank, what, steps, chosen, meeting, results):
         # The bits of whole numbers are the same.
         assert what != "collectives" or torch.equal(ours, theirs)
     words = b"".join(tensor.contiguous().view(torch.uint8).numpy().tobytes() for tensor in found)
-    results.put((what, rank, [loss.hex() for loss in losses], hashlib.sha256(words).hexdigest()))
+    # Nothing reads the pipe before the ranks have ended: what is put has to fit in it. The weights stand for the rest.
+    results.put((what, rank, [loss.hex() for loss in losses[:100]], hashlib.sha256(words).hexdigest()))
 
 
 def main(wanted, steps, chosen):

@@ -50,6 +50,8 @@ enum Kind {
     Restored = 2,
     /// The rows' tenants are gone.
     Gone = 3,
+    /// Rows that were saved lie elsewhere now.
+    Moved = 4,
 }
 
 #[repr(C)]
@@ -114,9 +116,12 @@ impl Journal {
 
     /// `step` has saved these bytes, those on disk in blocks with these seals.
     pub fn saved(&mut self, step: Step, tenant: TenantId, parts: &[Part], seals: &[Seal]) -> io::Result<()> {
-        let of_parts = parts.iter().map(|part| row(tenant, part.class, part.at, part.extent));
-        let rows: Vec<Row> = of_parts.chain(seals.iter().copied().map(sealed)).collect();
-        self.append(step, Kind::Saved, &rows)
+        self.append(step, Kind::Saved, &rows_of(tenant, parts, seals))
+    }
+
+    /// Bytes that were saved lie here now, whatever becomes of the order for which they were moved.
+    pub fn moved(&mut self, tenant: TenantId, parts: &[Part], seals: &[Seal]) -> io::Result<()> {
+        self.append(NO_STEP, Kind::Moved, &rows_of(tenant, parts, seals))
     }
 
     /// `step` has restored these bytes.
@@ -189,18 +194,22 @@ fn apply(index: &mut Index, kind: u32, row: &Row) {
     let tenant = TenantId(row.tenant);
     let class =
         if row.class == Class::Persistent.index() as u32 { Class::Persistent } else { Class::Temporary };
+    let extent = Extent { slab: SlabId(row.slab), start: row.start, bytes: row.bytes };
     if kind == Kind::Saved as u32 {
-        index.insert(
-            tenant,
-            class,
-            row.at,
-            Extent { slab: SlabId(row.slab), start: row.start, bytes: row.bytes },
-        );
+        index.insert(tenant, class, row.at, extent);
+    } else if kind == Kind::Moved as u32 {
+        index.remove(tenant, class, row.at, row.bytes);
+        index.insert(tenant, class, row.at, extent);
     } else if kind == Kind::Restored as u32 {
         index.remove(tenant, class, row.at, row.bytes);
     } else if kind == Kind::Gone as u32 {
         index.forget(tenant);
     }
+}
+
+fn rows_of(tenant: TenantId, parts: &[Part], seals: &[Seal]) -> Vec<Row> {
+    let of_parts = parts.iter().map(|part| row(tenant, part.class, part.at, part.extent));
+    of_parts.chain(seals.iter().copied().map(sealed)).collect()
 }
 
 fn row(tenant: TenantId, class: Class, at: u64, extent: Extent) -> Row {
@@ -264,6 +273,17 @@ mod tests {
         let mut journal = example();
         assert_eq!(replayed(&journal, &[]), [(TENANT, 20, 200), (TenantId(2), 30, 300)]);
         journal.gone(TENANT).unwrap();
+        assert_eq!(replayed(&journal, &[]), [(TenantId(2), 30, 300)]);
+    }
+
+    #[test]
+    fn bytes_that_moved_lie_where_they_are_now_whatever_is_done_again() {
+        let mut journal = example();
+        journal.moved(TENANT, &[part(20, 700, 2), part(22, 900, 3)], &[]).unwrap();
+        let wanted = [(TENANT, 20, 700), (TENANT, 22, 900), (TenantId(2), 30, 300)];
+        assert_eq!(replayed(&journal, &[]), wanted);
+        journal.restored(Step(4), TENANT, &[moved(20, 5)]).unwrap();
+        assert_eq!(replayed(&journal, &[Step(4)]), wanted);
         assert_eq!(replayed(&journal, &[]), [(TenantId(2), 30, 300)]);
     }
 

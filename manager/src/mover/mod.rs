@@ -51,6 +51,7 @@ mod staging;
 mod tests;
 mod tier;
 pub mod turns;
+mod vacate;
 mod zeros;
 
 pub use bandwidth::measure_host;

@@ -278,7 +278,7 @@ impl Mover {
             return Err(OrderError::TooManyPieces { asked: wanted.len(), most: MAX_FDS });
         }
         if location == Location::Host {
-            self.store.tiers_mut().dram.make_room_apart(wanted.iter().map(|(_, bytes)| bytes).sum())?;
+            self.store.make_room_apart(wanted.iter().map(|(_, bytes)| bytes).sum())?;
         }
         // A failure drops, and so releases, what was made before it.
         let made = wanted.iter().map(|&(id, bytes)| {

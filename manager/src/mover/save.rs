@@ -41,11 +41,11 @@ const POISON: u8 = 0xFF;
 
 /// The saved bytes of all tenants: the tiers, and the index of what lies in them.
 pub struct Store {
-    tiers: Tiers,
-    staging: Staging,
-    index: Index,
-    journal: Journal,
-    turns: Option<Turns>,
+    pub(super) tiers: Tiers,
+    pub(super) staging: Staging,
+    pub(super) index: Index,
+    pub(super) journal: Journal,
+    pub(super) turns: Option<Turns>,
 }
 
 impl Store {
@@ -189,7 +189,7 @@ impl Store {
     }
 
     /// Copies parts in memory: those in CXL memory step by step, where others move bytes of it too.
-    fn in_turns(
+    pub(super) fn in_turns(
         &self,
         parts: &[Part],
         copy: impl Fn(&[Part]) -> Result<(), OrderError>,
@@ -338,7 +338,7 @@ impl Store {
         Ok(Transfer::new(device, self.tiers.memory(part.extent)?))
     }
 
-    fn enter(&mut self, tenant: TenantId, saved: Saved) {
+    pub(super) fn enter(&mut self, tenant: TenantId, saved: Saved) {
         self.tiers.disk.seal(&saved.seals);
         for part in saved.parts {
             self.index.insert(tenant, part.class, part.at, part.extent);
@@ -353,7 +353,7 @@ impl Store {
         }
     }
 
-    fn free(&mut self, extents: Vec<Extent>) {
+    pub(super) fn free(&mut self, extents: Vec<Extent>) {
         extents.into_iter().for_each(|extent| self.tiers.free(extent));
     }
 }
@@ -376,32 +376,32 @@ struct Coming {
 
 /// What a save has copied.
 #[derive(Default)]
-struct Saved {
+pub(super) struct Saved {
     /// As the index has it.
-    parts: Vec<Part>,
-    seals: Vec<Seal>,
+    pub(super) parts: Vec<Part>,
+    pub(super) seals: Vec<Seal>,
     /// What was handed out for zeros.
     blank: Vec<Extent>,
 }
 
 impl Saved {
     /// Adds a part that has these runs of zeros.
-    fn add(&mut self, part: Part, zeros: &[Range<u64>]) {
+    pub(super) fn add(&mut self, part: Part, zeros: &[Range<u64>]) {
         self.parts.extend(part.without(zeros));
         self.blank.extend(zeros.iter().map(|run| part.extent.slice(run.start, run.end)));
     }
 }
 
 /// Parts by where they lie.
-struct ByTier {
+pub(super) struct ByTier {
     /// Nowhere.
     zeros: Vec<Part>,
-    in_memory: Vec<Part>,
-    on_disk: Vec<Part>,
+    pub(super) in_memory: Vec<Part>,
+    pub(super) on_disk: Vec<Part>,
 }
 
 impl ByTier {
-    fn of(parts: &[Part]) -> Self {
+    pub(super) fn of(parts: &[Part]) -> Self {
         let (zeros, stored): (Vec<Part>, Vec<Part>) =
             parts.iter().partition(|part| part.extent.slab == ZEROS);
         let (on_disk, in_memory) = stored.into_iter().partition(|part| part.extent.slab == ARENA);
@@ -415,7 +415,7 @@ fn device_ranges<'a>(pieces: &'a Pieces, parts: &[Part]) -> Result<Vec<DeviceRan
 }
 
 /// The bytes of an extent on disk that lie in other blocks than those that are sealed.
-fn in_other_blocks(extent: Extent, sealed: &BTreeSet<u64>) -> Vec<Range<u64>> {
+pub(super) fn in_other_blocks(extent: Extent, sealed: &BTreeSet<u64>) -> Vec<Range<u64>> {
     let mut ranges = Vec::new();
     let other = |block: &Extent| !sealed.contains(&(block.start - block.start % BLOCK_BYTES));
     for block in in_blocks(extent).filter(other) {
@@ -424,6 +424,6 @@ fn in_other_blocks(extent: Extent, sealed: &BTreeSet<u64>) -> Vec<Range<u64>> {
     ranges
 }
 
-fn total(moves: &[Move]) -> u64 {
+pub(super) fn total(moves: &[Move]) -> u64 {
     moves.iter().map(|m| m.bytes).sum()
 }

@@ -81,10 +81,15 @@ impl Batch {
         let lane = HostRange::whole(lane);
         let transfer = |part: &Part| {
             let device = pieces.range(part.piece, part.offset, part.extent.bytes)?;
-            let host = lane.slice(part.extent.start - self.start, part.extent.bytes);
-            Ok(Transfer::new(device, host.map_err(|_| TierError::Unknown(part.extent))?))
+            Ok(Transfer::new(device, self.place(lane, part)?))
         };
         self.parts.iter().map(transfer).collect()
+    }
+
+    /// Where a part is in the lane.
+    fn place<'a>(&self, lane: HostRange<'a>, part: &Part) -> Result<HostRange<'a>, TierError> {
+        let place = lane.slice(part.extent.start - self.start, part.extent.bytes);
+        place.map_err(|_| TierError::Unknown(part.extent))
     }
 
     /// Seals the blocks and writes them, but for those of zeros.
@@ -180,12 +185,40 @@ impl Staging {
         parts: &[Part],
         stay: Option<&Stay<'_>>,
     ) -> Result<Vec<Seal>, OrderError> {
-        let (gpu, file) = (self.gpu.clone(), disk.file()?);
+        let gpu = self.gpu.clone();
+        self.write(disk, parts, stay, |batch, lane| Ok(gpu.copy_out(&batch.transfers(pieces, lane)?)?))
+    }
+
+    /// The same out of host memory: that of a part is what `from` says.
+    pub fn store<'a>(
+        &mut self,
+        disk: &Disk,
+        parts: &[Part],
+        stay: Option<&Stay<'_>>,
+        from: impl Fn(&Part) -> Result<HostRange<'a>, OrderError>,
+    ) -> Result<Vec<Seal>, OrderError> {
+        self.write(disk, parts, stay, |batch, lane| {
+            let lane = HostRange::whole(lane);
+            batch.parts.iter().try_for_each(|part| {
+                batch.place(lane, part)?.copy_from(from(part)?);
+                Ok(())
+            })
+        })
+    }
+
+    fn write(
+        &mut self,
+        disk: &Disk,
+        parts: &[Part],
+        stay: Option<&Stay<'_>>,
+        fill: impl FnMut(&Batch, &mut [u8]) -> Result<(), OrderError>,
+    ) -> Result<Vec<Seal>, OrderError> {
+        let file = disk.file()?;
         let mut seals = Vec::new();
         self.pump(
             Batch::all_of(parts),
             stay,
-            |batch, lane| Ok(gpu.copy_out(&batch.transfers(pieces, lane)?)?),
+            fill,
             |batch, lane| batch.write(lane, file),
             |_, sealed, _| {
                 death::point("save:batch");

@@ -278,6 +278,14 @@ impl<'a> HostRange<'a> {
         zeros::runs(bytes)
     }
 
+    /// Fills it with as many bytes from elsewhere: the shorter of the two says how many.
+    pub fn copy_from(self, from: HostRange<'_>) {
+        let bytes = self.bytes.min(from.bytes) as usize;
+        // SAFETY: present memory, borrowed and so mapped as long, of at least so many bytes each. Nobody else reads or
+        // writes either meanwhile (see `zeros`). `copy` allows that they overlap.
+        unsafe { std::ptr::copy(from.address.as_ptr(), self.address.as_ptr(), bytes) };
+    }
+
     pub(super) fn address(&self) -> NonNull<u8> {
         self.address
     }

@@ -83,6 +83,23 @@ impl FreeList {
         Some(Extent { slab, start, bytes })
     }
 
+    /// How many bytes of a slab are free.
+    pub fn bytes_in(&self, slab: SlabId) -> u64 {
+        self.holes_in(slab).map(|hole| hole.bytes).sum()
+    }
+
+    /// Takes all holes of a slab.
+    pub fn take_all_in(&mut self, slab: SlabId) -> Vec<Extent> {
+        let holes: Vec<Extent> = self.holes_in(slab).collect();
+        holes.iter().for_each(|hole| self.remove(*hole));
+        holes
+    }
+
+    fn holes_in(&self, slab: SlabId) -> impl Iterator<Item = Extent> + '_ {
+        let holes = self.holes.range((slab, 0)..=(slab, u64::MAX));
+        holes.map(|(&(slab, start), &bytes)| Extent { slab, start, bytes })
+    }
+
     fn insert(&mut self, hole: Extent) {
         self.holes.insert((hole.slab, hole.start), hole.bytes);
         self.by_length.insert((hole.bytes, hole.slab, hole.start));

@@ -191,6 +191,23 @@ impl Memory {
         self.shortage.note_room(self.room());
     }
 
+    /// Of the slabs in which something is saved, the one with the fewest such bytes.
+    pub fn emptiest(&self) -> Option<SlabId> {
+        let used =
+            |(&slab, memory): (&SlabId, &HostMemory)| (memory.bytes() - self.free.bytes_in(slab), slab);
+        self.slabs.iter().map(used).filter(|(used, _)| *used > 0).min().map(|(_, slab)| slab)
+    }
+
+    /// Takes all holes of a slab.
+    pub fn take_holes(&mut self, slab: SlabId) -> Vec<Extent> {
+        self.free.take_all_in(slab)
+    }
+
+    /// Hands out at most so many bytes of the slabs that there are.
+    pub fn take_held(&mut self, bytes: u64) -> Vec<Extent> {
+        self.free.take(bytes.min(self.free.bytes())).unwrap_or_default()
+    }
+
     /// The slabs of which nothing is handed out.
     fn free_slabs(&self) -> Vec<Extent> {
         let whole =
@@ -285,7 +302,7 @@ impl Memory {
         }
     }
 
-    fn full(&self, wanted: u64) -> TierError {
+    pub(super) fn full(&self, wanted: u64) -> TierError {
         TierError::Full { tier: self.name, wanted, free: self.room(), share: self.share }
     }
 

@@ -104,32 +104,38 @@ impl Tiers {
     }
 
     fn try_allocate(&mut self, bytes: u64, spared: u64) -> Result<Vec<Extent>, TierError> {
+        self.all_or_none(|tiers, extents| {
+            let [dram, lower @ ..] = tiers.each_mut();
+            let lower = lower.into_iter().filter(|tier| tier.is_there()).map(|tier| (tier, 0));
+            fill([(dram, spared)].into_iter().chain(lower).collect(), bytes, extents)
+        })
+    }
+
+    /// Hands out `bytes` bytes, all or none, for what has to leave its place in DRAM: of the slabs that there are, then
+    /// of the tiers below. What the extents hold is undefined.
+    pub fn allocate_again(&mut self, bytes: u64) -> Result<Vec<Extent>, TierError> {
+        self.all_or_none(|tiers, extents| {
+            extents.append(&mut tiers.dram.take_held(bytes));
+            let left = bytes - length(extents);
+            let [_, lower @ ..] = tiers.each_mut();
+            let lower = lower.into_iter().filter(|tier| tier.is_there()).map(|tier| (tier, 0)).collect();
+            fill(lower, left, extents)?;
+            if length(extents) == bytes { Ok(()) } else { Err(tiers.dram.full(left)) }
+        })
+    }
+
+    fn all_or_none(
+        &mut self,
+        take: impl FnOnce(&mut Self, &mut Vec<Extent>) -> Result<(), TierError>,
+    ) -> Result<Vec<Extent>, TierError> {
         let mut extents = Vec::new();
-        match self.fill(bytes, spared, &mut extents) {
+        match take(self, &mut extents) {
             Ok(()) => Ok(extents),
             Err(error) => {
                 extents.into_iter().for_each(|extent| self.free(extent));
                 Err(error)
             }
         }
-    }
-
-    /// Tier by tier; the last that there is takes the rest, or says why not.
-    fn fill(&mut self, bytes: u64, spared: u64, extents: &mut Vec<Extent>) -> Result<(), TierError> {
-        let [dram, lower @ ..] = self.each_mut();
-        let mut tiers = vec![dram];
-        tiers.extend(lower.into_iter().filter(|tier| tier.is_there()));
-        let (last, mut left) = (tiers.pop(), bytes);
-        for (tier, spared) in tiers.into_iter().zip([spared, 0]) {
-            let most = tier.room().saturating_sub(spared);
-            let some = tier.allocate_most(left.min(most));
-            left -= some.iter().map(|extent| extent.bytes).sum::<u64>();
-            extents.extend(some);
-        }
-        if let Some(last) = last.filter(|_| left > 0) {
-            extents.extend(last.allocate(left)?);
-        }
-        Ok(())
     }
 
     fn each(&self) -> [&dyn Room; 3] {
@@ -325,4 +331,28 @@ impl Extent {
     pub fn joined(self, next: Self) -> Self {
         Self { bytes: self.bytes + next.bytes, ..self }
     }
+}
+
+/// Takes bytes tier by tier, and leaves in each so many free; the last takes all the rest, or says why not.
+fn fill(
+    mut tiers: Vec<(&mut dyn Room, u64)>,
+    bytes: u64,
+    extents: &mut Vec<Extent>,
+) -> Result<(), TierError> {
+    let (last, mut left) = (tiers.pop(), bytes);
+    for (tier, spared) in tiers {
+        let most = tier.room().saturating_sub(spared);
+        let some = tier.allocate_most(left.min(most));
+        left -= length(&some);
+        extents.extend(some);
+    }
+    if let Some((last, _)) = last.filter(|_| left > 0) {
+        extents.extend(last.allocate(left)?);
+    }
+    Ok(())
+}
+
+/// Bytes of extents.
+fn length(extents: &[Extent]) -> u64 {
+    extents.iter().map(|extent| extent.bytes).sum()
 }

@@ -1,0 +1,113 @@
+//! Saved bytes move to another place in the tiers, where memory of the DRAM tier is wanted for pieces in a GPU's place:
+//! these can lie nowhere else.
+//!
+//! ```text
+//! wanted apart ─► the slab with the fewest saved bytes ─► other slabs' holes, then CXL memory, then disk
+//!      ▲          (copy ─► journal ─► index, tenant by tenant)                                │
+//!      └──────────────────────── the slab is given back ◄────────────────────────────────────┘
+//! ```
+//! Invariant: the journal names a tenant's old extents or its new ones, and both hold its bytes until the new ones are
+//! named.
+
+#![forbid(unsafe_code)]
+
+use super::error::OrderError;
+use super::plan::{Part, deal};
+use super::progress;
+use super::save::{ByTier, Saved, Store, in_other_blocks, total};
+use super::tier::{Extent, SlabId};
+use super::turns::SharedTier;
+use crate::death;
+use std::collections::{BTreeMap, BTreeSet};
+use tidegate_ffi::units::{PieceId, TenantId};
+use tidegate_ffi::wire::message::Move;
+
+impl Store {
+    /// Sees that so many bytes of the DRAM tier can be set apart.
+    ///
+    /// # Errors
+    /// Neither the share nor the tiers below have room for what is saved.
+    pub fn make_room_apart(&mut self, bytes: u64) -> Result<(), OrderError> {
+        loop {
+            let Err(full) = self.tiers.dram.make_room_apart(bytes) else { return Ok(()) };
+            // Each slab that becomes free is given back.
+            let Some(slab) = self.tiers.dram.emptiest() else { return Err(full.into()) };
+            self.vacate(slab)?;
+        }
+    }
+
+    fn vacate(&mut self, slab: SlabId) -> Result<(), OrderError> {
+        let mut free = self.tiers.dram.take_holes(slab);
+        let moved = self.move_all(slab, &mut free);
+        free.into_iter().for_each(|extent| self.tiers.free(extent));
+        moved
+    }
+
+    /// Moves what is saved in a slab whose holes were taken out; adds to `free` where it was.
+    fn move_all(&mut self, slab: SlabId, free: &mut Vec<Extent>) -> Result<(), OrderError> {
+        let mut saved: BTreeMap<TenantId, Vec<Move>> = BTreeMap::new();
+        for (tenant, class, at, extent) in self.index.entries().filter(|entry| entry.3.slab == slab) {
+            let moved = Move { piece: NO_PIECE, offset: extent.start, bytes: extent.bytes, class, at };
+            saved.entry(tenant).or_default().push(moved);
+        }
+        for (tenant, moves) in saved {
+            free.append(&mut self.move_tenant(slab, tenant, &moves)?);
+        }
+        Ok(())
+    }
+
+    /// Where the tenant's bytes were.
+    fn move_tenant(
+        &mut self,
+        slab: SlabId,
+        tenant: TenantId,
+        moves: &[Move],
+    ) -> Result<Vec<Extent>, OrderError> {
+        let extents = self.tiers.allocate_again(total(moves))?;
+        let moved = self.copy_over(slab, &deal(moves, &extents)).and_then(|saved| {
+            death::point("move:bytes");
+            self.journal.moved(tenant, &saved.parts, &saved.seals)?;
+            Ok(saved)
+        });
+        match moved {
+            Ok(saved) => {
+                let cut_out = |m: &Move| self.index.remove(tenant, m.class, m.at, m.bytes);
+                let before = moves.iter().flat_map(cut_out).collect();
+                self.enter(tenant, saved);
+                death::point("move:index");
+                Ok(before)
+            }
+            Err(error) => {
+                self.free(extents);
+                Err(error)
+            }
+        }
+    }
+
+    /// Copies parts, whose `offset` is a place in a slab.
+    fn copy_over(&mut self, slab: SlabId, parts: &[Part]) -> Result<Saved, OrderError> {
+        let before = |part: &Part| Extent { slab, start: part.offset, bytes: part.extent.bytes };
+        let ByTier { in_memory, on_disk, .. } = ByTier::of(parts);
+        self.in_turns(&in_memory, |parts| {
+            for part in parts {
+                self.tiers.memory(part.extent)?.copy_from(self.tiers.memory(before(part))?);
+                progress::step();
+            }
+            Ok(())
+        })?;
+        // Zeros were looked for when it was saved.
+        let mut saved = Saved::default();
+        saved.parts.extend(in_memory);
+        if !on_disk.is_empty() {
+            let stay = self.turns.as_ref().map(|turns| turns.enter(SharedTier::Disk));
+            let from = |part: &Part| Ok(self.tiers.dram.memory(before(part))?);
+            saved.seals = self.staging.store(&self.tiers.disk, &on_disk, stay.as_ref(), from)?;
+            let sealed: BTreeSet<u64> = saved.seals.iter().map(|seal| seal.start).collect();
+            on_disk.into_iter().for_each(|part| saved.add(part, &in_other_blocks(part.extent, &sealed)));
+        }
+        Ok(saved)
+    }
+}
+
+/// What is moved from a tier to a tier is in no piece.
+const NO_PIECE: PieceId = PieceId(0);
