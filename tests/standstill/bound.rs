@@ -3,10 +3,11 @@
 //! ```text
 //! action   4 kernels + 2 pauses + 4 copies of an allocation at RATE     the longest step of a program that is alone
 //! switch   save + restore + map + unmap, as measured by the manager, + the drain, but no more than action
-//! slice    max(--slice, 19 switches)                                    as the manager deals them
+//! slice    max(--slice, 19 switches)                                    longer than any that the manager deals
 //! turn     slice + --boundary-deadline + action + switch
 //! bound    LOADED × Σ turn of all jobs of at least its priority × max(1, weight / own weight)
-//!          + FLOOR + what was done to the mix: the time for which a job is stopped, DEATH for each kill
+//!          + FLOOR + what was done to the mix: the time for which a job is stopped, DEATH for each kill, and GONE where
+//!          manager and mover are killed: there may be no next one, and that is told after `--answer-limit`
 //! ```
 //! Time does not count while
 //! - a program of higher priority is there and has been admitted (priority is strict: docs/switch.md);
@@ -28,6 +29,8 @@ const LOADED: f64 = 2.0;
 const FLOOR: Duration = Duration::from_secs(10);
 /// What the death of a manager or mover may take: the next one is started and given everything.
 const DEATH: Duration = Duration::from_secs(5);
+/// The manager's `--answer-limit`, which no mix sets.
+const GONE: Duration = Duration::from_secs(30);
 /// Bytes per millisecond.
 const RATE: u64 = 64 << 10;
 
@@ -52,7 +55,8 @@ pub fn bound(mix: &Mix, job: usize, present: impl Fn(usize) -> bool, status: Opt
     let harm = mix.events.iter().map(|(_, event)| match event {
         Event::StopJob(_, time) => Duration::from_millis(*time),
         Event::KillJob(_) => Duration::ZERO,
-        Event::KillMover | Event::KillManager | Event::KillBoth => DEATH,
+        Event::KillMover | Event::KillManager => DEATH,
+        Event::KillBoth => GONE + DEATH,
     });
     turns.sum::<Duration>().mul_f64(LOADED) + FLOOR + harm.sum::<Duration>()
 }

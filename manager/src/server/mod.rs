@@ -64,8 +64,8 @@ use tidegate_ffi::units::{GpuUuid, JobId, PieceId, SessionId, Step};
 use tidegate_ffi::wire::line::Numbered;
 use tidegate_ffi::wire::live;
 use tidegate_ffi::wire::message::{
-    Drained, FromCommand, FromMover, FromShim, JobClaim, JobSpec, Placed, Shortage, ToCommand, ToManager,
-    ToMover, ToShim, When,
+    Bandwidth, Drained, FromCommand, FromMover, FromShim, JobClaim, JobSpec, Placed, Shortage, ToCommand,
+    ToManager, ToMover, ToShim, When,
 };
 use tidegate_ffi::wire::page::Page;
 use tracing::{debug, error, info, warn};
@@ -767,7 +767,8 @@ impl Server {
                 if let Some(mover) = self.movers.get_mut(&gpu) {
                     mover.note(&message, fds);
                 }
-                return;
+                let FromMover::Bandwidth(Bandwidth { link: Some(rates), .. }) = message else { return };
+                Event::Link { gpu, rates }
             }
         };
         self.tell_scheduler(event);

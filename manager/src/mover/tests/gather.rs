@@ -5,7 +5,7 @@
 use super::*;
 
 /// A GPU on which batches are slow: its staging memory is 128 KiB, its slabs are of 2 MiB.
-const SLOW_BATCHES: &str = "1x16MiB,copy=50us";
+const SLOW_BATCHES: &str = "1x16MiB,copy=200us";
 /// One on which a launch and a copy are slower than a batch.
 const SLOW_CALLS: &str = "1x16MiB,call=2ms";
 const LOG_VARIABLE: &str = "TIDEGATE_SOFTGPU_FAULTS_LOG";
