@@ -11,7 +11,7 @@ mod torch;
 
 use node::Node;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use support::patience::{finish_within, output_within};
 use support::{Jobs, MIB, Manager};
@@ -45,6 +45,38 @@ fn the_wheel_from_the_index_trains_bare_and_as_jobs() {
     let bare = printed(&output_within(PATIENCE, script(Node::of(&manager).run(&python), name)));
     assert_eq!(bare, "products are right\ntrained\n");
     assert_eq!(shared(&manager, &python, name), bare);
+}
+
+#[test]
+fn what_needs_pytorch_brings_no_library_of_nvidias() {
+    let Some(python) = torch::python() else { return };
+    let pip = |arguments: &[&str]| {
+        let mut pip = Command::new(&python);
+        pip.args(["-m", "pip", "--disable-pip-version-check"]).args(arguments).stdin(Stdio::null());
+        output_within(PATIENCE, pip)
+    };
+    let said = printed(&pip(&["check"]));
+    assert_eq!(said, "No broken requirements found.\n");
+    let said = printed(&pip(&["install", "--dry-run", "accelerate"]));
+    let wanted = said.lines().find_map(|line| line.strip_prefix("Would install ")).unwrap_or_default();
+    assert!(wanted.contains("accelerate"), "{said}");
+    assert!(!["nvidia", "triton", "cuda"].iter().any(|name| wanted.contains(name)), "{wanted}");
+}
+
+#[test]
+fn pytorch_without_a_software_gpu_says_how_it_is_started() {
+    let Some(python) = torch::python() else { return };
+    let run = |program: &str| {
+        let mut command = Command::new(&python);
+        command.args(["-c", program]).stdin(Stdio::null());
+        output_within(PATIENCE, command)
+    };
+    let output = run("import torch");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let last = said.lines().last().unwrap_or_default();
+    assert!(!output.status.success() && last.contains("start it as `tidegate run -- "), "{said}");
+    let found = run("import importlib.util; print(importlib.util.find_spec('torch') is not None)");
+    assert_eq!(printed(&found), "True\n", "who looks for it finds it");
 }
 
 #[test]

@@ -13,6 +13,7 @@
 //! - [`death`]: deaths at chosen moments, for tests.
 
 pub mod artifacts;
+mod brief;
 pub mod command;
 pub mod death;
 pub mod doctor;

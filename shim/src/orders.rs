@@ -362,10 +362,6 @@ impl Watch {
     fn tick(&mut self, process: &'static Process) {
         let submissions = Record::submissions();
         if submissions != self.submissions || Record::is_anybody_inside() || !GATE.is_open() {
-            if self.said && submissions != self.submissions {
-                // It went on by itself, for it was not closed meanwhile.
-                let _ = process.link.send(FromShim::Waiting);
-            }
             *self = Self { on: true, submissions, ..Self::default() };
             return;
         }

@@ -36,6 +36,7 @@ while not over(step, stop):
 if dist.get_rank() == 0:
     print([loss.hex() for loss in losses[:STEPS]], flush=True)
 dist.destroy_process_group()
-# On a loaded machine a rank was aborted at times while CPython finalized ("terminate called without an active
-# exception"), on the bare software GPU too. The reason is not known; what is tested here is over by then.
+# A thread of PyTorch's that asks for the interpreter's lock while CPython finalizes is ended by CPython, which C++ takes for
+# an error: "terminate called without an active exception" (pytorch/pytorch#38228). On a loaded machine that aborted a
+# rank at times, on the bare software GPU too. What is tested here is over by then.
 os._exit(0)

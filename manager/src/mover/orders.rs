@@ -14,6 +14,7 @@ use super::save::Store;
 use super::staging::Staging;
 use super::tier::{Disk, Memory, SlabId, SlabNews, Tiers};
 use super::turns::Turns;
+use crate::brief::Brief;
 use crate::death;
 use std::collections::BTreeSet;
 use std::io;
@@ -390,7 +391,7 @@ fn answer(step: Step, outcome: Result<Outcome, OrderError>, took: Duration) -> A
         }
         Err(error) => failure(step, &error),
     };
-    tracing::debug!(?message, micros, "carried out");
+    tracing::debug!(message = %Brief(&message), micros, "carried out");
     Answer { message, fds: Vec::new() }
 }
 

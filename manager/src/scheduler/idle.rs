@@ -8,7 +8,8 @@
 //! Where the others fit beside it nobody has to be closed, and nothing is lent. Who is idle without a turn does not want
 //! one.
 //!
-//! Invariant: what a job is owed is no more than a slice of its own: who was away for long does not keep others out.
+//! Invariant: what a job is owed is, with a slice of its own, no more than the longest slice: so who wants a part of the
+//! time gets it, and who was away for long does not keep others out for longer than any turn may.
 
 use super::{Phase, Scheduler, Time};
 use serde::{Deserialize, Serialize};
@@ -60,7 +61,7 @@ impl Scheduler {
             false => job.pauses.end(now),
         }
         if was_idle && !is_idle {
-            self.level_up(id, self.slice_of(id));
+            self.level_up(id, self.claim_of(id));
             self.call_in(id);
         }
     }
@@ -82,6 +83,12 @@ impl Scheduler {
     fn dearest_near(&self, id: JobId) -> Duration {
         let near = self.jobs_near(id).into_iter().filter(|other| self.wants_turn(*other));
         near.filter_map(|other| Some(self.jobs.get(&other)?.costs.next())).max().unwrap_or_default()
+    }
+
+    /// Of the time that a job did not want, how much it may have later.
+    fn claim_of(&self, id: JobId) -> Duration {
+        let slice = self.slice_of(id);
+        self.config.slice_max.saturating_sub(slice).max(slice)
     }
 
     /// A job that lent its turn wants it back: those who run meanwhile have half a slice for it.

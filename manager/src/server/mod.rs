@@ -40,6 +40,7 @@ pub use legacy::{CommandLine, Gathered, Heritage, gather};
 pub(crate) use setup::leave_mover;
 pub use setup::{Setup, has_died, heirs, last_command, run, stop_signals, will_path};
 
+use crate::brief::Brief;
 use crate::death;
 use crate::scheduler::{Effect, Event, Job, Pages, QueuePlace, SavedQuota, Scheduler, Session, Time};
 use bytesize::ByteSize;
@@ -840,7 +841,7 @@ impl Server {
 
     fn tell_scheduler(&mut self, event: Event) {
         let now = self.now();
-        debug!(?event, "event");
+        debug!(event = %Brief(&event), "event");
         let effects = self.scheduler.handle(now, event, &PublishedPages(&self.clients));
         for effect in effects {
             self.carry_out(effect);
@@ -851,7 +852,8 @@ impl Server {
     }
 
     fn carry_out(&mut self, effect: Effect) {
-        debug!(?effect, "effect");
+        debug!(effect = %Brief(&effect), "effect");
+        self.tell_turn(&effect);
         match effect {
             Effect::Shim(session, message) => self.say(ClientId(session.0), message),
             Effect::Welcome { session, job, closed } => self.welcome(ClientId(session.0), job, closed),
@@ -865,6 +867,24 @@ impl Server {
             }
             Effect::Standstill(report) => error!(%report, "jobs stood still and were made to go on"),
             Effect::JobEnded(id, job) => self.job_ended(id, &job),
+        }
+    }
+
+    /// What was decided: which job has its turn, and until when.
+    fn tell_turn(&self, effect: &Effect) {
+        if !tracing::enabled!(tracing::Level::DEBUG) {
+            return;
+        }
+        let Effect::Shim(session, message @ (ToShim::Open | ToShim::Close { .. })) = effect else { return };
+        let Some(id) = self.scheduler.sessions().get(session).map(|session| session.job) else { return };
+        let Some(job) = self.scheduler.jobs().get(&id) else { return };
+        let (slice, cost) = (job.slice_end.saturating_sub(self.now()), job.costs.next());
+        let (name, used) = (&job.spec.name, job.runtime);
+        match message {
+            ToShim::Open => debug!(%id, name, ?slice, ?cost, ?used, "its turn begins"),
+            _ => {
+                debug!(%id, name, ?used, waits = self.scheduler.queue().len(), "its turn ends, for others wait")
+            }
         }
     }
 
@@ -889,7 +909,7 @@ impl Server {
         let fds: Vec<_> =
             placed.iter().filter_map(|placed| Some(self.pieces.get(&placed.piece)?.fd.clone())).collect();
         if fds.len() != placed.len() {
-            warn!(?message, "a piece has no file descriptor");
+            warn!(message = %Brief(message), "a piece has no file descriptor");
         }
         fds
     }

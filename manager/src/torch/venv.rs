@@ -20,11 +20,17 @@ for need in map(Requirement, requires('torch')):
         print(f'{need.name}{need.specifier}')
 ";
 
-/// Where the wheel's libraries are.
-const LIBRARIES: &str = "
-from importlib.util import find_spec
-print(find_spec('torch').submodule_search_locations[0] + '/lib')
+/// Where the wheel is.
+const WHEEL: &str = "
+from importlib.metadata import distribution
+print(distribution('torch').locate_file('torch'))
 ";
+/// Registers the packages for whose libraries there are stand-ins.
+const REGISTER: &str = include_str!("register.py");
+/// Says how PyTorch is to be started where there is no software GPU.
+const HINT: &str = include_str!("tidegate_softgpu.py");
+/// Python imports at its start what such a file names.
+const IMPORT_HINT: &str = "import tidegate_softgpu\n";
 
 /// Prepares the environment in `directory`, with PyTorch `version`, for the Python of `python`. What is there
 /// already stays. Tells what it does, step by step.
@@ -40,9 +46,13 @@ pub fn prepare(directory: &Path, version: &str, python: &OsStr, say: impl Fn(&st
     if !is_installed {
         say(&format!("installing torch {version} (half a gigabyte, the first time)"));
         install(&own, version)?;
-        std::fs::write(&installed, version).with_context(|| format!("writing {}", installed.display()))?;
+        write(&installed, version)?;
     }
-    let libraries = PathBuf::from(output(Command::new(&own).args(["-c", LIBRARIES]))?.trim());
+    succeed(Command::new(&own).args(["-c", REGISTER]))?;
+    let wheel = PathBuf::from(output(Command::new(&own).args(["-c", WHEEL]))?.trim());
+    let (packages, libraries) = (wheel.parent().unwrap_or(&wheel), wheel.join("lib"));
+    write(&packages.join("tidegate_softgpu.py"), HINT)?;
+    write(&packages.join("tidegate_softgpu.pth"), IMPORT_HINT)?;
     say("making stand-ins for NVIDIA's libraries");
     let implementation = Implementation::install(&artifacts::software_libraries()?, &libraries)?;
     for (name, demand) in demand::of_directory(&libraries)? {
@@ -60,6 +70,10 @@ fn install(python: &Path, version: &str) -> anyhow::Result<()> {
     succeed(pip().arg("--no-deps").arg(format!("torch=={version}")))?;
     let needs = output(Command::new(python).args(["-c", NEEDS]))?;
     succeed(pip().args(needs.lines()))
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }
 
 fn succeed(command: &mut Command) -> anyhow::Result<()> {
