@@ -15,7 +15,6 @@ mod progress;
 mod quota;
 mod shares;
 mod silence;
-mod turns;
 mod unmovable;
 mod whole;
 mod written;
