@@ -3,7 +3,8 @@
 //!
 //! Each copy is of twice as many bytes as the one before, until one takes long enough to be timed or is as large as
 //! it may be. So a fast link is measured by some MiB, a slow one by some KiB, and neither for more than some
-//! milliseconds. A copy that takes so long may just have been interrupted: the best of some counts. The GPU and the tiers lend memory for it; where they have none, nothing is measured.
+//! milliseconds. A copy that takes so long may just have been interrupted: the best of some counts. The GPU and the
+//! tiers lend memory for it; where they have none, nothing is measured.
 
 #![forbid(unsafe_code)]
 
@@ -133,7 +134,7 @@ fn rate_by<E>(most: u64, mut copy: impl FnMut(u64) -> Result<Duration, E>) -> Re
             tries += 1;
             progress::step();
         }
-        if took >= LONG_ENOUGH || bytes == most {
+        if is_timed(took) {
             return Ok((bytes as f64 / took.max(Duration::from_nanos(1)).as_secs_f64()) as u64);
         }
         bytes = (2 * bytes).min(most);

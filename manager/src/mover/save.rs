@@ -154,8 +154,7 @@ impl Store {
         if !on_disk.is_empty() {
             let stay = self.turns.as_ref().map(|turns| turns.enter(SharedTier::Disk));
             saved.seals = self.staging.save(&self.tiers.disk, pieces, &on_disk, stay.as_ref())?;
-            let sealed: BTreeSet<u64> = saved.seals.iter().map(|seal| seal.start).collect();
-            on_disk.into_iter().for_each(|part| saved.add(part, &in_other_blocks(part.extent, &sealed)));
+            saved.add_on_disk(on_disk);
         }
         death::point("save:bytes");
         Ok(saved)
@@ -386,9 +385,15 @@ pub(super) struct Saved {
 
 impl Saved {
     /// Adds a part that has these runs of zeros.
-    pub(super) fn add(&mut self, part: Part, zeros: &[Range<u64>]) {
+    fn add(&mut self, part: Part, zeros: &[Range<u64>]) {
         self.parts.extend(part.without(zeros));
         self.blank.extend(zeros.iter().map(|run| part.extent.slice(run.start, run.end)));
+    }
+
+    /// Adds parts on disk: the blocks without a seal are zeros.
+    pub(super) fn add_on_disk(&mut self, parts: Vec<Part>) {
+        let sealed: BTreeSet<u64> = self.seals.iter().map(|seal| seal.start).collect();
+        parts.into_iter().for_each(|part| self.add(part, &in_other_blocks(part.extent, &sealed)));
     }
 }
 
@@ -415,7 +420,7 @@ fn device_ranges<'a>(pieces: &'a Pieces, parts: &[Part]) -> Result<Vec<DeviceRan
 }
 
 /// The bytes of an extent on disk that lie in other blocks than those that are sealed.
-pub(super) fn in_other_blocks(extent: Extent, sealed: &BTreeSet<u64>) -> Vec<Range<u64>> {
+fn in_other_blocks(extent: Extent, sealed: &BTreeSet<u64>) -> Vec<Range<u64>> {
     let mut ranges = Vec::new();
     let other = |block: &Extent| !sealed.contains(&(block.start - block.start % BLOCK_BYTES));
     for block in in_blocks(extent).filter(other) {

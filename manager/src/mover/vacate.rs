@@ -14,11 +14,11 @@
 use super::error::OrderError;
 use super::plan::{Part, deal};
 use super::progress;
-use super::save::{ByTier, Saved, Store, in_other_blocks, total};
+use super::save::{ByTier, Saved, Store, total};
 use super::tier::{Extent, SlabId};
 use super::turns::SharedTier;
 use crate::death;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use tidegate_ffi::units::{PieceId, TenantId};
 use tidegate_ffi::wire::message::Move;
 
@@ -102,8 +102,7 @@ impl Store {
             let stay = self.turns.as_ref().map(|turns| turns.enter(SharedTier::Disk));
             let from = |part: &Part| Ok(self.tiers.dram.memory(before(part))?);
             saved.seals = self.staging.store(&self.tiers.disk, &on_disk, stay.as_ref(), from)?;
-            let sealed: BTreeSet<u64> = saved.seals.iter().map(|seal| seal.start).collect();
-            on_disk.into_iter().for_each(|part| saved.add(part, &in_other_blocks(part.extent, &sealed)));
+            saved.add_on_disk(on_disk);
         }
         Ok(saved)
     }

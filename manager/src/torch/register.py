@@ -20,7 +20,7 @@ def register(need):
     name = need.name.replace("-", "_")
     known = list(SITE.glob(f"{name}-*.dist-info"))
     if any(installer(folder) != INSTALLER for folder in known):
-        return  # Somebody wanted the real one.
+        return  # The real one was installed.
     for folder in known:
         shutil.rmtree(folder)
     least = sorted(spec.version for spec in need.specifier if spec.operator in ("==", ">=", "~="))
