@@ -155,7 +155,8 @@ fn host_memory_is_had_where_the_saved_bytes_of_others_lie() {
             let mut large = manager.probe(&["--name", "large", "--oversubscribe"]);
             large.tell("device 0");
             fill(&mut large, 2);
-            manager.status_when(|status| used(status)[0] >= 2 * BYTES);
+            // What the GPU lacks is saved, and leaves too little of the DRAM tier.
+            manager.status_when(|status| used(status)[0] + BYTES > 6 * MIB);
             dies_at.inspect(|point| killer.order(point));
             // Told once that its GPU is too small, it asks again, as a framework does.
             let told = large.try_tell(&format!("alloc y {BYTES}")).unwrap_err();

@@ -30,6 +30,9 @@ const UNMEASURED: u32 = 64;
 const LONGEST: u32 = 4;
 /// The longest pause between two looks at the value waits.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// Where other processes of the job may have to submit what ends a wait, the process itself does every so many times only:
+/// what it submits may wait for them, too, and be ahead of them for ever.
+const PEERS_FIRST: u32 = 4;
 
 /// How long a process's drains take.
 #[derive(Default)]
@@ -72,6 +75,10 @@ pub struct Draining {
     boundary: Boundary,
     /// They were let go on.
     gone_on: bool,
+    /// Other processes of the job have memory.
+    has_peers: bool,
+    /// So often work did not end.
+    stalls: u32,
 }
 
 /// What is found at the closed gate.
@@ -94,9 +101,11 @@ impl Draining {
         boundary: Boundary,
         limit: Duration,
         until: Instant,
+        has_peers: bool,
     ) -> Self {
         let (started, patience, pace) = (Instant::now(), process.drains.patience(limit), SHORTEST);
-        Self { process, step, started, limit, until, patience, pace, boundary, gone_on: false }
+        let (gone_on, stalls) = (false, 0);
+        Self { process, step, started, limit, until, patience, pace, boundary, gone_on, has_peers, stalls }
     }
 
     /// Until when it may take.
@@ -136,8 +145,11 @@ impl Draining {
                 }
                 Found::ValueWait => {}
                 Found::Stall => {
-                    self.say_so();
-                    self.let_some_through();
+                    if self.stalled() {
+                        self.let_some_through(1);
+                    }
+                    self.slow_down();
+                    self.patience = self.pace;
                 }
             }
         }
@@ -161,7 +173,7 @@ impl Draining {
         self.gone_on |= self.boundary == Boundary::GoesOn;
         GATE.flow(self.boundary);
         loop {
-            let submissions = Record::submissions();
+            let (submissions, waits) = (Record::submissions(), self.process.value_waits.count());
             let end = self.until.min(Instant::now() + self.pace);
             if self.values_came(end) {
                 return Ok(());
@@ -169,12 +181,16 @@ impl Draining {
             if Instant::now() >= self.until {
                 return Err("work on the GPU waits for a value that was not submitted in time".into());
             }
-            // It may be that the value comes after what is held back.
-            if Record::submissions() == submissions {
-                self.say_so();
+            if self.process.value_waits.count() < waits {
+                self.pace = SHORTEST;
+            } else if Record::submissions() == submissions {
+                let is_own_turn = self.stalled();
                 self.slow_down();
-                GATE.round(true, self.boundary, self.until.min(Instant::now() + self.pace));
-                GATE.flow(self.boundary);
+                // It may be that the value comes after what is held back.
+                if is_own_turn {
+                    GATE.round(true, self.boundary, self.until.min(Instant::now() + self.pace));
+                    GATE.flow(self.boundary);
+                }
             }
         }
     }
@@ -219,18 +235,27 @@ impl Draining {
         if Instant::now() >= self.until { Err(reason.into()) } else { Ok(Found::Stall) }
     }
 
-    /// Work may wait for what a thread would submit that waits at the gate: each goes through once. Work that would
-    /// itself wait goes when there is no other.
-    pub fn let_some_through(&mut self) {
+    /// Work may wait for what a thread would submit that waits at the gate: each makes so many calls. Work that would
+    /// itself wait goes when there is no other, and first.
+    pub fn let_some_through(&mut self, calls: u32) {
         let boundary = self.boundary_in_round();
-        if !GATE.is_partial() && GATE.holds_threads(boundary) {
-            info!("work does not end: what waits at the gate goes through");
-            self.gone_on |= boundary == Boundary::GoesOn;
-            let until = self.until.min(Instant::now() + self.patience);
-            GATE.round(GATE.count_waiting(false) == 0, boundary, until);
+        if GATE.is_partial() || !GATE.holds_threads(boundary) {
+            return;
         }
-        self.slow_down();
-        self.patience = self.pace;
+        info!("work does not end: what waits at the gate goes through");
+        self.gone_on |= boundary == Boundary::GoesOn;
+        let until = self.until.min(Instant::now() + self.patience);
+        let threads = GATE.count_waiting(true);
+        GATE.round(GATE.count_waiting(false) == 0, boundary, until);
+        for _ in 1..calls {
+            // They are on their way to their next calls.
+            let mut pause = Pause::default();
+            while GATE.count_waiting(true) < threads && pause.before(until) {}
+            if GATE.count_waiting(false) == 0 {
+                return;
+            }
+            GATE.round(false, boundary, until);
+        }
     }
 
     /// A boundary is where least must be saved: it is not left because work takes a little longer.
@@ -239,10 +264,13 @@ impl Draining {
         if is_long || GATE.at_boundary().is_none() { self.boundary } else { Boundary::Stays }
     }
 
-    /// Work may wait for work of other processes of the job: the manager lets them go on.
-    fn say_so(&self) {
+    /// Work does not end. It may wait for work of other processes of the job: the manager lets them go on. True: it is
+    /// time to let something through here.
+    fn stalled(&mut self) -> bool {
         // Without a manager no other job waits.
         let _ = self.process.link.send(FromShim::Stalled { step: self.step });
+        self.stalls = self.stalls.wrapping_add(1);
+        !self.has_peers || self.stalls.is_multiple_of(PEERS_FIRST)
     }
 
     /// Each time less is let through: work may simply take long.

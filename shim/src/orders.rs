@@ -71,10 +71,10 @@ fn own_up(process: &'static Process, failure: Option<FromShim>) {
 
 fn obey(process: &'static Process, message: ToShim, handles: Vec<OwnedFd>, watch: &mut Watch) {
     let answered = match message {
-        ToShim::Close { step, boundary, deadline_ms, wait_ms, drain_ms, again } => {
+        ToShim::Close { step, boundary, deadline_ms, wait_ms, drain_ms, calls, has_peers } => {
             let [deadline, wait, drain] = [deadline_ms, wait_ms, drain_ms].map(ms);
-            let again = again && !GATE.is_open();
-            close(process, Closing { step, boundary, deadline, wait, drain, again })
+            let calls = if GATE.is_open() { 0 } else { calls };
+            close(process, Closing { step, boundary, deadline, wait, drain, calls, has_peers })
         }
         ToShim::Unmap { step, tenant, pieces } => {
             let is_allowed = !GATE.is_open() && !GATE.is_ajar();
@@ -142,8 +142,9 @@ struct Closing {
     deadline: Duration,
     wait: Duration,
     drain: Duration,
-    /// The gate is closed, and `Drained` was said: work of another process waits for what stands at the gate.
-    again: bool,
+    /// Not zero: the gate is closed, and `Drained` was said. Work of another process waits for what stands at the gate.
+    calls: u32,
+    has_peers: bool,
 }
 
 impl Closing {
@@ -157,7 +158,7 @@ impl Closing {
 fn close(process: &'static Process, closing: Closing) -> Result<(), Gone> {
     let told = Instant::now();
     process.publish_gate(1);
-    let waited = if closing.again {
+    let waited = if closing.calls > 0 {
         // It takes none of the descriptors that the program has left.
         process.spares.keep(process.tenants.all().len());
         if GATE.at_boundary().is_some() { BoundaryWait::Reached } else { BoundaryWait::Deadline }
@@ -180,7 +181,7 @@ fn close(process: &'static Process, closing: Closing) -> Result<(), Gone> {
     let until = started.max(others) + closing.drain;
     match drain_and_report(process, &closing, waited, started, until) {
         Ok((drained, maps)) => {
-            if !closing.again {
+            if closing.calls == 0 {
                 process.count_switch();
             }
             process.publish_gate(2);
@@ -213,9 +214,10 @@ fn drain_and_report(
     started: Instant,
     until: Instant,
 ) -> Result<(Drained, Vec<OwnedFd>), String> {
-    let mut draining = Draining::new(process, closing.step, closing.at_boundary(), closing.drain, until);
-    if closing.again {
-        draining.let_some_through();
+    let at = closing.at_boundary();
+    let mut draining = Draining::new(process, closing.step, at, closing.drain, until, closing.has_peers);
+    if closing.calls > 0 {
+        draining.let_some_through(closing.calls);
     }
     draining.run()?;
     let waited = if draining.has_gone_on() { BoundaryWait::Deadline } else { waited };
@@ -393,8 +395,9 @@ mod tests {
     #[test]
     fn whoever_waits_for_an_answer_is_told_of_a_failure() {
         let (step, tenant) = (Step(7), TenantId(1));
+        let (boundary, deadline_ms, wait_ms, drain_ms) = (0, 1, 0, 1);
         let close =
-            ToShim::Close { step, boundary: 0, deadline_ms: 1, wait_ms: 0, drain_ms: 1, again: false };
+            ToShim::Close { step, boundary, deadline_ms, wait_ms, drain_ms, calls: 0, has_peers: false };
         assert!(matches!(failure_of(&close), Some(FromShim::NotDrained { step: Step(7), .. })));
         let map = ToShim::Map { step, tenant, pieces: Vec::new() };
         assert!(matches!(failure_of(&map), Some(FromShim::Failed { step: Step(7), .. })));

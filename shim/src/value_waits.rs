@@ -153,10 +153,15 @@ impl ValueWaits {
 
     /// Whether there are unreleased waits.
     pub fn any(&self) -> bool {
+        self.count() > 0
+    }
+
+    /// How many unreleased waits there are.
+    pub fn count(&self) -> usize {
         let mut state = self.state.lock();
         // One whose event cannot be asked is not known to wait.
         state.unreleased.retain(|wait| matches!(wait.end.is_passed(), Ok(false)));
-        !state.unreleased.is_empty()
+        state.unreleased.len()
     }
 
     /// Waits until something of it changes, at the latest until then.

@@ -394,9 +394,11 @@ pub enum ToShim {
         wait_ms: u64,
         /// How long the drain may take, in milliseconds.
         drain_ms: u64,
-        /// The process has answered before, and another one of its job is [stalled](FromShim::Stalled): each thread
-        /// that waits submits once before it drains anew.
-        again: bool,
+        /// Not zero: the process has answered before, and another one of its job is [stalled](FromShim::Stalled). Each
+        /// thread that waits makes up to so many calls before the process drains anew.
+        calls: u32,
+        /// Other processes of the job have memory: what this one's work waits for may be theirs to submit.
+        has_peers: bool,
     },
     /// Unmap and release pieces; their slots become non-resident. Only while closed.
     Unmap {

@@ -34,6 +34,8 @@ const LONGEST_WAIT: Duration = Duration::from_millis(50);
 const APART: u32 = 8;
 /// For such a part of the drain limit those that have drained submit a little at a time for one that has not.
 const ROUNDS: u32 = 64;
+/// So many times it is as little as before, then a call more of each thread.
+const AS_LITTLE: u32 = 2;
 
 impl Scheduler {
     /// Asks a job to close: first those of its processes that reach boundaries ([`super::gang`]).
@@ -111,11 +113,11 @@ impl Scheduler {
             match *stop {
                 Stop::Together if !left.is_zero() => {
                     let drain = self.config.drain_limit;
-                    self.close_session(session, boundary, left, Duration::ZERO, drain, false);
+                    self.close_session(session, boundary, left, Duration::ZERO, drain, 0);
                 }
                 Stop::Together | Stop::Alone => {
                     *stop = Stop::Alone;
-                    self.close_session(session, 0, left, wait, apart, false);
+                    self.close_session(session, 0, left, wait, apart, 0);
                 }
                 Stop::Later | Stop::Resumed | Stop::Last => {}
             }
@@ -167,7 +169,7 @@ impl Scheduler {
             };
             *stop = if *stop == Stop::Later { Stop::Last } else { Stop::Alone };
             any = true;
-            self.close_session(id, 0, deadline, Duration::ZERO, drain, false);
+            self.close_session(id, 0, deadline, Duration::ZERO, drain, 0);
         }
         any
     }
@@ -189,18 +191,20 @@ impl Scheduler {
         deadline: Duration,
         wait: Duration,
         drain: Duration,
-        again: bool,
+        calls: u32,
     ) {
         self.forget_certain_answers(id);
         self.next_step += 1;
         let step = Step(self.next_step);
-        if let Some(session) = self.sessions.get_mut(&id) {
-            session.closing = Some(step);
-        }
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        session.closing = Some(step);
+        (session.closing_since, session.stalls) = (self.now, 0);
+        let job = session.job;
+        let has_peers = self.works_in_several(job);
         let [deadline_ms, wait_ms, drain_ms] =
             [deadline, wait, drain].map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
         self.expect_closing(id, step, deadline + wait);
-        self.tell(id, ToShim::Close { step, boundary, deadline_ms, wait_ms, drain_ms, again });
+        self.tell(id, ToShim::Close { step, boundary, deadline_ms, wait_ms, drain_ms, calls, has_peers });
     }
 
     pub(super) fn drained(
@@ -286,28 +290,32 @@ impl Scheduler {
 
     /// The work of a process does not end. It may wait for work of the other processes of its job that have drained:
     /// these submit a little, and drain anew. If that is not enough they go on until it has drained, and are closed then;
-    /// but those at the common boundary stay there. All of it takes no longer than work may take to end. Said late, it
-    /// changes nothing.
+    /// but those at the common boundary stay there. Who went on is then a little ahead, and the others submit a little for
+    /// it in turn. All of it takes no longer than work may take to end. Said late, it changes nothing.
     pub(super) fn help_drain(&mut self, id: SessionId, step: Step) {
-        let stalled = self.sessions.get(&id).filter(|session| session.closing == Some(step));
-        let Some(job_id) = stalled.map(|session| session.job) else { return };
+        let stalled = self.sessions.get_mut(&id).filter(|session| session.closing == Some(step));
+        let Some(session) = stalled else { return };
+        let (job_id, asked) = (session.job, session.closing_since);
+        let calls = 1 + session.stalls / AS_LITTLE;
+        session.stalls = session.stalls.saturating_add(1);
         let Some(job) = self.jobs.get(&job_id) else { return };
         // A process that has passed the common boundary is open, and all are opened when they have answered.
         if job.phase != Phase::Closing || job.reopen || job.closing.passed.is_some() {
             return;
         }
         let (since, limit) = (job.closing.until, self.config.drain_limit);
-        let ends = |limit: Duration| self.now >= since.saturating_add(limit);
-        let [resumes, apart_ends, together_ends] =
-            [limit / ROUNDS, self.drain_limit_apart(job_id), limit].map(ends);
+        let is_over = |since: Time, limit: Duration| self.now >= since.saturating_add(limit);
+        let resumes = is_over(since.max(asked), limit / ROUNDS);
+        let [apart_ends, together_ends] =
+            [self.drain_limit_apart(job_id), limit].map(|limit| is_over(since, limit));
         for id in job.sessions.clone() {
             let Some(session) = self.sessions.get(&id).filter(|session| session.closing.is_none()) else {
                 continue;
             };
             match session.stop {
-                Stop::Together if !together_ends => self.close_once_more(id, true),
+                Stop::Together if !together_ends => self.close_once_more(id, true, calls),
                 Stop::Alone | Stop::Last if resumes && !apart_ends => self.resume_in_closing(id),
-                Stop::Alone | Stop::Last if !apart_ends => self.close_once_more(id, false),
+                Stop::Alone | Stop::Last if !apart_ends => self.close_once_more(id, false, calls),
                 // It is open, or it is too late.
                 _ => {}
             }
@@ -315,9 +323,9 @@ impl Scheduler {
     }
 
     /// A process that has drained submits a little, and drains anew. `stays`: it is at the common boundary.
-    fn close_once_more(&mut self, id: SessionId, stays: bool) {
+    fn close_once_more(&mut self, id: SessionId, stays: bool, calls: u32) {
         let at_once = Duration::ZERO;
-        self.close_session(id, stays.into(), at_once, at_once, self.config.drain_limit, true);
+        self.close_session(id, stays.into(), at_once, at_once, self.config.drain_limit, calls);
     }
 
     /// A process that has drained goes on until the others of its job have.

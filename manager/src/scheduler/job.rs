@@ -308,6 +308,10 @@ pub struct Session {
     pub job: JobId,
     /// The `Close` it has not answered.
     pub closing: Option<Step>,
+    /// When it was told its last `Close`.
+    pub closing_since: Time,
+    /// So often it has said since then that its work does not end.
+    pub stalls: u32,
     /// How it stops in the closing that is under way, or was the last.
     pub stop: Stop,
     /// Submits nothing.

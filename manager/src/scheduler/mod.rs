@@ -337,9 +337,16 @@ impl Scheduler {
         job.sessions.insert(id);
         job.stats.arrived.get_or_insert(self.now);
         // A process that comes while the job closes is closed already.
-        let stop = Stop::Last;
-        let (closing, tenants) = (None, Vec::new());
-        let session = Session { job: job_id, closing, stop, idle: false, watched: false, tenants };
+        let session = Session {
+            job: job_id,
+            closing: None,
+            closing_since: self.now,
+            stalls: 0,
+            stop: Stop::Last,
+            idle: false,
+            watched: false,
+            tenants: Vec::new(),
+        };
         let closed = job.phase != Phase::Open;
         self.sessions.insert(id, session);
         self.effects.push(Effect::Welcome { session: id, job: job_id, closed });

@@ -334,8 +334,14 @@ impl Manager {
     }
 
     pub fn ask_to_close(&self, boundary: u64, deadline_ms: u64) {
-        let (step, drain_ms) = (Step(99), PATIENCE_MS);
-        self.send(ToShim::Close { step, boundary, deadline_ms, wait_ms: 0, drain_ms, again: false }, &[]);
+        self.ask_to_drain(Step(99), boundary, deadline_ms, PATIENCE_MS);
+    }
+
+    /// The same, with how long the drain may take.
+    pub fn ask_to_drain(&self, step: Step, boundary: u64, deadline_ms: u64, drain_ms: u64) {
+        let (wait_ms, calls, has_peers) = (0, 0, false);
+        let close = ToShim::Close { step, boundary, deadline_ms, wait_ms, drain_ms, calls, has_peers };
+        self.send(close, &[]);
     }
 
     /// Threads that wait may say so before, and that the work has not ended.

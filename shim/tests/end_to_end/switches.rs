@@ -189,7 +189,7 @@ promise! {
         let (guest, mut line) = manager.guest_with_context();
         let stream = line.ask("capture");
         let step = Step(98);
-        manager.send(ToShim::Close { step, boundary: 0, deadline_ms: 0, wait_ms: 0, drain_ms: 50, again: false }, &[]);
+        manager.ask_to_drain(step, 0, 0, 50);
         assert!(matches!(manager.hear(), FromShim::NotDrained { step: Step(98), .. }));
         manager.ask_to_close(0, 0);
         assert_eq!(line.ask(&format!("end-capture {stream}")), "ok");

@@ -502,6 +502,15 @@ impl Desk {
         self.closes(session).len()
     }
 
+    /// How many calls each of a process's threads makes before it drains anew, by its last `Close`.
+    pub fn calls(&self, session: SessionId) -> Option<u32> {
+        let calls = self.to_shim(session).filter_map(|message| match message {
+            ToShim::Close { calls, .. } => Some(*calls),
+            _ => None,
+        });
+        calls.last()
+    }
+
     /// First slot, length and `more` of each answer.
     pub fn parts(&self, session: SessionId, of: Step) -> Vec<(u32, u32, bool)> {
         let parts = self.to_shim(session).filter_map(|message| match message {
