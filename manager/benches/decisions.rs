@@ -97,6 +97,8 @@ impl Bench {
             offset_units: units / 64,
             headroom_units: 0,
             slice: SLICE,
+            slice_max: Duration::from_secs(10),
+            switch_percent: 5,
             boundary_deadline: SLICE,
             drain_limit: SLICE,
             answer_limit: SLICE,

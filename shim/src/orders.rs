@@ -364,6 +364,10 @@ impl Watch {
     fn tick(&mut self, process: &'static Process) {
         let submissions = Record::submissions();
         if submissions != self.submissions || Record::is_anybody_inside() || !GATE.is_open() {
+            // At a closed gate it is said by the thread that comes to it.
+            if self.said && GATE.is_open() && process.link.has_manager() {
+                let _ = process.link.send(FromShim::Waiting);
+            }
             *self = Self { on: true, submissions, ..Self::default() };
             return;
         }

@@ -61,6 +61,8 @@ impl World {
             offset_units: 1,
             headroom_units: 1,
             slice: Duration::from_millis(50),
+            slice_max: Duration::from_secs(10),
+            switch_percent: 5,
             boundary_deadline: Duration::from_millis(20),
             drain_limit: Duration::from_millis(20),
             answer_limit: Duration::from_millis(100),

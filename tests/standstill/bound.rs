@@ -3,7 +3,7 @@
 //! ```text
 //! action   4 kernels + 2 pauses + 4 copies of an allocation at RATE     the longest step of a program that is alone
 //! switch   save + restore + map + unmap, as measured by the manager, + the drain, but no more than action
-//! slice    max(--slice, 19 switches)                                    as the manager deals them
+//! slice    max(--slice, 19 switches)                                    longer than any that the manager deals
 //! turn     slice + --boundary-deadline + action + switch
 //! bound    LOADED × Σ turn of all jobs of at least its priority × max(1, weight / own weight)
 //!          + FLOOR + what was done to the mix: the time for which a job is stopped, DEATH for each kill, and GONE where

@@ -234,7 +234,8 @@ pub enum FromShim {
     },
     /// While watched: nothing was submitted for a while and all work has ended.
     Idle,
-    /// A thread waits at the closed gate (sent once for each closing).
+    /// A thread waits at the closed gate (sent once for each closing); or, at an open one, a process that has said that
+    /// it is idle is so no more.
     Waiting,
     /// The process has memory that no switch can take away: from now on its job is not to be stopped.
     /// Said at most once.

@@ -102,10 +102,17 @@ pub(super) struct Options {
     /// a 64th of the smallest GPU's memory if that is less.
     #[arg(long, value_name = "SIZE", value_parser = super::size)]
     piece: Option<ByteSize>,
-    /// The shortest time slice. A job whose switches are expensive gets longer ones, so that
-    /// switching takes 5 % of its time at most.
+    /// The shortest time slice. A job whose switches are expensive gets longer ones (--switch-overhead), up to
+    /// --slice-max.
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = humantime::parse_duration)]
     slice: Duration,
+    /// What part of a job's time its switches should take at most: its slices are as long as that needs.
+    #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = percent)]
+    switch_overhead: u32,
+    /// The longest time slice. Where more than three jobs wait it is so much shorter that they all get their turn in
+    /// three of this; where switches would take more than a tenth of it, it is longer.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    slice_max: Duration,
     /// How long a job whose slice is over may go on to its next iteration boundary, where few bytes
     /// are live; then it is preempted where it is. Default: ten slices, at least 1s.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
@@ -518,6 +525,14 @@ fn say_ready() {
     let _ = writeln!(output, "{READY}").and_then(|()| output.flush());
 }
 
+/// A part of something, as in `5%`.
+fn percent(text: &str) -> Result<u32, String> {
+    let number = text.strip_suffix('%').and_then(|number| number.trim().parse().ok());
+    number
+        .filter(|percent| (1..=50).contains(percent))
+        .ok_or_else(|| "from 1% to 50% is wanted, as in 5%".into())
+}
+
 /// Sizes that are not given follow the GPU's.
 fn sharing(arguments: &Options, gpu_bytes: u64, headroom: u64, tier_bytes: PerTier) -> Config {
     let unit_bytes = arguments.unit.as_u64();
@@ -530,6 +545,8 @@ fn sharing(arguments: &Options, gpu_bytes: u64, headroom: u64, tier_bytes: PerTi
         offset_units: units(or(arguments.offset, 100 * MIB)),
         headroom_units: units(headroom),
         slice: arguments.slice,
+        slice_max: arguments.slice_max,
+        switch_percent: arguments.switch_overhead,
         boundary_deadline: arguments
             .boundary_deadline
             .unwrap_or_else(|| (arguments.slice * 10).max(Duration::from_secs(1))),

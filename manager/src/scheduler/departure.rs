@@ -797,10 +797,11 @@ impl Scheduler {
     }
 
     pub(super) fn open(&mut self, id: JobId) {
+        self.note_cost(id);
+        let slice = self.slice_of(id);
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.phase = Phase::Open;
         // Not to be brought back for nothing, a cap leaves a quarter of the slice.
-        let slice = job.slice(self.config.slice);
         let cap = job.slice_cap.take().map_or(self.now + slice, |cap| cap.max(self.now + slice / 4));
         job.slice_end = cap.min(self.now + slice);
         job.cramped = false;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, SlotIndex, Step, TenantId, Units};
 use tidegate_ffi::wire::live::LiveRange;
-use tidegate_ffi::wire::message::{JobSpec, LeaseRequest, Shortage, SlotRun, ToMover, ToShim};
+use tidegate_ffi::wire::message::{JobSpec, LeaseRequest, LinkRates, Shortage, SlotRun, ToMover, ToShim};
 
 /// A moment: time since the manager started.
 pub type Time = Duration;
@@ -25,6 +25,10 @@ pub struct Config {
     pub headroom_units: u32,
     /// The shortest time slice.
     pub slice: Duration,
+    /// The longest one, where switches do not cost more than a tenth of it.
+    pub slice_max: Duration,
+    /// What part of a job's time its switches should take at most, in percent.
+    pub switch_percent: u32,
     /// How long a closing job may take to reach its next boundary.
     pub boundary_deadline: Duration,
     /// How long submitted work may take to end.
@@ -276,6 +280,13 @@ pub enum Event {
         step: Step,
         /// Memory in use, by the driver's word.
         used_bytes: u64,
+    },
+    /// A mover has measured its GPU's link.
+    Link {
+        /// The GPU.
+        gpu: GpuUuid,
+        /// How fast it is.
+        rates: LinkRates,
     },
     /// Somebody wants to know how the memory is used: GPUs that several share are measured.
     Survey,

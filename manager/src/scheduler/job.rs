@@ -97,8 +97,12 @@ pub struct Job {
     pub waits_since: Option<Time>,
     /// The last queue place that was told; within: it waited.
     pub told_place: Option<Option<QueuePlace>>,
-    /// What its slices and switches cost.
+    /// What its slices and switches have cost.
     pub stats: Stats,
+    /// What its last switches have cost.
+    pub costs: super::Costs,
+    /// The pauses that it makes.
+    pub pauses: super::Pauses,
 }
 
 /// Figures of one job, sums over its life.
@@ -224,6 +228,8 @@ impl Job {
             waits_since: None,
             told_place: None,
             stats: Stats::default(),
+            costs: super::Costs::default(),
+            pauses: super::Pauses::default(),
         }
     }
 
@@ -270,11 +276,6 @@ impl Job {
         self.failed_arrivals += 1;
         let pause = super::arrival::RETRY * 2u32.saturating_pow(self.failed_arrivals.min(8) - 1);
         self.not_restored_before = now + pause;
-    }
-
-    /// Its slice: the configured one, longer where its switches cost much (switching stays ≤ 5 %).
-    pub(super) fn slice(&self, shortest: Duration) -> Duration {
-        shortest.max(self.stats.mean_switch() * 19)
     }
 
     pub(super) fn charge(&mut self, time: Duration) {
@@ -380,7 +381,9 @@ pub struct Tenant {
     pub entering: Option<Step>,
     /// Its contexts are among what was measured.
     pub measured: bool,
-    /// The GPU had less room than the ledger thought, at its last lease.
+    /// For its first lease it was measured whether the GPU has more room than the ledger thinks.
+    pub doubted: bool,
+    /// The GPU had less room than the ledger thought when its first lease was served.
     pub deceived: bool,
     /// Its memory's way back, while it is under way.
     pub arrival: Option<Arrival>,
@@ -588,6 +591,7 @@ impl Tenant {
             rooms: VecDeque::new(),
             entering: None,
             measured: false,
+            doubted: false,
             deceived: false,
             whole: BTreeMap::new(),
             arrival: None,

@@ -111,7 +111,7 @@ impl Scheduler {
         let Some(tenant) = self.tenants.get(&id) else { return false };
         let Some(&request) = tenant.waiting.front() else { return false };
         // One at a time: the parts of an answer come in order.
-        let deceived = tenant.deceived && self.is_measuring(tenant.gpu);
+        let deceived = (tenant.deceived || tenant.doubted) && self.is_measuring(tenant.gpu);
         if tenant.making.is_some() || deceived || !self.may_lease(tenant) {
             return false;
         }
@@ -138,7 +138,8 @@ impl Scheduler {
     pub(super) fn refuse(&mut self, id: TenantId, request: LeaseRequest, reason: String) {
         if let Some(tenant) = self.tenants.get_mut(&id) {
             tenant.waiting.pop_front();
-            (tenant.deceived, tenant.claim, tenant.growth) = (false, 0, 0);
+            (tenant.doubted, tenant.deceived) = (false, false);
+            (tenant.claim, tenant.growth) = (0, 0);
             let session = tenant.session;
             self.tell(session, ToShim::LeaseRefused { step: request.step, reason });
         }
@@ -324,7 +325,7 @@ impl Scheduler {
     pub(super) fn made_lease(&mut self, id: TenantId, request: LeaseRequest, placed: Vec<Placed>) {
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         tenant.making = None;
-        tenant.deceived = false;
+        (tenant.doubted, tenant.deceived) = (false, false);
         tenant.pieces.extend(placed.iter().copied());
         tenant.peak_hosted = tenant.peak_hosted.max(tenant.hosted_units());
         if request.whole {
@@ -403,7 +404,7 @@ impl Scheduler {
         if again {
             tenant.ask_again(request, placed.iter().map(|placed| placed.units.0).sum());
         } else {
-            tenant.deceived = false;
+            (tenant.doubted, tenant.deceived) = (false, false);
             tenant.waiting.retain(|rest| rest.step != request.step);
         }
         let uid = self.jobs.get(&job).map_or(0, |job| job.uid);

@@ -13,6 +13,8 @@
 //! ```
 //! - `order`: which jobs should run together now;
 //! - `lease`: how an allocation gets its pieces, and what gives way to it;
+//! - `slice`: what a job's switches cost, and how long its slices are for that;
+//! - `idle`: what becomes of the turn of a job that is idle;
 //! - `departure`, `arrival`: the two halves of a switch;
 //! - `gang`: where the processes of one job stop;
 //! - `prefetch`: what comes back before its turn;
@@ -37,6 +39,7 @@ mod expulsion;
 mod gang;
 mod held;
 mod hosted;
+mod idle;
 mod job;
 mod lease;
 mod needs;
@@ -50,6 +53,7 @@ mod promises;
 mod quota;
 mod shares;
 mod silence;
+mod slice;
 mod spares;
 #[cfg(test)]
 mod tests;
@@ -58,6 +62,7 @@ mod waits;
 pub use event::{Config, Effect, Event, Pages, Time};
 pub use expulsion::Retired;
 pub use gang::Stop;
+pub use idle::Pauses;
 pub use job::{
     Arrival, AwayRange, Closing, Departure, Job, Part, Pending, Phase, QueuePlace, Recall, Session, Stats,
     Tenant,
@@ -66,6 +71,7 @@ pub use outside::Outside;
 pub use placements::Placements;
 pub use quota::{SavedQuota, UserQuotas};
 pub use shares::{Share, whole_grains};
+pub use slice::Costs;
 pub use spares::{Spare, Spares};
 pub use waits::{Wait, Wanted};
 
@@ -77,7 +83,7 @@ use silence::Due;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tidegate_ffi::units::{GpuUuid, JobId, PieceId, SessionId, Step, TenantId, Tier, Units};
-use tidegate_ffi::wire::message::{JobSpec, Layout, Need, Shortage, ToMover, ToShim};
+use tidegate_ffi::wire::message::{JobSpec, Layout, LinkRates, Need, Shortage, ToMover, ToShim};
 
 /// After so many drains that did not end, a job is never closed again.
 pub const DRAINS_BEFORE_UNSLICEABLE: u32 = 3;
@@ -109,6 +115,8 @@ pub struct Gpu {
     failed_saves: u32,
     /// Since when no save has found memory.
     no_memory_since: Option<Time>,
+    /// How fast its link is, once that is known.
+    link: Option<LinkRates>,
     /// Nobody can make or move its memory any more.
     pub lost: bool,
 }
@@ -263,6 +271,7 @@ impl Scheduler {
                 self.mover_failed(step, &reason, shortage);
             }
             Event::Measured { step, used_bytes, .. } => self.measured(step, used_bytes),
+            Event::Link { gpu, rates } => self.note_link(gpu, rates),
             Event::Survey => self.survey(),
             Event::Tick => {}
         }
@@ -293,6 +302,7 @@ impl Scheduler {
             saves_at_most: None,
             failed_saves: 0,
             no_memory_since: None,
+            link: None,
             lost: false,
         };
         gpu.reserve();
@@ -409,7 +419,7 @@ impl Scheduler {
         let tenant = Tenant { entering: Some(step), ..Tenant::new(session_id, job, gpu_id) };
         self.tenants.insert(id, tenant);
         if begins {
-            self.level_up(job);
+            self.level_up(job, Duration::ZERO);
         }
     }
 
@@ -432,23 +442,18 @@ impl Scheduler {
 
     fn set_idle(&mut self, id: SessionId, idle: bool) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        let woke = session.idle && !idle;
         session.idle = idle;
         let job = session.job;
-        if woke {
-            self.level_up(job);
-        }
+        self.note_pause(job);
     }
 
     fn set_active(&mut self, id: SessionId) {
-        if let Some(session) = self.sessions.get_mut(&id) {
-            session.idle = false;
-        }
+        self.set_idle(id, false);
     }
 
-    /// Who comes, or was idle, has no claim on the time it did not want. Time counts where the
+    /// Who comes, or was idle, has no claim on more than so much of the time it did not want. Time counts where the
     /// job is: rather among those that are on no other GPUs (a gang that waits elsewhere lags).
-    fn level_up(&mut self, id: JobId) {
+    fn level_up(&mut self, id: JobId, claim: Duration) {
         let Some(priority) = self.jobs.get(&id).map(|job| job.spec.priority) else { return };
         let gpus = self.gpus_of(id);
         let near = |peer: JobId, job: &Job| {
@@ -458,7 +463,8 @@ impl Scheduler {
         };
         let level = self.jobs.iter().filter_map(|(peer, job)| near(*peer, job)).min();
         if let (Some((_, level)), Some(job)) = (level, self.jobs.get_mut(&id)) {
-            job.virtual_runtime = job.virtual_runtime.max(level);
+            let claim = claim.as_nanos() as u64 / u64::from(job.spec.weight.max(1));
+            job.virtual_runtime = job.virtual_runtime.max(level.saturating_sub(claim));
         }
     }
 
@@ -653,8 +659,11 @@ impl Scheduler {
         let slices = slices.map(|job| job.slice_end.max(job.not_closed_before));
         let waiting = self.jobs.values().filter(|job| matches!(job.phase, Phase::Waiting | Phase::Restoring));
         let retries = waiting.flat_map(|job| [job.not_restored_before, job.not_preempted_before]);
+        let idle = self.jobs.iter().filter(|(_, job)| job.phase == Phase::Open && contended);
+        let lends = idle.filter_map(|(id, _)| self.lends_from(*id));
         slices
             .chain(retries)
+            .chain(lends)
             .chain(self.next_look())
             .chain(self.next_due())
             .filter(|due| *due > self.now)

@@ -144,7 +144,7 @@ impl Scheduler {
     /// Who does not run yet is not brought back for a small part of a slice.
     fn is_worth_it(&self, id: JobId, horizon: Option<Time>) -> bool {
         let job = &self.jobs[&id];
-        let least = job.slice(self.config.slice) / 2;
+        let least = self.slice_of(id) / 2;
         matches!(job.phase, Phase::Open | Phase::Restoring)
             || horizon.is_none_or(|end| end >= self.now + least)
     }
@@ -154,7 +154,7 @@ impl Scheduler {
         if job.running() && self.now < job.slice_end {
             return job.slice_end;
         }
-        let end = self.now + job.slice(self.config.slice);
+        let end = self.now + self.slice_of(id);
         horizon.map_or(end, |horizon| horizon.min(end))
     }
 
@@ -172,7 +172,7 @@ impl Scheduler {
         ids.sort_by_cached_key(|id| {
             let job = &self.jobs[id];
             let kept = self.is_kept(*id);
-            let idle = self.is_idle(*id);
+            let idle = if job.phase == Phase::Open { self.lends(*id) } else { self.is_idle(*id) };
             // Of two who are idle none displaces the other.
             let in_slice =
                 job.phase == Phase::Restoring || job.running() && (idle || self.now < job.slice_end);

@@ -253,7 +253,7 @@ impl Scheduler {
     pub(super) fn doubts(&mut self, id: TenantId) -> bool {
         let Some(tenant) = self.tenants.get_mut(&id) else { return false };
         let gpu = tenant.gpu;
-        let is_old = self.gpus[&gpu].ledger.outside() > 0 && !std::mem::replace(&mut tenant.deceived, true);
+        let is_old = self.gpus[&gpu].ledger.outside() > 0 && !std::mem::replace(&mut tenant.doubted, true);
         if is_old {
             self.measure(gpu);
         }

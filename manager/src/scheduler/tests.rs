@@ -15,6 +15,7 @@ mod progress;
 mod quota;
 mod shares;
 mod silence;
+mod turns;
 mod unmovable;
 mod whole;
 mod written;

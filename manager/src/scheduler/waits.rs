@@ -208,10 +208,13 @@ impl Scheduler {
         let job = self.jobs.get(&id)?;
         let since = job.waits_since?;
         let near = self.jobs_near(id);
-        let peers = || near.iter().filter_map(|peer| self.jobs.get(peer));
-        let weights = peers().map(|peer| peer.spec.weight).fold(0, u32::saturating_add);
+        let weights = near
+            .iter()
+            .filter_map(|peer| self.jobs.get(peer))
+            .map(|peer| peer.spec.weight)
+            .fold(0, u32::saturating_add);
         let turns = (near.len() as u32 + 2).saturating_add(weights.max(job.spec.weight));
-        Some(since.saturating_add(self.longest_turn(peers().chain([job])).saturating_mul(turns)))
+        Some(since.saturating_add(self.longest_turn(near.iter().chain([&id])).saturating_mul(turns)))
     }
 
     /// Does a job wait for a reason that is told and ends with another job (one that is never closed, cannot be saved,
@@ -235,15 +238,18 @@ impl Scheduler {
     }
 
     /// The other jobs on a job's GPUs.
-    fn jobs_near(&self, id: JobId) -> BTreeSet<JobId> {
+    pub(super) fn jobs_near(&self, id: JobId) -> BTreeSet<JobId> {
         let near = self.gpus_of(id).into_iter().flat_map(|gpu| self.jobs_on(gpu));
         near.filter(|other| *other != id).collect()
     }
 
     /// The longest that one of these jobs keeps others waiting: a slice, its end, and a switch.
-    fn longest_turn<'a>(&self, jobs: impl Iterator<Item = &'a super::Job>) -> Time {
-        let turn = |job: &super::Job| job.slice(self.config.slice) + job.stats.mean_switch() * 2;
-        let longest = jobs.map(turn).max().unwrap_or_default();
+    fn longest_turn<'a>(&self, jobs: impl Iterator<Item = &'a JobId>) -> Time {
+        let turn = |id: &JobId| {
+            let job = self.jobs.get(id)?;
+            Some(self.longest_slice_of(job) + job.stats.mean_switch() * 2)
+        };
+        let longest = jobs.filter_map(turn).max().unwrap_or_default();
         longest + self.config.boundary_deadline * 3 + self.config.drain_limit + self.config.answer_limit
     }
 }

@@ -65,8 +65,8 @@ use tidegate_ffi::units::{GpuUuid, JobId, PieceId, SessionId, Step};
 use tidegate_ffi::wire::line::Numbered;
 use tidegate_ffi::wire::live;
 use tidegate_ffi::wire::message::{
-    Drained, FromCommand, FromMover, FromShim, JobClaim, JobSpec, Placed, Shortage, ToCommand, ToManager,
-    ToMover, ToShim, When,
+    Bandwidth, Drained, FromCommand, FromMover, FromShim, JobClaim, JobSpec, Placed, Shortage, ToCommand,
+    ToManager, ToMover, ToShim, When,
 };
 use tidegate_ffi::wire::page::Page;
 use tracing::{debug, error, info, warn};
@@ -768,7 +768,8 @@ impl Server {
                 if let Some(mover) = self.movers.get_mut(&gpu) {
                     mover.note(&message, fds);
                 }
-                return;
+                let FromMover::Bandwidth(Bandwidth { link: Some(rates), .. }) = message else { return };
+                Event::Link { gpu, rates }
             }
         };
         self.tell_scheduler(event);
@@ -852,6 +853,7 @@ impl Server {
 
     fn carry_out(&mut self, effect: Effect) {
         debug!(effect = %Brief(&effect), "effect");
+        self.tell_turn(&effect);
         match effect {
             Effect::Shim(session, message) => self.say(ClientId(session.0), message),
             Effect::Welcome { session, job, closed } => self.welcome(ClientId(session.0), job, closed),
@@ -865,6 +867,24 @@ impl Server {
             }
             Effect::Standstill(report) => error!(%report, "jobs stood still and were made to go on"),
             Effect::JobEnded(id, job) => self.job_ended(id, &job),
+        }
+    }
+
+    /// What was decided: which job has its turn, and until when.
+    fn tell_turn(&self, effect: &Effect) {
+        if !tracing::enabled!(tracing::Level::DEBUG) {
+            return;
+        }
+        let Effect::Shim(session, message @ (ToShim::Open | ToShim::Close { .. })) = effect else { return };
+        let Some(id) = self.scheduler.sessions().get(session).map(|session| session.job) else { return };
+        let Some(job) = self.scheduler.jobs().get(&id) else { return };
+        let (slice, cost) = (job.slice_end.saturating_sub(self.now()), job.costs.next());
+        let (name, used) = (&job.spec.name, job.runtime);
+        match message {
+            ToShim::Open => debug!(%id, name, ?slice, ?cost, ?used, "its turn begins"),
+            _ => {
+                debug!(%id, name, ?used, waits = self.scheduler.queue().len(), "its turn ends, for others wait")
+            }
         }
     }
 

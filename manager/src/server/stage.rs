@@ -36,6 +36,8 @@ pub(super) fn server_with(change: impl FnOnce(&mut Config)) -> Server {
         offset_units: 0,
         headroom_units: 0,
         slice: Duration::from_millis(200),
+        slice_max: Duration::from_secs(10),
+        switch_percent: 5,
         boundary_deadline: Duration::from_secs(2),
         drain_limit: Duration::from_secs(10),
         answer_limit: Duration::from_secs(30),

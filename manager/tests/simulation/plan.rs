@@ -204,6 +204,9 @@ impl Plan {
             offset_units: if random.chance(50) { 0 } else { random.units(1, smallest / 12) },
             headroom_units: random.units(0, 2),
             slice: millis(random.between(1, 8)),
+            // Drawn from no die, that older seeds still tell the same story.
+            slice_max: millis(u64::from(8 + smallest % 32)),
+            switch_percent: 2 + smallest % 18,
             boundary_deadline: millis(random.between(1, 4)),
             drain_limit: millis(random.between(2, 5)),
             answer_limit: millis(random.between(5, 20)),

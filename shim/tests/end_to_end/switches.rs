@@ -203,17 +203,20 @@ promise! {
 }
 
 promise! {
-    fn a_watched_program_says_once_that_it_is_idle() {
+    fn a_watched_program_says_once_that_it_is_idle_and_once_that_it_is_so_no_more() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();
-        manager.send(ToShim::Watch { on: true }, &[]);
-        assert_eq!(manager.hear(), FromShim::Idle);
         line.tell("allocate 1000");
         let lease = manager.hear_lease();
         manager.grant(&lease);
         let address = line.hear();
-        assert_eq!(line.ask(&format!("fill {address} 1000 1")), "ok");
+        manager.send(ToShim::Watch { on: true }, &[]);
         assert_eq!(manager.hear(), FromShim::Idle);
+        for byte in 1..4 {
+            assert_eq!(line.ask(&format!("fill {address} 1000 {byte}")), "ok");
+            assert_eq!(manager.hear(), FromShim::Waiting);
+            assert_eq!(manager.hear(), FromShim::Idle);
+        }
         guest.end();
     }
 }

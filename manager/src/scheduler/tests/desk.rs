@@ -108,6 +108,8 @@ impl Desk {
             offset_units: 0,
             headroom_units: 0,
             slice: ms(100),
+            slice_max: Duration::from_secs(10),
+            switch_percent: 5,
             boundary_deadline: ms(20),
             drain_limit: ms(20),
             answer_limit: ms(1000),
