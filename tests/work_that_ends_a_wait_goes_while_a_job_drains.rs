@@ -77,6 +77,12 @@ fn a_host_function_that_waits_for_a_launch_of_another_thread_returns() {
     is_switched("host");
 }
 
+/// The thread that lets the other go is one iteration behind it, and stays so while both go on alike.
+#[test]
+fn a_host_function_that_waits_for_a_thread_in_step_with_its_own_returns() {
+    is_switched("step");
+}
+
 #[test]
 fn a_kernel_that_spins_until_memory_is_set_ends() {
     is_switched("kernel");

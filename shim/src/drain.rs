@@ -11,7 +11,7 @@
 
 use crate::contexts::Used;
 use crate::driver::{Context, Current, Mark, relax_captures_of_this_thread, synchronize};
-use crate::gate::{Boundary, GATE, Pause, Record};
+use crate::gate::{Boundary, GATE, Pause, Record, Who};
 use crate::log::info;
 use crate::process::Process;
 use crate::threads;
@@ -28,6 +28,8 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// Such a part of the drain limit it is where no drain was measured yet, and at most such a part of it.
 const UNMEASURED: u32 = 64;
 const LONGEST: u32 = 4;
+/// In so many rounds all threads go through at first, then halves of them.
+const TOGETHER: u32 = 2;
 /// The longest pause between two looks at the value waits.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// Where other processes of the job may have to submit what ends a wait, the process itself does every so many times only:
@@ -79,6 +81,8 @@ pub struct Draining {
     has_peers: bool,
     /// So often work did not end.
     stalls: u32,
+    /// So many rounds were made.
+    rounds: u32,
 }
 
 /// What is found at the closed gate.
@@ -104,8 +108,20 @@ impl Draining {
         has_peers: bool,
     ) -> Self {
         let (started, patience, pace) = (Instant::now(), process.drains.patience(limit), SHORTEST);
-        let (gone_on, stalls) = (false, 0);
-        Self { process, step, started, limit, until, patience, pace, boundary, gone_on, has_peers, stalls }
+        Self {
+            process,
+            step,
+            started,
+            limit,
+            until,
+            patience,
+            pace,
+            boundary,
+            gone_on: false,
+            has_peers,
+            stalls: 0,
+            rounds: 0,
+        }
     }
 
     /// Until when it may take.
@@ -188,7 +204,8 @@ impl Draining {
                 self.slow_down();
                 // It may be that the value comes after what is held back.
                 if is_own_turn {
-                    GATE.round(true, self.boundary, self.until.min(Instant::now() + self.pace));
+                    let who = self.next_ones();
+                    GATE.round(true, who, self.boundary, self.until.min(Instant::now() + self.pace));
                     GATE.flow(self.boundary);
                 }
             }
@@ -246,7 +263,7 @@ impl Draining {
         self.gone_on |= boundary == Boundary::GoesOn;
         let until = self.until.min(Instant::now() + self.patience);
         let threads = GATE.count_waiting(true);
-        GATE.round(GATE.count_waiting(false) == 0, boundary, until);
+        GATE.round(GATE.count_waiting(false) == 0, self.next_ones(), boundary, until);
         for _ in 1..calls {
             // They are on their way to their next calls.
             let mut pause = Pause::default();
@@ -254,8 +271,17 @@ impl Draining {
             if GATE.count_waiting(false) == 0 {
                 return;
             }
-            GATE.round(false, boundary, until);
+            GATE.round(false, Who::All, boundary, until);
         }
+    }
+
+    /// Who goes through in the next round. Threads that go together stay as far apart as they are: where one lets go what
+    /// another waits for, and that one waits for the next such thing, nothing is gained. So each half goes alone in turn,
+    /// for twice as many rounds as the other did before.
+    fn next_ones(&mut self) -> Who {
+        let round = self.rounds;
+        self.rounds = round.saturating_add(1);
+        round.checked_sub(TOGETHER).map_or(Who::All, |beyond| Who::Half((beyond + 1).ilog2()))
     }
 
     /// A boundary is where least must be saved: it is not left because work takes a little longer.

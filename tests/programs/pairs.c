@@ -1,5 +1,5 @@
 /* Two threads, each with a stream. The work of one waits for words that the work of the other writes, and the other
- * way round. Arguments: how (value, batch, graph, copy, host, kernel; process: as value, with a process of its own for
+ * way round. Arguments: how (value, batch, graph, copy, host, step: as host, in step; kernel; process: as value, with a process of its own for
  * each of the threads), and the image of pairs_kernel.c.
  *
  * Says "begun", goes on until the end of standard input, and says "as expected" if every byte is what it should be.
@@ -80,7 +80,7 @@ static struct {
 /* What host functions wait for. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static uintptr_t let_go, done;
+static uintptr_t asked, let_go, done;
 
 static int is(const char *word)
 {
@@ -152,8 +152,9 @@ static int wait_for_other(void *stream, uint32_t i)
         CHECK(cuStreamBatchMemOp_v2(stream, 1, list, 0));
         CHECK(count_up_part(0, stream));
         CHECK(cuStreamBatchMemOp_v2(stream, 2, then, 0));
-    } else if (is("host")) {
+    } else if (is("host") || is("step")) {
         CHECK(cuLaunchHostFunc(stream, wait_to_be_let_go, (void *)(uintptr_t)i));
+        tell_on_host(&asked, i);
         CHECK(count_up_part(0, stream));
         CHECK(cuLaunchHostFunc(stream, tell_done, (void *)(uintptr_t)i));
     } else if (is("kernel")) {
@@ -173,6 +174,8 @@ static int wait_for_other(void *stream, uint32_t i)
 /* The stream counts up, writes the word, and waits for the other's. */
 static int let_other_go(void *stream, uint32_t i)
 {
+    if (is("step"))
+        wait_on_host(&asked, i);
     CHECK(count_up_part(1, stream));
     if (is("graph")) {
         /* The graph sets it back. */
@@ -181,7 +184,7 @@ static int let_other_go(void *stream, uint32_t i)
     } else if (is("batch")) {
         union memory_operation list[] = { operation(WRITE, word(0), i, 0), operation(WAIT, word(1), i, GEQ) };
         CHECK(cuStreamBatchMemOp_v2(stream, 2, list, 0));
-    } else if (is("host")) {
+    } else if (is("host") || is("step")) {
         tell_on_host(&let_go, i);
         wait_on_host(&done, i - 1);
     } else if (is("copy")) {
@@ -208,7 +211,7 @@ static void *waits(void *stream)
             break;
         if (wait_for_other(stream, i))
             return stream;
-        if (i % 8 == 0 && cuStreamSynchronize(stream))
+        if (i % 8 == 0 && !is("step") && cuStreamSynchronize(stream))
             return stream;
     }
     return cuStreamSynchronize(stream) ? stream : NULL;

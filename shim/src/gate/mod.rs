@@ -23,7 +23,7 @@
 //!
 //! ```text
 //!   closed ──► flowing ──► closed    all goes through, but what would itself wait
-//!   closed ──► round ────► closed    each thread that has waited since before the round goes through once
+//!   closed ──► round ────► closed    threads that wait go through once: all of them, or some
 //! ```
 //! A thread that goes through is inside, as at the open gate, and the thread that closes sees it there: it shuts the gate anew
 //! after each, and looks anew whether all work has ended.
@@ -62,17 +62,15 @@ const FAILED: u32 = 4;
 const AJAR: u32 = 5;
 /// Closing: open for all but for work that would wait on the GPU for work that is not submitted.
 const FLOWING: u32 = 6;
-/// Closing: open for each thread that has waited since before, once. Above [`EVERY_ROLE`] the rounds are counted, as in
+/// Closing: open for those that are let go in this round, once. Above these bits the rounds are counted, as in
 /// [`CLOSED`].
 const ROUND: u32 = 7;
 /// The bits of the word that are no count.
 const STATE: u32 = 7;
 /// What an arrival adds to the word.
 const ARRIVAL: u32 = STATE + 1;
-/// In a round: also threads whose work would wait.
-const EVERY_ROLE: u32 = STATE + 1;
 /// What a round adds to the word.
-const NEXT_ROUND: u32 = EVERY_ROLE << 1;
+const NEXT_ROUND: u32 = STATE + 1;
 
 /// The longest pause between two looks at whether everybody has left.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
@@ -105,6 +103,27 @@ pub enum Boundary {
     GoesOn,
 }
 
+/// Who goes through in a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// All that wait.
+    All,
+    /// A half of them, if there are several. Of any two threads there is one half with the first only, and another with
+    /// the second only.
+    Half(u32),
+}
+
+impl Who {
+    fn of<T>(self, waiting: Vec<T>) -> impl Iterator<Item = T> {
+        let bits = waiting.len().next_power_of_two().trailing_zeros();
+        let is_of = move |place: usize| match self {
+            Self::Half(which) if bits > 0 => (place >> (which / 2 % bits)) & 1 == which as usize & 1,
+            Self::Half(_) | Self::All => true,
+        };
+        waiting.into_iter().enumerate().filter(move |(place, _)| is_of(*place)).map(|(_, thread)| thread)
+    }
+}
+
 /// Who fences when the gate shuts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fence {
@@ -132,8 +151,6 @@ pub struct Gate {
     arrivals: AtomicU32,
     /// What the word counts while closed, and in rounds. It never starts anew.
     rounds: AtomicU32,
-    /// Threads that wait at the gate, by what they would submit.
-    waiting: [AtomicU32; 2],
     /// Threads that a round, or the flowing gate, has let through.
     let_through: AtomicU32,
     /// Somebody was told that threads wait at this closing.
@@ -201,7 +218,6 @@ impl Gate {
                 is_partial: AtomicBool::new(false),
                 arrivals: AtomicU32::new(AJAR),
                 rounds: AtomicU32::new(0),
-                waiting: [AtomicU32::new(0), AtomicU32::new(0)],
                 let_through: AtomicU32::new(0),
                 announced: AtomicBool::new(false),
                 closing: Closing::new(),
@@ -269,7 +285,7 @@ impl Gate {
             return Ok(None);
         }
         let record = Record::of_thread_or_new();
-        let mut waits = WaitsHere::new(self, role);
+        let mut waits = WaitsHere::new(record, role);
         loop {
             record.enter();
             fence(Ordering::SeqCst);
@@ -295,7 +311,7 @@ impl Gate {
                 return Err(Failed);
             }
             self.announce();
-            waits.since(word);
+            waits.begin();
             futex::wait(&self.word.0, word);
         }
     }
@@ -368,14 +384,20 @@ impl Gate {
         self.let_through(FLOWING, boundary);
     }
 
-    /// Lets each thread through once that waits at the closed (or flowing) gate now; those whose work would wait only
-    /// if `every_role`. Ends when so many have gone through, at the latest at `until`. The gate is closed then:
-    /// whether it is shut must be looked at anew.
-    pub fn round(&self, every_role: bool, boundary: Boundary, until: Instant) {
-        let count = self.rounds.load(Ordering::Relaxed).wrapping_add(NEXT_ROUND);
+    /// Lets each thread through once that waits at the closed (or flowing) gate now, or some of them; those whose work
+    /// would wait only if `every_role`. Ends when so many have gone through, at the latest at `until`. The gate is closed
+    /// then: whether it is shut must be looked at anew.
+    pub fn round(&self, every_role: bool, who: Who, boundary: Boundary, until: Instant) {
+        // Zero is no round.
+        let count = self.rounds.load(Ordering::Relaxed).wrapping_add(NEXT_ROUND).max(NEXT_ROUND);
         self.rounds.store(count, Ordering::Relaxed);
-        let goal = self.let_through.load(Ordering::Relaxed).wrapping_add(self.count_waiting(every_role));
-        self.let_through(ROUND | count | if every_role { EVERY_ROLE } else { 0 }, boundary);
+        let mut chosen = 0u32;
+        for thread in who.of(Record::all_waiting(roles(every_role)).collect()) {
+            thread.let_go_in(count);
+            chosen += 1;
+        }
+        let goal = self.let_through.load(Ordering::Relaxed).wrapping_add(chosen);
+        self.let_through(ROUND | count, boundary);
         let mut pause = Pause::default();
         let missing = || goal.wrapping_sub(self.let_through.load(Ordering::Relaxed)).cast_signed();
         while missing() > 0 && pause.before(until) {}
@@ -386,8 +408,7 @@ impl Gate {
 
     /// How many threads wait at the gate; without those whose work would wait, unless `every_role`.
     pub fn count_waiting(&self, every_role: bool) -> u32 {
-        let count = |role: Role| self.waiting[role as usize].load(Ordering::Relaxed);
-        count(Role::Works) + if every_role { count(Role::Waits) } else { 0 }
+        Record::all_waiting(roles(every_role)).fold(0, |count, _| count + 1)
     }
 
     /// Whether there are threads that such a round would let go on.
@@ -499,39 +520,38 @@ impl Gate {
     }
 }
 
+/// Whose threads are meant.
+fn roles(every_role: bool) -> &'static [Role] {
+    if every_role { &[Role::Works, Role::Waits] } else { &[Role::Works] }
+}
+
 /// A thread at the gate, from its first look at it on.
-struct WaitsHere<'a> {
-    gate: &'a Gate,
+struct WaitsHere {
+    record: &'static Record,
     role: Role,
-    /// The round before which it has begun to wait.
-    since: Option<u32>,
+    /// What its record said before it began to wait.
+    before: Option<u32>,
 }
 
-impl<'a> WaitsHere<'a> {
-    fn new(gate: &'a Gate, role: Role) -> Self {
-        Self { gate, role, since: None }
+impl WaitsHere {
+    fn new(record: &'static Record, role: Role) -> Self {
+        Self { record, role, before: None }
     }
 
-    /// It has found the gate so, and waits.
-    fn since(&mut self, word: u32) {
-        if self.since.is_none() {
-            let is_counted = matches!(word & STATE, CLOSED | ROUND);
-            let round = if is_counted { word } else { self.gate.rounds.load(Ordering::Relaxed) };
-            self.since = Some(round & !(NEXT_ROUND - 1));
-            self.gate.waiting[self.role as usize].fetch_add(1, Ordering::Relaxed);
-        }
+    /// It waits.
+    fn begin(&mut self) {
+        self.before.get_or_insert_with(|| self.record.begin_waiting(self.role));
     }
 
-    fn is_let_through_by(&self, round: u32) -> bool {
-        let is_meant = self.role == Role::Works || round & EVERY_ROLE != 0;
-        is_meant && self.since.is_some_and(|since| since != round & !(NEXT_ROUND - 1))
+    fn is_let_through_by(&self, word: u32) -> bool {
+        self.before.is_some() && self.record.goes_in(word & !STATE)
     }
 }
 
-impl Drop for WaitsHere<'_> {
+impl Drop for WaitsHere {
     fn drop(&mut self) {
-        if self.since.is_some() {
-            self.gate.waiting[self.role as usize].fetch_sub(1, Ordering::Relaxed);
+        if let Some(before) = self.before {
+            self.record.end_waiting(before);
         }
     }
 }

@@ -1,12 +1,13 @@
 //! One record for each thread that submits work: is it inside a submitting call, and how many
 //! has it made.
 //!
-//! Invariant: only its own thread writes a record; everybody may read it. Records are never
+//! Invariant: only its own thread writes a record, but for the round in which it may go, which the thread that closes
+//! the gate says; everybody may read it. Records are never
 //! freed: a thread that ends leaves its record to the next one, so the sum of all submission
 //! counts never falls.
 
-use super::slot;
-use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use super::{Role, slot};
+use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{global, per_thread};
 use std::cell::Cell;
 use std::ptr;
@@ -16,11 +17,18 @@ const NESTING: u64 = 0xffff;
 /// What one finished submission adds to the word.
 const SUBMISSION: u64 = NESTING + 1;
 
+/// What a waiting thread's record says of what it would submit.
+const ROLES: [(Role, u32); 2] = [(Role::Works, 1), (Role::Waits, 2)];
+
 /// A thread's record, alone on its cache line.
 #[repr(align(64))]
 pub struct Record {
     /// Nesting in the low 16 bits, submissions above.
     word: AtomicU64,
+    /// The thread waits at the gate: [`ROLES`] of what it would submit. Zero: it does not wait.
+    waiting: AtomicU32,
+    /// The round in which it may go.
+    round: AtomicU32,
     /// A living thread has it.
     taken: AtomicBool,
     /// The record that was registered before.
@@ -82,7 +90,13 @@ impl Drop for Lease {
 
 impl Record {
     fn new() -> Self {
-        Self { word: AtomicU64::new(0), taken: AtomicBool::new(true), next: AtomicPtr::new(ptr::null_mut()) }
+        Self {
+            word: AtomicU64::new(0),
+            waiting: AtomicU32::new(0),
+            round: AtomicU32::new(0),
+            taken: AtomicBool::new(true),
+            next: AtomicPtr::new(ptr::null_mut()),
+        }
     }
 
     /// The thread's record, if it has one already.
@@ -158,6 +172,40 @@ impl Record {
     /// How deeply the thread is nested.
     pub fn nesting(&self) -> u64 {
         self.word.load(Ordering::Relaxed) & NESTING
+    }
+
+    /// The thread waits at the gate from now on. What its record said before, for [`Record::end_waiting`]: a signal
+    /// handler may come to the gate while the thread waits there.
+    pub fn begin_waiting(&self, role: Role) -> u32 {
+        let before = self.waiting.load(Ordering::Relaxed);
+        let waits = ROLES.iter().find(|(of, _)| *of == role).map_or(0, |(_, word)| *word);
+        self.waiting.store(waits, Ordering::Release);
+        before
+    }
+
+    /// The thread does not wait any more, or as it did before.
+    pub fn end_waiting(&self, before: u32) {
+        self.waiting.store(before, Ordering::Release);
+    }
+
+    /// The threads that wait at the gate, as far as what they would submit is one of these; in an order that does not
+    /// change as long as they live.
+    pub fn all_waiting(roles: &[Role]) -> impl Iterator<Item = &'static Record> {
+        let is_meant = |word: u32| ROLES.iter().any(|(role, of)| *of == word && roles.contains(role));
+        Self::all().filter(move |record| is_meant(record.waiting.load(Ordering::Acquire)))
+    }
+
+    /// The thread may go in this round, if it waits.
+    pub fn let_go_in(&self, round: u32) {
+        self.round.store(round, Ordering::Release);
+    }
+
+    /// Whether the thread may go in this round; once.
+    pub fn goes_in(&self, round: u32) -> bool {
+        self.round.load(Ordering::Acquire) == round && {
+            self.round.store(0, Ordering::Relaxed);
+            true
+        }
     }
 
     /// Whether any thread is inside a submitting call.

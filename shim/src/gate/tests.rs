@@ -1,7 +1,7 @@
 //! The gate under threads. All promises share the process's one gate, so one test runs them in
 //! turn.
 
-use crate::gate::{Boundary, BoundaryWait, Failed, Fence, GATE, Record, Role, submit};
+use crate::gate::{Boundary, BoundaryWait, Failed, Fence, GATE, Record, Role, Who, submit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::ptr;
 use std::sync::Barrier;
@@ -39,6 +39,7 @@ fn the_gate_keeps_its_promises() {
         only_a_closed_gate_can_be_ajar();
         flowing_the_gate_holds_only_what_would_wait();
         a_round_lets_each_thread_through_once();
+        a_round_of_a_half_lets_nobody_else_through();
         a_round_lets_what_would_wait_through_where_it_is_meant_to();
         a_round_lets_threads_go_on_from_a_boundary();
         a_failed_gate_lets_nobody_through_and_nobody_wait();
@@ -451,7 +452,7 @@ fn a_round_lets_each_thread_through_once() {
         }
         for rounds in 1..=20 {
             until(|| GATE.count_waiting(false) == THREADS);
-            GATE.round(false, Boundary::GoesOn, soon());
+            GATE.round(false, Who::All, Boundary::GoesOn, soon());
             assert!(GATE.wait_until_empty(soon()));
             assert_eq!(submitted.load(Ordering::SeqCst), rounds * u64::from(THREADS));
         }
@@ -460,14 +461,45 @@ fn a_round_lets_each_thread_through_once() {
     });
 }
 
+fn a_round_of_a_half_lets_nobody_else_through() {
+    const THREADS: usize = 3;
+    let (submitted, stop) = ([const { AtomicU64::new(0) }; THREADS], AtomicBool::new(false));
+    assert!(GATE.shut(soon()));
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        for count in &submitted {
+            let stop = &stop;
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    try_submit(|| count.fetch_add(1, Ordering::SeqCst)).unwrap();
+                }
+            });
+        }
+        let mut went_alone = [[false; THREADS]; THREADS];
+        for which in 0..4 {
+            until(|| GATE.count_waiting(false) == THREADS as u32);
+            let before = submitted.each_ref().map(|count| count.load(Ordering::SeqCst));
+            GATE.round(false, Who::Half(which), Boundary::GoesOn, soon());
+            assert!(GATE.wait_until_empty(soon()));
+            let went: [bool; THREADS] =
+                std::array::from_fn(|i| submitted[i].load(Ordering::SeqCst) == before[i] + 1);
+            for (one, other) in (0..THREADS).flat_map(|one| (0..THREADS).map(move |other| (one, other))) {
+                went_alone[one][other] |= went[one] && !went[other];
+            }
+        }
+        let is_apart = |one: usize, other: usize| one == other || went_alone[one][other];
+        assert!((0..THREADS).all(|one| (0..THREADS).all(|other| is_apart(one, other))), "{went_alone:?}");
+    });
+}
+
 fn a_round_lets_what_would_wait_through_where_it_is_meant_to() {
     assert!(GATE.shut(soon()));
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| pass_as(Role::Waits));
         until(|| GATE.count_waiting(true) == 1);
-        GATE.round(false, Boundary::GoesOn, soon());
+        GATE.round(false, Who::All, Boundary::GoesOn, soon());
         assert_eq!(GATE.count_waiting(true), 1);
-        GATE.round(true, Boundary::GoesOn, soon());
+        GATE.round(true, Who::All, Boundary::GoesOn, soon());
         waits.join().unwrap();
         assert!(!GATE.holds_threads(Boundary::GoesOn));
     });
@@ -490,9 +522,9 @@ fn a_round_lets_threads_go_on_from_a_boundary() {
     until(|| GATE.holds_threads(Boundary::GoesOn));
     assert!(!GATE.holds_threads(Boundary::Stays));
     GATE.flow(Boundary::Stays);
-    GATE.round(true, Boundary::Stays, soon());
+    GATE.round(true, Who::All, Boundary::Stays, soon());
     assert!(!at_boundary.is_finished() && GATE.at_boundary().is_some(), "it was to stay");
-    GATE.round(false, Boundary::GoesOn, soon());
+    GATE.round(false, Who::All, Boundary::GoesOn, soon());
     at_boundary.join().unwrap();
     assert!(GATE.at_boundary().is_none() && !GATE.is_open(), "it may submit work now");
     GATE.open();

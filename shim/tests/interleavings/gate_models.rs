@@ -1,6 +1,6 @@
 //! Threads that submit against one that shuts the gate.
 
-use crate::gate::{Boundary, BoundaryWait, Failed, Fence, GATE, Record, Role, submit};
+use crate::gate::{Boundary, BoundaryWait, Failed, Fence, GATE, Record, Role, Who, submit};
 use crate::sync::thread::{spawn, yield_now};
 use crate::sync::{Mutex, long_ago, model, never};
 use loom::cell::UnsafeCell;
@@ -367,7 +367,7 @@ fn nobody_is_inside_after_a_round(threads: usize, role: Role) {
             })
         })
         .collect();
-    GATE.round(role == Role::Waits, Boundary::GoesOn, never());
+    GATE.round(role == Role::Waits, Who::All, Boundary::GoesOn, never());
     assert!(GATE.wait_until_empty(never()));
     memory.switch();
     GATE.open();
@@ -402,7 +402,7 @@ fn who_waits_goes_through_in_the_next_round() {
         while GATE.count_waiting(false) == 0 {
             yield_now();
         }
-        GATE.round(false, Boundary::GoesOn, never());
+        GATE.round(false, Who::All, Boundary::GoesOn, never());
         assert_eq!(submitter.join().unwrap(), Ok(()));
         memory.switch();
     });
