@@ -28,6 +28,10 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// Such a part of the drain limit it is where no drain was measured yet, and at most such a part of it.
 const UNMEASURED: u32 = 64;
 const LONGEST: u32 = 4;
+/// So many times the pace work may go on to be submitted while no value wait ends.
+const BUSY: u32 = 8;
+/// In one of so many rounds what would wait goes though other threads can.
+const WITH_WAITS: u32 = 4;
 /// In so many rounds all threads go through at first, then halves of them.
 const TOGETHER: u32 = 2;
 /// The longest pause between two looks at the value waits.
@@ -188,7 +192,9 @@ impl Draining {
         }
         self.gone_on |= self.boundary == Boundary::GoesOn;
         GATE.flow(self.boundary);
+        let mut busy = 0;
         loop {
+            GATE.look_again();
             let (submissions, waits) = (Record::submissions(), self.process.value_waits.count());
             let end = self.until.min(Instant::now() + self.pace);
             if self.values_came(end) {
@@ -198,8 +204,13 @@ impl Draining {
                 return Err("work on the GPU waits for a value that was not submitted in time".into());
             }
             if self.process.value_waits.count() < waits {
-                self.pace = SHORTEST;
-            } else if Record::submissions() == submissions {
+                (self.pace, busy) = (SHORTEST, 0);
+                continue;
+            }
+            // Who submits on may never submit what ends the wait.
+            busy += 1;
+            if Record::submissions() == submissions || busy >= BUSY {
+                busy = 0;
                 let is_own_turn = self.stalled();
                 self.slow_down();
                 // It may be that the value comes after what is held back.
@@ -253,7 +264,7 @@ impl Draining {
     }
 
     /// Work may wait for what a thread would submit that waits at the gate: each makes so many calls. Work that would
-    /// itself wait goes when there is no other, and first.
+    /// itself wait goes when there is no other, or in every fourth round; and first.
     pub fn let_some_through(&mut self, calls: u32) {
         let boundary = self.boundary_in_round();
         if GATE.is_partial() || !GATE.holds_threads(boundary) {
@@ -261,27 +272,28 @@ impl Draining {
         }
         info!("work does not end: what waits at the gate goes through");
         self.gone_on |= boundary == Boundary::GoesOn;
-        let until = self.until.min(Instant::now() + self.patience);
         let threads = GATE.count_waiting(true);
-        GATE.round(GATE.count_waiting(false) == 0, self.next_ones(), boundary, until);
+        // Where others can go all the time, what would wait goes now and then all the same.
+        let every_role = GATE.count_waiting(false) == 0 || self.rounds % WITH_WAITS == WITH_WAITS - 1;
+        let who = self.next_ones();
+        GATE.round(every_role, who, boundary, self.until.min(Instant::now() + self.patience));
         for _ in 1..calls {
-            // They are on their way to their next calls.
-            let mut pause = Pause::default();
-            while GATE.count_waiting(true) < threads && pause.before(until) {}
+            // They are on their way to their next calls, or wait on the host.
+            let (mut pause, end) = (Pause::default(), self.until.min(Instant::now() + SHORTEST));
+            while GATE.count_waiting(true) < threads && pause.before(end) {}
             if GATE.count_waiting(false) == 0 {
                 return;
             }
-            GATE.round(false, Who::All, boundary, until);
+            GATE.round(false, Who::All, boundary, self.until.min(Instant::now() + self.patience));
         }
     }
 
     /// Who goes through in the next round. Threads that go together stay as far apart as they are: where one lets go what
-    /// another waits for, and that one waits for the next such thing, nothing is gained. So each half goes alone in turn,
-    /// for twice as many rounds as the other did before.
+    /// another waits for, and that one waits for the next such thing, nothing is gained. So each half goes alone in turn.
     fn next_ones(&mut self) -> Who {
         let round = self.rounds;
         self.rounds = round.saturating_add(1);
-        round.checked_sub(TOGETHER).map_or(Who::All, |beyond| Who::Half((beyond + 1).ilog2()))
+        round.checked_sub(TOGETHER).and_then(|beyond| half(beyond, GATE.halves())).map_or(Who::All, Who::Half)
     }
 
     /// A boundary is where least must be saved: it is not left because work takes a little longer.
@@ -302,6 +314,20 @@ impl Draining {
     /// Each time less is let through: work may simply take long.
     fn slow_down(&mut self) {
         self.pace += self.pace / 4;
+    }
+}
+
+/// Which of so many halves goes alone in a round; `None`: there are none. All do, one after the other, for one round each;
+/// then in the other direction for two, and so on: so each comes to be ahead of all others.
+fn half(round: u32, halves: u32) -> Option<u32> {
+    let (mut left, mut times) = (round, 1u32);
+    loop {
+        let all = halves.checked_mul(times).filter(|all| *all > 0)?;
+        if left < all {
+            let nth = left / times;
+            return Some(if times.ilog2() % 2 == 0 { nth } else { halves - 1 - nth });
+        }
+        (left, times) = (left - all, times.checked_mul(2)?);
     }
 }
 
@@ -422,4 +448,31 @@ fn wait_for(process: &Process, context: Context) -> Result<(), DriverError> {
     let Some(used) = process.contexts.keep(context) else { return Ok(()) };
     let _current = Current::make(used.context)?;
     synchronize()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::half;
+
+    #[test]
+    fn each_half_goes_alone_again_and_again_in_both_directions() {
+        let order =
+            |halves, rounds| (0..rounds).map(|round| half(round, halves).unwrap()).collect::<Vec<_>>();
+        assert_eq!(order(2, 10), [0, 1, 1, 1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(order(4, 12), [0, 1, 2, 3, 3, 3, 2, 2, 1, 1, 0, 0]);
+        assert_eq!(half(7, 0), None);
+    }
+
+    #[test]
+    fn whoever_is_behind_comes_to_be_ahead() {
+        // Of two threads that each make a step in a round, whichever it is.
+        for behind in [0, 1] {
+            let mut lead = -1;
+            let is_ahead = (0..12).any(|round| {
+                lead += if half(round, 2) == Some(behind) { 1 } else { -1 };
+                lead > 0
+            });
+            assert!(is_ahead, "{behind}");
+        }
+    }
 }

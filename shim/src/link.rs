@@ -256,7 +256,8 @@ impl Link {
             // The first is expected by the handshake only, the second is the last and not handed on.
             ToShim::Welcome { .. } | ToShim::Refused { .. } | ToShim::Heard => {}
             order => {
-                if order == ToShim::Open {
+                // Closed again after `Drained`, a process that is let through for others of its job may need memory.
+                if matches!(order, ToShim::Open | ToShim::Close { .. }) {
                     self.waiting.lock().flow = Flow::Through;
                 }
                 // Without a gate thread there is nobody to carry it out.
@@ -279,7 +280,7 @@ impl Link {
     }
 
     /// Sends `Drained`, made with the leases that are not answered. What was held back is void,
-    /// and what comes until `Open`.
+    /// and what comes until `Open`, or another `Close`.
     ///
     /// The list is made in the turn in which `Drained` is sent, and a lease is listed before it
     /// is sent: so whatever the manager was asked before `Drained`, and may be answering now,

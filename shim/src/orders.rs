@@ -214,7 +214,8 @@ fn drain_and_report(
     started: Instant,
     until: Instant,
 ) -> Result<(Drained, Vec<OwnedFd>), String> {
-    let at = closing.at_boundary();
+    // Who has not come to the boundary is not held there.
+    let at = if waited == BoundaryWait::Reached { closing.at_boundary() } else { Boundary::GoesOn };
     let mut draining = Draining::new(process, closing.step, at, closing.drain, until, closing.has_peers);
     if closing.calls > 0 {
         draining.let_some_through(closing.calls);

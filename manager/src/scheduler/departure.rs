@@ -10,7 +10,7 @@ use super::{
     Pages, Pending, Phase, Scheduler, Session, Tenant, Time,
 };
 use crate::ledger::Owner;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, Step, TenantId};
@@ -271,8 +271,14 @@ impl Scheduler {
         let Some((job_id, _)) = self.answered_closing(id, step) else {
             return self.expel(id, "it reported a closing that it was not asked for");
         };
-        if let Some(job) = self.jobs.get_mut(&job_id) {
-            job.reopen = true;
+        let Some(job) = self.jobs.get_mut(&job_id) else { return };
+        let is_first = !std::mem::replace(&mut job.reopen, true);
+        let sessions = if is_first { job.sessions.clone() } else { BTreeSet::new() };
+        // Those that have drained are opened at once: what the others still wait for may be theirs.
+        for id in sessions {
+            if self.sessions.get(&id).is_some_and(|session| session.closing.is_none()) {
+                self.tell(id, ToShim::Open);
+            }
         }
         self.finish_closing(job_id);
     }
@@ -306,14 +312,16 @@ impl Scheduler {
         let (since, limit) = (job.closing.until, self.config.drain_limit);
         let is_over = |since: Time, limit: Duration| self.now >= since.saturating_add(limit);
         let resumes = is_over(since.max(asked), limit / ROUNDS);
-        let [apart_ends, together_ends] =
-            [self.drain_limit_apart(job_id), limit].map(|limit| is_over(since, limit));
+        let [leaves, apart_ends, together_ends] =
+            [limit / APART, self.drain_limit_apart(job_id), limit].map(|limit| is_over(since, limit));
         for id in job.sessions.clone() {
             let Some(session) = self.sessions.get(&id).filter(|session| session.closing.is_none()) else {
                 continue;
             };
             match session.stop {
-                Stop::Together if !together_ends => self.close_once_more(id, true, calls),
+                Stop::Together if !leaves => self.close_once_more(id, true, calls),
+                // What is waited for may come after the boundary.
+                Stop::Together if !together_ends => self.resume_in_closing(id),
                 Stop::Alone | Stop::Last if resumes && !apart_ends => self.resume_in_closing(id),
                 Stop::Alone | Stop::Last if !apart_ends => self.close_once_more(id, false, calls),
                 // It is open, or it is too late.
@@ -370,7 +378,10 @@ impl Scheduler {
         if std::mem::take(&mut job.reopen) {
             job.stats.failed_drains += 1;
             let failed = job.count_failed_drain(apart);
-            job.not_closed_before = self.now + self.config.slice * 2u32.saturating_pow(failed.min(16));
+            let pause = self.config.slice.saturating_mul(2u32.saturating_pow(failed.min(16)));
+            // Where processes wait for each other, that they did so often says nothing of the next time.
+            let longest = if apart { self.config.drain_limit.saturating_mul(2) } else { Duration::MAX };
+            job.not_closed_before = self.now.saturating_add(pause.min(longest));
             return self.open(id);
         }
         (job.failed_drains, job.closing.failed_apart) = (0, 0);
@@ -808,6 +819,9 @@ impl Scheduler {
         job.failed_arrivals = 0;
         job.stats.opened(self.now);
         for session in job.sessions.clone() {
+            if self.sessions.get(&session).is_some_and(|session| !session.watched) {
+                self.forget_idleness(session);
+            }
             self.tell(session, ToShim::Open);
         }
     }

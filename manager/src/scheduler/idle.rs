@@ -15,7 +15,7 @@ use super::{Phase, Scheduler, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::time::Duration;
-use tidegate_ffi::units::JobId;
+use tidegate_ffi::units::{JobId, SessionId};
 
 /// Pauses that the next one is predicted from.
 const KEPT: usize = 5;
@@ -30,6 +30,12 @@ pub struct Pauses {
 }
 
 impl Pauses {
+    /// Since when it is idle, if it is.
+    #[cfg(test)]
+    pub fn since(&self) -> Option<Time> {
+        self.since
+    }
+
     fn begin(&mut self, now: Time) {
         self.since.get_or_insert(now);
     }
@@ -40,6 +46,11 @@ impl Pauses {
         if self.recent.len() > KEPT {
             self.recent.pop_front();
         }
+    }
+
+    /// It is not known whether the job is idle any more.
+    fn forget(&mut self) {
+        self.since = None;
     }
 
     /// How long it is likely to be idle when it becomes so: the median of the last pauses.
@@ -63,6 +74,15 @@ impl Scheduler {
         if was_idle && !is_idle {
             self.level_up(id, self.claim_of(id));
             self.call_in(id);
+        }
+    }
+
+    /// A process that is open and not watched may do anything: it says that it is idle when it is watched again.
+    pub(super) fn forget_idleness(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        session.idle = false;
+        if let Some(job) = self.jobs.get_mut(&session.job) {
+            job.pauses.forget();
         }
     }
 

@@ -6,7 +6,9 @@
 //! that fits is chosen anew. Only a tenant that could not be served by an empty GPU is refused,
 //! and gets host memory ([`hosted`](super::hosted)) if it asks again.
 
-use super::{Arrival, Effect, NAMES_PER_MESSAGE, Pending, Phase, Recall, Scheduler, Spare, Tenant};
+use super::{
+    Arrival, Effect, NAMES_PER_MESSAGE, Pending, Phase, Recall, Scheduler, Session, Spare, Stop, Tenant,
+};
 use crate::ledger::{NoRoom, Slack};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -126,11 +128,13 @@ impl Scheduler {
     }
 
     fn may_lease(&self, tenant: &Tenant) -> bool {
-        let closing = self.sessions.get(&tenant.session).is_some_and(|session| session.closing.is_some());
+        // On the way to its boundary a process may need memory to get there; and one that goes on for others of its job.
+        let goes_on = |session: &Session| {
+            session.closing.is_some() || matches!(session.stop, Stop::Resumed | Stop::Later)
+        };
         match self.phase_of(tenant) {
             Phase::Open => true,
-            // On the way to its boundary a process may need memory to get there.
-            Phase::Closing => closing,
+            Phase::Closing => self.sessions.get(&tenant.session).is_some_and(goes_on),
             _ => false,
         }
     }

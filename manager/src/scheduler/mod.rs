@@ -359,6 +359,7 @@ impl Scheduler {
         };
         let closed = job.phase != Phase::Open;
         self.sessions.insert(id, session);
+        self.note_pause(job_id);
         self.effects.push(Effect::Welcome { session: id, job: job_id, closed });
     }
 
@@ -456,13 +457,15 @@ impl Scheduler {
     fn level_up(&mut self, id: JobId, claim: Duration) {
         let Some(priority) = self.jobs.get(&id).map(|job| job.spec.priority) else { return };
         let gpus = self.gpus_of(id);
+        // Those that are idle count where all are.
         let near = |peer: JobId, job: &Job| {
             let there = self.gpus_of(peer);
-            let same = peer != id && job.spec.priority == priority && !self.is_idle(peer);
-            (same && !there.is_disjoint(&gpus)).then(|| (!there.is_subset(&gpus), job.virtual_runtime))
+            let same = peer != id && job.spec.priority == priority;
+            let order = || (self.is_idle(peer), !there.is_subset(&gpus), job.virtual_runtime);
+            (same && !there.is_disjoint(&gpus)).then(order)
         };
         let level = self.jobs.iter().filter_map(|(peer, job)| near(*peer, job)).min();
-        if let (Some((_, level)), Some(job)) = (level, self.jobs.get_mut(&id)) {
+        if let (Some((.., level)), Some(job)) = (level, self.jobs.get_mut(&id)) {
             let claim = claim.as_nanos() as u64 / u64::from(job.spec.weight.max(1));
             job.virtual_runtime = job.virtual_runtime.max(level.saturating_sub(claim));
         }
@@ -483,6 +486,7 @@ impl Scheduler {
         for tenant in session.tenants {
             self.end_tenant(tenant, fate);
         }
+        self.note_pause(session.job);
         self.finish_closing(session.job);
         self.finish_moving(session.job);
         self.end_job_if_over(session.job);

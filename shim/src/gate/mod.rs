@@ -108,20 +108,31 @@ pub enum Boundary {
 pub enum Who {
     /// All that wait.
     All,
-    /// A half of them, if there are several. Of any two threads there is one half with the first only, and another with
-    /// the second only.
+    /// A half of them, if there are several: which of [`Gate::halves`]. Of any two threads there is one half with the
+    /// first only, and another with the second only.
     Half(u32),
 }
 
 impl Who {
-    fn of<T>(self, waiting: Vec<T>) -> impl Iterator<Item = T> {
-        let bits = waiting.len().next_power_of_two().trailing_zeros();
-        let is_of = move |place: usize| match self {
-            Self::Half(which) if bits > 0 => (place >> (which / 2 % bits)) & 1 == which as usize & 1,
+    fn of(self, waiting: Vec<&'static Record>) -> impl Iterator<Item = &'static Record> {
+        let bits = differences(waiting.iter().map(|record| record.number()));
+        let is_of = move |number: u32| match self {
+            Self::Half(which) if bits != 0 => {
+                let bit = (0..u32::BITS)
+                    .filter(|bit| bits >> bit & 1 == 1)
+                    .nth((which / 2 % bits.count_ones()) as usize);
+                bit.is_none_or(|bit| number >> bit & 1 == which & 1)
+            }
             Self::Half(_) | Self::All => true,
         };
-        waiting.into_iter().enumerate().filter(move |(place, _)| is_of(*place)).map(|(_, thread)| thread)
+        waiting.into_iter().filter(move |record| is_of(record.number()))
     }
+}
+
+/// The bits in which some of the numbers differ.
+fn differences(mut numbers: impl Iterator<Item = u32>) -> u32 {
+    let Some(first) = numbers.next() else { return 0 };
+    numbers.fold(0, |bits, number| bits | (number ^ first))
 }
 
 /// Who fences when the gate shuts.
@@ -197,7 +208,7 @@ pub fn submit<R>(
 ) -> R {
     let record = match GATE.admit_at_once() {
         Some(record) => Some(record),
-        None => match GATE.admit_slowly(Role::Works, resident) {
+        None => match GATE.admit_slowly(|| Role::Works, resident) {
             Ok(record) => record,
             Err(failed) => return refuse(failed),
         },
@@ -247,12 +258,12 @@ impl Gate {
 
     /// Waits while the gate is closed or ajar. While the pass lives it cannot shut.
     pub fn pass(&self) -> Result<Pass, Failed> {
-        self.pass_as(Role::Works, || false)
+        self.pass_as(|| Role::Works, || false)
     }
 
     /// The same for a call that submits work in a hook: it goes through as [`submit`] lets it. What it has submitted
     /// it [notes](Pass::note_submission).
-    pub fn pass_as(&self, role: Role, is_resident: impl Fn() -> bool) -> Result<Pass, Failed> {
+    pub fn pass_as(&self, role: impl Fn() -> Role, is_resident: impl Fn() -> bool) -> Result<Pass, Failed> {
         let record = match self.admit_at_once() {
             Some(record) => Some(record),
             None => self.admit_slowly(role, is_resident)?,
@@ -278,14 +289,14 @@ impl Gate {
     #[inline(never)]
     fn admit_slowly(
         &self,
-        role: Role,
+        role: impl Fn() -> Role,
         is_resident: impl Fn() -> bool,
     ) -> Result<Option<&'static Record>, Failed> {
         if self.word.0.load(Ordering::Relaxed) == INERT {
             return Ok(None);
         }
         let record = Record::of_thread_or_new();
-        let mut waits = WaitsHere::new(record, role);
+        let mut waits = WaitsHere { record, before: None };
         loop {
             record.enter();
             fence(Ordering::SeqCst);
@@ -296,7 +307,7 @@ impl Gate {
                 || match word & STATE {
                     CLOSED | FAILED => false,
                     AJAR => is_resident(),
-                    FLOWING => role == Role::Works,
+                    FLOWING => role() == Role::Works,
                     ROUND => waits.is_let_through_by(word),
                     _ => true,
                 };
@@ -311,7 +322,7 @@ impl Gate {
                 return Err(Failed);
             }
             self.announce();
-            waits.begin();
+            waits.begin(role());
             futex::wait(&self.word.0, word);
         }
     }
@@ -404,6 +415,18 @@ impl Gate {
         self.word.0.store(CLOSED | count, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         self.closing.set_closed();
+    }
+
+    /// Flowing: who waits looks again whether it would wait still.
+    pub fn look_again(&self) {
+        if self.state() == FLOWING {
+            futex::wake_all(&self.word.0);
+        }
+    }
+
+    /// How many different halves of the threads that wait at the gate there are.
+    pub fn halves(&self) -> u32 {
+        2 * differences(Record::all_waiting(roles(true)).map(Record::number)).count_ones()
     }
 
     /// How many threads wait at the gate; without those whose work would wait, unless `every_role`.
@@ -528,19 +551,15 @@ fn roles(every_role: bool) -> &'static [Role] {
 /// A thread at the gate, from its first look at it on.
 struct WaitsHere {
     record: &'static Record,
-    role: Role,
     /// What its record said before it began to wait.
     before: Option<u32>,
 }
 
 impl WaitsHere {
-    fn new(record: &'static Record, role: Role) -> Self {
-        Self { record, role, before: None }
-    }
-
-    /// It waits.
-    fn begin(&mut self) {
-        self.before.get_or_insert_with(|| self.record.begin_waiting(self.role));
+    /// It waits, with what it would submit now.
+    fn begin(&mut self, role: Role) {
+        let before = self.record.begin_waiting(role);
+        self.before.get_or_insert(before);
     }
 
     fn is_let_through_by(&self, word: u32) -> bool {

@@ -29,10 +29,17 @@ pub struct Record {
     waiting: AtomicU32,
     /// The round in which it may go.
     round: AtomicU32,
+    /// Of all records, in the order of their making.
+    number: u32,
     /// A living thread has it.
     taken: AtomicBool,
     /// The record that was registered before.
     next: AtomicPtr<Record>,
+}
+
+global! {
+    /// How many records were made.
+    static NUMBERS: AtomicU32 = AtomicU32::new(0);
 }
 
 global! {
@@ -89,11 +96,12 @@ impl Drop for Lease {
 }
 
 impl Record {
-    fn new() -> Self {
+    fn new(number: u32) -> Self {
         Self {
             word: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
             round: AtomicU32::new(0),
+            number,
             taken: AtomicBool::new(true),
             next: AtomicPtr::new(ptr::null_mut()),
         }
@@ -124,7 +132,8 @@ impl Record {
     }
 
     fn register() -> &'static Record {
-        let record: &'static Record = Box::leak(Box::new(Record::new()));
+        let record: &'static Record =
+            Box::leak(Box::new(Record::new(NUMBERS.fetch_add(1, Ordering::Relaxed))));
         let mut last = RECORDS.load(Ordering::Relaxed);
         loop {
             record.next.store(last, Ordering::Relaxed);
@@ -188,8 +197,12 @@ impl Record {
         self.waiting.store(before, Ordering::Release);
     }
 
-    /// The threads that wait at the gate, as far as what they would submit is one of these; in an order that does not
-    /// change as long as they live.
+    /// The record's number: small, and another one for each living thread.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The threads that wait at the gate, as far as what they would submit is one of these.
     pub fn all_waiting(roles: &[Role]) -> impl Iterator<Item = &'static Record> {
         let is_meant = |word: u32| ROLES.iter().any(|(role, of)| *of == word && roles.contains(role));
         Self::all().filter(move |record| is_meant(record.waiting.load(Ordering::Acquire)))

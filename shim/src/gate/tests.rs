@@ -407,7 +407,7 @@ fn a_gate_that_was_ajar_fails_for_all() {
 }
 
 fn pass_as(role: Role) {
-    GATE.pass_as(role, || false).unwrap().note_submission();
+    GATE.pass_as(|| role, || false).unwrap().note_submission();
 }
 
 fn flowing_the_gate_holds_only_what_would_wait() {

@@ -344,6 +344,13 @@ impl Manager {
         self.send(close, &[]);
     }
 
+    /// Closes anew who has drained, after so many calls of each thread.
+    pub fn ask_to_go_on(&self, calls: u32) {
+        let (step, boundary, deadline_ms, wait_ms, drain_ms) = (Step(99), 0, 0, 0, PATIENCE_MS);
+        let close = ToShim::Close { step, boundary, deadline_ms, wait_ms, drain_ms, calls, has_peers: true };
+        self.send(close, &[]);
+    }
+
     /// Threads that wait may say so before, and that the work has not ended.
     pub fn hear_drained(&self) -> (Drained, Vec<LiveRange>) {
         loop {

@@ -222,6 +222,30 @@ promise! {
 }
 
 promise! {
+    fn a_process_that_has_drained_gets_memory_when_it_is_closed_again() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        manager.close(0, 0);
+        line.tell("allocate 1000");
+        let first = manager.hear();
+        manager.ask_to_go_on(2);
+        let lease = match first {
+            FromShim::Lease(lease) => lease,
+            FromShim::Waiting => manager.hear_lease(),
+            other => panic!("{other:?}"),
+        };
+        manager.grant(&lease);
+        let address = line.hear();
+        assert!(address.parse::<u64>().is_ok(), "{address}");
+        let (_, live) = manager.hear_drained();
+        assert_eq!(live.len(), 1, "{live:?}");
+        manager.open();
+        assert_eq!(line.ask(&format!("fill {address} 1000 1")), "ok");
+        guest.end();
+    }
+}
+
+promise! {
     fn orders_that_make_no_sense_are_refused_and_harm_nobody() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();

@@ -361,7 +361,7 @@ fn nobody_is_inside_after_a_round(threads: usize, role: Role) {
         .map(|_| {
             let memory = memory.clone();
             spawn(move || {
-                let pass = GATE.pass_as(role, || false).unwrap();
+                let pass = GATE.pass_as(|| role, || false).unwrap();
                 memory.work();
                 pass.note_submission();
             })
@@ -417,7 +417,7 @@ fn nobody_is_inside_a_gate_that_was_shut_after_it_flowed() {
         let submitters = [Role::Works, Role::Waits].map(|role| {
             let memory = memory.clone();
             spawn(move || {
-                let pass = GATE.pass_as(role, || false).unwrap();
+                let pass = GATE.pass_as(|| role, || false).unwrap();
                 memory.work();
                 pass.note_submission();
             })

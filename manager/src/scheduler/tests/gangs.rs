@@ -197,6 +197,34 @@ fn a_process_that_has_drained_submits_a_little_for_another_of_its_job_and_then_g
 }
 
 #[test]
+fn a_process_that_goes_on_for_another_gets_memory() {
+    let (mut desk, [first, second], _) = stalled_gang();
+    desk.pass(ms(1));
+    stall(&mut desk, first);
+    assert_eq!(desk.opened(), [second]);
+    let lease = desk.lease(second, T, 0, 5);
+    assert_eq!(desk.answers(second, lease), 1, "the other may wait for what it does with it");
+}
+
+#[test]
+fn where_one_does_not_drain_the_others_are_opened_at_once() {
+    let (mut desk, [first, second], _) = stalled_gang();
+    desk.deaf.insert(second);
+    stall(&mut desk, first);
+    // The second has a round, and does not answer; a third has drained.
+    let third = desk.join(desk.scheduler.sessions()[&first].job);
+    desk.undrainable.insert(first);
+    desk.answer_closings(first);
+    assert_eq!(desk.phase(first), Phase::Closing, "the second has not answered");
+    assert!(desk.opened().contains(&third));
+    for _ in 0..20 {
+        desk.deaf.clear();
+        desk.answer_closings(second);
+    }
+    assert_eq!(desk.phase(first), Phase::Open);
+}
+
+#[test]
 fn a_process_that_went_on_may_wait_for_the_other_in_turn() {
     let (mut desk, [first, second], rival) = stalled_gang();
     desk.deaf.insert(second);

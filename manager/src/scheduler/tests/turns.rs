@@ -194,3 +194,42 @@ fn who_wants_a_part_of_the_time_gets_it_beside_who_wants_all() {
         }
     }
 }
+
+#[test]
+fn who_is_not_watched_any_more_is_not_known_to_be_idle() {
+    let mut desk = Desk::new(|_| {});
+    desk.order_time = ms(10);
+    let [a, b] = switched(&mut desk);
+    desk.tell(Event::Idle { session: a });
+    assert!(desk.scheduler.sessions()[&a].idle);
+    // Nobody else wants its turn: what it does from now on it does not say.
+    desk.end(b);
+    desk.pass(ms(1));
+    assert!(!desk.scheduler.sessions()[&a].idle);
+    assert_eq!(desk.job_of(a).pauses.since(), None);
+}
+
+#[test]
+fn who_comes_beside_idle_jobs_alone_has_no_claim_on_the_time_before() {
+    let mut desk = Desk::new(|_| {});
+    desk.order_time = ms(10);
+    let [a, b] = switched(&mut desk);
+    desk.pass(ms(20_000));
+    [a, b].into_iter().for_each(|job| desk.tell(Event::Idle { session: job }));
+    let before = [a, b].map(|job| desk.job_of(job).virtual_runtime).into_iter().min().unwrap();
+    assert!(before >= 5_000_000_000);
+    let c = job_with(&mut desk, "c", 10, 60);
+    assert!(desk.job_of(c).virtual_runtime >= before);
+}
+
+#[test]
+fn the_death_of_the_only_busy_process_of_a_job_begins_its_pause() {
+    let mut desk = Desk::new(|_| {});
+    desk.order_time = ms(10);
+    let [a, _] = switched(&mut desk);
+    let worker = desk.join(desk.scheduler.sessions()[&a].job);
+    desk.tell(Event::Idle { session: a });
+    assert_eq!(desk.job_of(a).pauses.since(), None, "the other is busy");
+    desk.end(worker);
+    assert!(desk.job_of(a).pauses.since().is_some());
+}
