@@ -91,8 +91,11 @@ fn memory_that_pinning_moves_to_dram_is_refused_with_advice() {
 fn what_finds_no_room_in_dram_lies_on_the_cxl_node_and_comes_back() {
     let Some(console) = guest() else { return };
     bytes_lie_in_cxl_memory_and_come_back(console, "kernel");
-    // A slab of as much as the GPU has, bound to the node, where all of its pages are.
-    assert_eq!(lines(console, "pages-kernel"), [((384 << 10) / 4096).to_string()], "{console}");
+    // Slabs of as much as the GPU has each, bound to the node, where all of their pages are: one, or two if one job's
+    // bytes came before the other's had gone.
+    let slabs = lines(console, "pages-kernel");
+    let whole = ((384 << 10) / 4096).to_string();
+    assert!((1..=2).contains(&slabs.len()) && slabs.iter().all(|pages| *pages == whole), "{console}");
 }
 
 #[test]

@@ -212,13 +212,15 @@ fn who_is_not_watched_any_more_is_not_known_to_be_idle() {
 #[test]
 fn who_comes_beside_idle_jobs_alone_has_no_claim_on_the_time_before() {
     let mut desk = Desk::new(|_| {});
-    desk.order_time = ms(10);
-    let [a, b] = switched(&mut desk);
-    desk.pass(ms(20_000));
-    [a, b].into_iter().for_each(|job| desk.tell(Event::Idle { session: job }));
-    let before = [a, b].map(|job| desk.job_of(job).virtual_runtime).into_iter().min().unwrap();
-    assert!(before >= 5_000_000_000);
-    let c = job_with(&mut desk, "c", 10, 60);
+    let a = job_with(&mut desk, "a", 10, 60);
+    desk.pass(ms(10_000));
+    let urgent = desk.job(JobSpec { priority: 1, ..spec("urgent") });
+    fill(&mut desk, urgent, 10, 60);
+    desk.until(|desk| desk.phase(a) == Phase::Waiting);
+    desk.tell(Event::Idle { session: a });
+    let before = desk.job_of(a).virtual_runtime;
+    assert!(desk.scheduler.sessions()[&a].idle && before >= 5_000_000_000);
+    let c = desk.job(spec("c"));
     assert!(desk.job_of(c).virtual_runtime >= before);
 }
 
