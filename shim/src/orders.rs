@@ -144,6 +144,7 @@ struct Closing {
     drain: Duration,
     /// Not zero: the gate is closed, and `Drained` was said. Work of another process waits for what stands at the gate.
     calls: u32,
+    /// Other processes of the job have memory.
     has_peers: bool,
 }
 

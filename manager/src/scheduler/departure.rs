@@ -10,7 +10,7 @@ use super::{
     Pages, Pending, Phase, Scheduler, Session, Tenant, Time,
 };
 use crate::ledger::Owner;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, Step, TenantId};
@@ -272,15 +272,19 @@ impl Scheduler {
             return self.expel(id, "it reported a closing that it was not asked for");
         };
         let Some(job) = self.jobs.get_mut(&job_id) else { return };
-        let is_first = !std::mem::replace(&mut job.reopen, true);
-        let sessions = if is_first { job.sessions.clone() } else { BTreeSet::new() };
-        // Those that have drained are opened at once: what the others still wait for may be theirs.
-        for id in sessions {
+        if !std::mem::replace(&mut job.reopen, true) {
+            self.open_who_has_drained(job_id);
+        }
+        self.finish_closing(job_id);
+    }
+
+    /// There is no closing after all, and what others of the job wait for may be theirs.
+    fn open_who_has_drained(&mut self, id: JobId) {
+        for id in self.jobs.get(&id).map(|job| job.sessions.clone()).unwrap_or_default() {
             if self.sessions.get(&id).is_some_and(|session| session.closing.is_none()) {
                 self.tell(id, ToShim::Open);
             }
         }
-        self.finish_closing(job_id);
     }
 
     /// The process goes on: its job is closed again as soon as its other processes have answered.
@@ -819,9 +823,7 @@ impl Scheduler {
         job.failed_arrivals = 0;
         job.stats.opened(self.now);
         for session in job.sessions.clone() {
-            if self.sessions.get(&session).is_some_and(|session| !session.watched) {
-                self.forget_idleness(session);
-            }
+            self.forget_unwatched_idleness(session);
             self.tell(session, ToShim::Open);
         }
     }

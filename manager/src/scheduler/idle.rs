@@ -77,11 +77,12 @@ impl Scheduler {
         }
     }
 
-    /// A process that is open and not watched may do anything: it says that it is idle when it is watched again.
-    pub(super) fn forget_idleness(&mut self, id: SessionId) {
-        let Some(session) = self.sessions.get_mut(&id) else { return };
-        session.idle = false;
-        if let Some(job) = self.jobs.get_mut(&session.job) {
+    /// A process that is open and not watched may do anything: whether it is idle it says when it is watched again.
+    pub(super) fn forget_unwatched_idleness(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(&id).filter(|session| !session.watched) else { return };
+        let open = self.jobs.get_mut(&session.job).filter(|job| job.phase == Phase::Open);
+        if let Some(job) = open {
+            session.idle = false;
             job.pauses.forget();
         }
     }

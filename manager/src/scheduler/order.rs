@@ -23,7 +23,7 @@
 
 use super::{Effect, Job, Pages, Phase, QueuePlace, Scheduler, Tenant, Time};
 use std::collections::BTreeSet;
-use tidegate_ffi::units::{Class, GpuUuid, JobId, SessionId, TenantId};
+use tidegate_ffi::units::{Class, GpuUuid, JobId, TenantId};
 use tidegate_ffi::wire::message::ToShim;
 
 /// A job that should run now.
@@ -305,16 +305,9 @@ impl Scheduler {
             })
             .collect();
         for (session, on) in changed {
-            if !on && self.phase_of_session(session) == Some(Phase::Open) {
-                self.forget_idleness(session);
-            }
+            self.forget_unwatched_idleness(session);
             self.tell(session, ToShim::Watch { on });
         }
-    }
-
-    fn phase_of_session(&self, id: SessionId) -> Option<Phase> {
-        let session = self.sessions.get(&id)?;
-        Some(self.jobs.get(&session.job)?.phase)
     }
 
     /// Tells whoever announced a job where it stands, when that has changed.

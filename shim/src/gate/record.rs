@@ -17,15 +17,17 @@ const NESTING: u64 = 0xffff;
 /// What one finished submission adds to the word.
 const SUBMISSION: u64 = NESTING + 1;
 
-/// What a waiting thread's record says of what it would submit.
-const ROLES: [(Role, u32); 2] = [(Role::Works, 1), (Role::Waits, 2)];
+/// What a waiting thread's record says of what it would submit; zero is no such word.
+fn waits_as(role: Role) -> u32 {
+    role as u32 + 1
+}
 
 /// A thread's record, alone on its cache line.
 #[repr(align(64))]
 pub struct Record {
     /// Nesting in the low 16 bits, submissions above.
     word: AtomicU64,
-    /// The thread waits at the gate: [`ROLES`] of what it would submit. Zero: it does not wait.
+    /// The thread waits at the gate: [`waits_as`], of what it would submit. Zero: it does not wait.
     waiting: AtomicU32,
     /// The round in which it may go.
     round: AtomicU32,
@@ -187,8 +189,7 @@ impl Record {
     /// handler may come to the gate while the thread waits there.
     pub fn begin_waiting(&self, role: Role) -> u32 {
         let before = self.waiting.load(Ordering::Relaxed);
-        let waits = ROLES.iter().find(|(of, _)| *of == role).map_or(0, |(_, word)| *word);
-        self.waiting.store(waits, Ordering::Release);
+        self.waiting.store(waits_as(role), Ordering::Release);
         before
     }
 
@@ -204,7 +205,7 @@ impl Record {
 
     /// The threads that wait at the gate, as far as what they would submit is one of these.
     pub fn all_waiting(roles: &[Role]) -> impl Iterator<Item = &'static Record> {
-        let is_meant = |word: u32| ROLES.iter().any(|(role, of)| *of == word && roles.contains(role));
+        let is_meant = |word: u32| roles.iter().any(|role| waits_as(*role) == word);
         Self::all().filter(move |record| is_meant(record.waiting.load(Ordering::Acquire)))
     }
 
@@ -215,10 +216,7 @@ impl Record {
 
     /// Whether the thread may go in this round; once.
     pub fn goes_in(&self, round: u32) -> bool {
-        self.round.load(Ordering::Acquire) == round && {
-            self.round.store(0, Ordering::Relaxed);
-            true
-        }
+        self.round.compare_exchange(round, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// Whether any thread is inside a submitting call.
