@@ -12,7 +12,7 @@ use nccl::{
     Buffer, CUDA_ERROR, Comm, INVALID_ARGUMENT, INVALID_USAGE, Id, REMOTE_ERROR, async_error, call, done,
     is_idle, stream, synchronize, use_gpu,
 };
-use std::io::{BufRead, Write};
+use std::io::{BufRead, Read, Write};
 use std::process::{Command, Stdio};
 
 const F32: i32 = 7;
@@ -339,10 +339,16 @@ fn ends_while_others_join(count: i32, id: Id) {
     // SAFETY: places that outlive the call.
     let code = unsafe { init(&raw mut comm, count, id, 0, config.as_ptr()) };
     assert_eq!(code, nccl::IN_PROGRESS);
-    // It has joined when the file counts a rank, in its second word.
+    // It has joined when its own word behind the header says so. (The count of ranks would not do: the other one may
+    // have come first.)
     let file =
         std::str::from_utf8(&id.0[b"softgpu-nccl:".len()..]).unwrap().trim_end_matches('\0').to_owned();
-    while !std::fs::read(&file).is_ok_and(|bytes| bytes.get(4..8).is_some_and(|joined| joined[0] > 0)) {
+    let has_joined = || {
+        let mut bytes = [0; 68];
+        let read = std::fs::File::open(&file).and_then(|mut file| file.read_exact(&mut bytes));
+        read.is_ok() && bytes[64] != 0
+    };
+    while !has_joined() {
         std::thread::yield_now();
     }
     assert_eq!(async_error(comm), nccl::IN_PROGRESS);
