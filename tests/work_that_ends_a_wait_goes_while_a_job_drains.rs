@@ -88,6 +88,17 @@ fn a_kernel_that_spins_until_memory_is_set_ends() {
     is_switched("kernel");
 }
 
+/// It would wait, as would the stream that it lets go: what others submit meanwhile does not keep it at the gate.
+#[test]
+fn a_wait_that_comes_before_a_value_is_submitted_beside_a_thread_that_submits_without_end() {
+    is_switched("busy");
+}
+
+#[test]
+fn a_wait_that_comes_before_a_host_functions_end_is_submitted_beside_a_thread_that_submits_without_end() {
+    is_switched("busy_host");
+}
+
 /// I5: they are closed and opened together.
 #[test]
 fn a_value_that_another_process_of_the_job_waits_for_is_written() {

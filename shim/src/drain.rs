@@ -11,7 +11,7 @@
 
 use crate::contexts::Used;
 use crate::driver::{Context, Current, Mark, relax_captures_of_this_thread, synchronize};
-use crate::gate::{Boundary, GATE, Pause, Record, Who};
+use crate::gate::{Boundary, GATE, Pause, Record, Who, drawn};
 use crate::log::info;
 use crate::process::Process;
 use crate::threads;
@@ -30,10 +30,12 @@ const UNMEASURED: u32 = 64;
 const LONGEST: u32 = 4;
 /// So many times the pace work may go on to be submitted while no value wait ends.
 const BUSY: u32 = 8;
-/// In one of so many rounds what would wait goes though other threads can.
-const WITH_WAITS: u32 = 4;
-/// In so many rounds all threads go through at first, then halves of them.
+/// In so many rounds all threads go through at first, then halves of them. So often the gate flows before that, too, if
+/// work does not end afterwards.
 const TOGETHER: u32 = 2;
+/// Where flowing was in vain each thread that goes makes up to so many calls, as a power of two.
+const MOST_CALLS: u32 = 4;
+const LATE_VALUE: &str = "work on the GPU waits for a value that was not submitted in time";
 /// The longest pause between two looks at the value waits.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// Where other processes of the job may have to submit what ends a wait, the process itself does every so many times only:
@@ -87,6 +89,10 @@ pub struct Draining {
     stalls: u32,
     /// So many rounds were made.
     rounds: u32,
+    /// The gate has flowed since work did not end.
+    has_flowed: bool,
+    /// After so many times that it flowed work did not end.
+    flows_in_vain: u32,
 }
 
 /// What is found at the closed gate.
@@ -125,6 +131,8 @@ impl Draining {
             has_peers,
             stalls: 0,
             rounds: 0,
+            has_flowed: false,
+            flows_in_vain: 0,
         }
     }
 
@@ -165,6 +173,7 @@ impl Draining {
                 }
                 Found::ValueWait => {}
                 Found::Stall => {
+                    self.flows_in_vain += u32::from(std::mem::take(&mut self.has_flowed));
                     if self.stalled() {
                         self.let_some_through(1);
                     }
@@ -191,6 +200,10 @@ impl Draining {
             return Ok(());
         }
         self.gone_on |= self.boundary == Boundary::GoesOn;
+        if self.flows_in_vain >= TOGETHER {
+            return self.let_some_go_until_values_come();
+        }
+        self.has_flowed = true;
         GATE.flow(self.boundary);
         let mut busy = 0;
         loop {
@@ -201,7 +214,7 @@ impl Draining {
                 return Ok(());
             }
             if Instant::now() >= self.until {
-                return Err("work on the GPU waits for a value that was not submitted in time".into());
+                return Err(LATE_VALUE.into());
             }
             if self.process.value_waits.count() < waits {
                 (self.pace, busy) = (SHORTEST, 0);
@@ -215,11 +228,33 @@ impl Draining {
                 self.slow_down();
                 // It may be that the value comes after what is held back.
                 if is_own_turn {
-                    let who = self.next_ones();
-                    GATE.round(true, who, self.boundary, self.until.min(Instant::now() + self.pace));
+                    let (who, calls) = self.next_ones();
+                    self.make_calls(who, calls, true, self.boundary, self.pace);
                     GATE.flow(self.boundary);
                 }
             }
+        }
+    }
+
+    /// While the gate flows, threads stay as far apart as they are: after each time the work of one may wait for what
+    /// another submits behind its next wait. So some go alone.
+    fn let_some_go_until_values_come(&mut self) -> Result<(), String> {
+        loop {
+            if self.stalled() {
+                let (who, calls) = self.next_ones();
+                self.make_calls(who, calls, true, self.boundary, self.pace);
+            }
+            let waits = self.process.value_waits.count();
+            if self.values_came(self.until.min(Instant::now() + self.pace)) {
+                return Ok(());
+            }
+            if Instant::now() >= self.until {
+                return Err(LATE_VALUE.into());
+            }
+            if self.process.value_waits.count() < waits {
+                self.pace = SHORTEST;
+            }
+            self.slow_down();
         }
     }
 
@@ -264,7 +299,7 @@ impl Draining {
     }
 
     /// Work may wait for what a thread would submit that waits at the gate: each makes so many calls. Work that would
-    /// itself wait goes when there is no other, or in every fourth round; and first.
+    /// itself wait goes when there is no other, or when only some of the threads go.
     pub fn let_some_through(&mut self, calls: u32) {
         let boundary = self.boundary_in_round();
         if GATE.is_partial() || !GATE.holds_threads(boundary) {
@@ -272,28 +307,46 @@ impl Draining {
         }
         info!("work does not end: what waits at the gate goes through");
         self.gone_on |= boundary == Boundary::GoesOn;
-        let threads = GATE.count_waiting(true);
-        // Where others can go all the time, what would wait goes now and then all the same.
-        let every_role = GATE.count_waiting(false) == 0 || self.rounds % WITH_WAITS == WITH_WAITS - 1;
-        let who = self.next_ones();
-        GATE.round(every_role, who, boundary, self.until.min(Instant::now() + self.patience));
+        let (who, calls_of_half) = self.next_ones();
+        // Where others can go all the time, what would wait must go all the same.
+        let every_role = who != Who::All || GATE.count_waiting(false) == 0;
+        self.make_calls(who, calls.max(calls_of_half), every_role, boundary, self.patience);
+    }
+
+    /// Each of those that wait at the gate goes through so often; all of it takes no longer than so many times that time.
+    fn make_calls(&self, who: Who, calls: u32, every_role: bool, boundary: Boundary, each: Duration) {
+        let mut threads = GATE.choose(every_role, who);
+        let end = || self.until.min(Instant::now() + each);
+        GATE.round(&threads, boundary, end());
         for _ in 1..calls {
             // They are on their way to their next calls, or wait on the host.
-            let (mut pause, end) = (Pause::default(), self.until.min(Instant::now() + SHORTEST));
-            while GATE.count_waiting(true) < threads && pause.before(end) {}
-            if GATE.count_waiting(false) == 0 {
+            let is_back = |thread: &&'static Record| thread.waits_at_gate();
+            let (mut pause, soon) = (Pause::default(), self.until.min(Instant::now() + SHORTEST));
+            while !threads.iter().all(is_back) && pause.before(soon) {}
+            if who == Who::All {
+                threads = GATE.choose(false, who);
+            }
+            if !threads.iter().any(is_back) {
                 return;
             }
-            GATE.round(false, Who::All, boundary, self.until.min(Instant::now() + self.patience));
+            GATE.round(&threads, boundary, end());
         }
     }
 
     /// Who goes through in the next round. Threads that go together stay as far apart as they are: where one lets go what
     /// another waits for, and that one waits for the next such thing, nothing is gained. So each half goes alone in turn.
-    fn next_ones(&mut self) -> Who {
+    ///
+    /// Where flowing was in vain, what ends one wait may stand behind another, which ends by a third thread's work: then
+    /// chance says who goes, and how far. Any order of the halves is one that some program keeps in step with.
+    fn next_ones(&mut self) -> (Who, u32) {
         let round = self.rounds;
         self.rounds = round.saturating_add(1);
-        round.checked_sub(TOGETHER).and_then(|beyond| half(beyond, GATE.halves())).map_or(Who::All, Who::Half)
+        let Some(beyond) = round.checked_sub(TOGETHER) else { return (Who::All, 1) };
+        if self.flows_in_vain >= TOGETHER {
+            let draw = drawn(self.step.0 as u32, round);
+            return (Who::Drawn(draw), 1 << (draw % (MOST_CALLS + 1)));
+        }
+        (half(beyond, GATE.halves()).map_or(Who::All, Who::Half), 1)
     }
 
     /// A boundary is where least must be saved: it is not left because work takes a little longer.
@@ -311,9 +364,10 @@ impl Draining {
         !self.has_peers || self.stalls.is_multiple_of(PEERS_FIRST)
     }
 
-    /// Each time less is let through: work may simply take long.
+    /// Each time less is let through: work may simply take long. Where flowing was in vain it is known to wait.
     fn slow_down(&mut self) {
-        self.pace += self.pace / 4;
+        let longest = if self.flows_in_vain < TOGETHER { Duration::MAX } else { self.limit / UNMEASURED };
+        self.pace = (self.pace + self.pace / 4).min(longest.max(SHORTEST));
     }
 }
 

@@ -1,6 +1,7 @@
 /* Two threads, each with a stream. The work of one waits for words that the work of the other writes, and the other
  * way round. Arguments: how (value, batch, graph, copy, host, step: as host, in step; kernel; process: as value, with a process of its own for
- * each of the threads), and the image of pairs_kernel.c.
+ * each of the threads; busy, busy_host: as value and host, with a third thread that submits without end, and lets the
+ * second one go when that has submitted its wait), and the image of pairs_kernel.c.
  *
  * Says "begun", goes on until the end of standard input, and says "as expected" if every byte is what it should be.
  */
@@ -81,6 +82,8 @@ static struct {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static uintptr_t asked, let_go, done;
+/* By the second thread, for word 2. */
+static atomic_uint waits_submitted;
 
 static int is(const char *word)
 {
@@ -152,7 +155,7 @@ static int wait_for_other(void *stream, uint32_t i)
         CHECK(cuStreamBatchMemOp_v2(stream, 1, list, 0));
         CHECK(count_up_part(0, stream));
         CHECK(cuStreamBatchMemOp_v2(stream, 2, then, 0));
-    } else if (is("host") || is("step")) {
+    } else if (is("host") || is("step") || is("busy_host")) {
         CHECK(cuLaunchHostFunc(stream, wait_to_be_let_go, (void *)(uintptr_t)i));
         tell_on_host(&asked, i);
         CHECK(count_up_part(0, stream));
@@ -176,6 +179,9 @@ static int let_other_go(void *stream, uint32_t i)
 {
     if (is("step"))
         wait_on_host(&asked, i);
+    if (is("busy") || is("busy_host"))
+        CHECK(cuStreamWaitValue32_v2(stream, word(2), i, GEQ));
+    waits_submitted = i;
     CHECK(count_up_part(1, stream));
     if (is("graph")) {
         /* The graph sets it back. */
@@ -184,7 +190,7 @@ static int let_other_go(void *stream, uint32_t i)
     } else if (is("batch")) {
         union memory_operation list[] = { operation(WRITE, word(0), i, 0), operation(WAIT, word(1), i, GEQ) };
         CHECK(cuStreamBatchMemOp_v2(stream, 2, list, 0));
-    } else if (is("host") || is("step")) {
+    } else if (is("host") || is("step") || is("busy_host")) {
         tell_on_host(&let_go, i);
         wait_on_host(&done, i - 1);
     } else if (is("copy")) {
@@ -235,6 +241,22 @@ static void *lets_go(void *stream)
     }
     both->ended = 1;
     return cuStreamSynchronize(stream) ? stream : NULL;
+}
+
+/* Never comes to an end of its own, and writes word 2. */
+static void *submits_without_end(void *stream)
+{
+    if (cuCtxSetCurrent(context))
+        return stream;
+    for (uint32_t i = 1;; i++) {
+        unsigned is_over = both->ended;
+        if (cuStreamWriteValue32_v2(stream, word(2), waits_submitted, 0) || cuMemsetD32Async(word(3), i, 1, stream))
+            return stream;
+        if (i % 4 == 0 && cuStreamSynchronize(stream))
+            return stream;
+        if (is_over)
+            return cuStreamSynchronize(stream) ? stream : NULL;
+    }
 }
 
 /* Waits until the word is 1, and sets it back. */
@@ -290,20 +312,24 @@ static int check(size_t first, size_t last, size_t bytes)
 
 static int run_threads(const char *image)
 {
-    void *streams[2], *failed[2];
-    pthread_t threads[2];
+    void *(*const what[])(void *) = { waits, lets_go, submits_without_end };
+    int count = is("busy") || is("busy_host") ? 3 : 2, any_failed = 0;
+    void *streams[3], *failed;
+    pthread_t threads[3];
 
     if (begin(image, BYTES) || make_words())
         return 1;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < count; i++)
         CHECK(cuStreamCreate(&streams[i], 1));
-    CHECK(pthread_create(&threads[0], NULL, waits, streams[0]));
-    CHECK(pthread_create(&threads[1], NULL, lets_go, streams[1]));
+    for (int i = 0; i < count; i++)
+        CHECK(pthread_create(&threads[i], NULL, what[i], streams[i]));
     say_and_wait("begun");
     both->stop = 1;
-    for (int i = 0; i < 2; i++)
-        CHECK(pthread_join(threads[i], &failed[i]));
-    return failed[0] || failed[1] || check(0, 1, BYTES);
+    for (int i = 0; i < count; i++) {
+        CHECK(pthread_join(threads[i], &failed));
+        any_failed |= failed != NULL;
+    }
+    return any_failed || check(0, 1, BYTES);
 }
 
 static int run_child(const char *image, int from_parent)

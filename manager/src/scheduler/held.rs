@@ -21,14 +21,10 @@ impl Scheduler {
         }
     }
 
-    /// Has the process not said yet what is alive: until then all its pieces are mapped.
+    /// Until all processes of a job have drained nothing is taken from any, and one that has may go on for another.
     fn may_change_pieces(&self, id: SessionId) -> bool {
-        let Some(session) = self.sessions.get(&id) else { return false };
-        match self.jobs.get(&session.job).map(|job| job.phase) {
-            Some(Phase::Open) => true,
-            Some(Phase::Closing) => session.closing.is_some(),
-            _ => false,
-        }
+        let job = self.sessions.get(&id).and_then(|session| self.jobs.get(&session.job));
+        matches!(job.map(|job| job.phase), Some(Phase::Open | Phase::Closing))
     }
 
     /// Lends pieces to another process of their job. What is lent is held: it stays its tenant's, where

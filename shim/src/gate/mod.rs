@@ -111,10 +111,12 @@ pub enum Who {
     /// A half of them, if there are several: which of [`Gate::halves`]. Of any two threads there is one half with the
     /// first only, and another with the second only.
     Half(u32),
+    /// Each of them or not, by chance: all such draws together let any of them go with and without any others.
+    Drawn(u32),
 }
 
 impl Who {
-    fn of(self, waiting: Vec<&'static Record>) -> impl Iterator<Item = &'static Record> {
+    fn of(self, mut waiting: Vec<&'static Record>) -> Vec<&'static Record> {
         let bits = differences(waiting.iter().map(|record| record.number()));
         let is_of = move |number: u32| match self {
             Self::Half(which) if bits != 0 => {
@@ -123,10 +125,23 @@ impl Who {
                     .nth((which / 2 % bits.count_ones()) as usize);
                 bit.is_none_or(|bit| number >> bit & 1 == which & 1)
             }
+            Self::Drawn(draw) => drawn(draw, number) % 2 == 1,
             Self::Half(_) | Self::All => true,
         };
-        waiting.into_iter().filter(move |record| is_of(record.number()))
+        if waiting.iter().any(|record| is_of(record.number())) {
+            waiting.retain(|record| is_of(record.number()));
+        }
+        waiting
     }
+}
+
+/// A number by chance, the same for the same two.
+pub fn drawn(draw: u32, number: u32) -> u32 {
+    // The finalizer of splitmix64, which has every bit of the one depend on every bit of the other.
+    let mut mixed = (u64::from(draw) << 32 | u64::from(number)).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (mixed >> 32) as u32
 }
 
 /// The bits in which some of the numbers differ.
@@ -395,15 +410,19 @@ impl Gate {
         self.let_through(FLOWING, boundary);
     }
 
-    /// Lets each thread through once that waits at the closed (or flowing) gate now, or some of them; those whose work
-    /// would wait only if `every_role`. Ends when so many have gone through, at the latest at `until`. The gate is closed
-    /// then: whether it is shut must be looked at anew.
-    pub fn round(&self, every_role: bool, who: Who, boundary: Boundary, until: Instant) {
+    /// Threads that wait at the closed (or flowing) gate now: those whose work would wait only if `every_role`.
+    pub fn choose(&self, every_role: bool, who: Who) -> Vec<&'static Record> {
+        who.of(Record::all_waiting(roles(every_role)).collect())
+    }
+
+    /// Lets each of these threads through once that waits at the gate now. Ends when so many have gone through, at the
+    /// latest at `until`. The gate is closed then: whether it is shut must be looked at anew.
+    pub fn round(&self, threads: &[&'static Record], boundary: Boundary, until: Instant) {
         // Zero is no round.
         let count = self.rounds.load(Ordering::Relaxed).wrapping_add(NEXT_ROUND).max(NEXT_ROUND);
         self.rounds.store(count, Ordering::Relaxed);
         let mut chosen = 0u32;
-        for thread in who.of(Record::all_waiting(roles(every_role)).collect()) {
+        for thread in threads.iter().filter(|thread| thread.waits_at_gate()) {
             thread.let_go_in(count);
             chosen += 1;
         }

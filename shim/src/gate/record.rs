@@ -209,6 +209,11 @@ impl Record {
         Self::all().filter(move |record| is_meant(record.waiting.load(Ordering::Acquire)))
     }
 
+    /// Whether the thread waits at the gate.
+    pub fn waits_at_gate(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) != 0
+    }
+
     /// The thread may go in this round, if it waits.
     pub fn let_go_in(&self, round: u32) {
         self.round.store(round, Ordering::Release);

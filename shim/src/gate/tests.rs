@@ -1,7 +1,7 @@
 //! The gate under threads. All promises share the process's one gate, so one test runs them in
 //! turn.
 
-use crate::gate::{Boundary, BoundaryWait, Failed, Fence, GATE, Record, Role, Who, submit};
+use crate::gate::{Boundary, BoundaryWait, Failed, Fence, GATE, Record, Role, Who, drawn, submit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::ptr;
 use std::sync::Barrier;
@@ -452,7 +452,7 @@ fn a_round_lets_each_thread_through_once() {
         }
         for rounds in 1..=20 {
             until(|| GATE.count_waiting(false) == THREADS);
-            GATE.round(false, Who::All, Boundary::GoesOn, soon());
+            GATE.round(&GATE.choose(false, Who::All), Boundary::GoesOn, soon());
             assert!(GATE.wait_until_empty(soon()));
             assert_eq!(submitted.load(Ordering::SeqCst), rounds * u64::from(THREADS));
         }
@@ -479,7 +479,7 @@ fn a_round_of_a_half_lets_nobody_else_through() {
         for which in 0..4 {
             until(|| GATE.count_waiting(false) == THREADS as u32);
             let before = submitted.each_ref().map(|count| count.load(Ordering::SeqCst));
-            GATE.round(false, Who::Half(which), Boundary::GoesOn, soon());
+            GATE.round(&GATE.choose(false, Who::Half(which)), Boundary::GoesOn, soon());
             assert!(GATE.wait_until_empty(soon()));
             let went: [bool; THREADS] =
                 std::array::from_fn(|i| submitted[i].load(Ordering::SeqCst) == before[i] + 1);
@@ -492,14 +492,22 @@ fn a_round_of_a_half_lets_nobody_else_through() {
     });
 }
 
+#[test]
+fn draws_let_anybody_go_with_and_without_any_other() {
+    let goes =
+        |draw: u32| (0..4u32).filter(|number| drawn(draw, *number) % 2 == 1).map(|number| 1 << number).sum();
+    let sets: std::collections::BTreeSet<u32> = (0..128).map(goes).collect();
+    assert_eq!(sets.len(), 16, "{sets:?}");
+}
+
 fn a_round_lets_what_would_wait_through_where_it_is_meant_to() {
     assert!(GATE.shut(soon()));
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| pass_as(Role::Waits));
         until(|| GATE.count_waiting(true) == 1);
-        GATE.round(false, Who::All, Boundary::GoesOn, soon());
+        GATE.round(&GATE.choose(false, Who::All), Boundary::GoesOn, soon());
         assert_eq!(GATE.count_waiting(true), 1);
-        GATE.round(true, Who::All, Boundary::GoesOn, soon());
+        GATE.round(&GATE.choose(true, Who::All), Boundary::GoesOn, soon());
         waits.join().unwrap();
         assert!(!GATE.holds_threads(Boundary::GoesOn));
     });
@@ -522,9 +530,9 @@ fn a_round_lets_threads_go_on_from_a_boundary() {
     until(|| GATE.holds_threads(Boundary::GoesOn));
     assert!(!GATE.holds_threads(Boundary::Stays));
     GATE.flow(Boundary::Stays);
-    GATE.round(true, Who::All, Boundary::Stays, soon());
+    GATE.round(&GATE.choose(true, Who::All), Boundary::Stays, soon());
     assert!(!at_boundary.is_finished() && GATE.at_boundary().is_some(), "it was to stay");
-    GATE.round(false, Who::All, Boundary::GoesOn, soon());
+    GATE.round(&GATE.choose(false, Who::All), Boundary::GoesOn, soon());
     at_boundary.join().unwrap();
     assert!(GATE.at_boundary().is_none() && !GATE.is_open(), "it may submit work now");
     GATE.open();

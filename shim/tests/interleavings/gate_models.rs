@@ -367,7 +367,7 @@ fn nobody_is_inside_after_a_round(threads: usize, role: Role) {
             })
         })
         .collect();
-    GATE.round(role == Role::Waits, Who::All, Boundary::GoesOn, never());
+    GATE.round(&GATE.choose(role == Role::Waits, Who::All), Boundary::GoesOn, never());
     assert!(GATE.wait_until_empty(never()));
     memory.switch();
     GATE.open();
@@ -389,6 +389,27 @@ fn nobody_is_inside_a_gate_that_was_shut_after_a_round_of_every_role() {
     model(2, || nobody_is_inside_after_a_round(1, Role::Waits));
 }
 
+/// It is closed again before the thread has woken.
+#[test]
+fn nobody_is_inside_a_gate_that_was_shut_after_a_round_that_was_over_at_once() {
+    model(3, || {
+        GATE.start(true, Fence::ByCloser);
+        let memory = Memory::new();
+        let submitter = {
+            let memory = memory.clone();
+            spawn(move || works(&memory))
+        };
+        while GATE.count_waiting(false) == 0 {
+            yield_now();
+        }
+        GATE.round(&GATE.choose(false, Who::All), Boundary::GoesOn, long_ago());
+        assert!(GATE.wait_until_empty(never()));
+        memory.switch();
+        GATE.open();
+        assert_eq!(submitter.join().unwrap(), Ok(()));
+    });
+}
+
 /// A round ends only when the threads that waited have gone: it does not sleep through it.
 #[test]
 fn who_waits_goes_through_in_the_next_round() {
@@ -402,7 +423,7 @@ fn who_waits_goes_through_in_the_next_round() {
         while GATE.count_waiting(false) == 0 {
             yield_now();
         }
-        GATE.round(false, Who::All, Boundary::GoesOn, never());
+        GATE.round(&GATE.choose(false, Who::All), Boundary::GoesOn, never());
         assert_eq!(submitter.join().unwrap(), Ok(()));
         memory.switch();
     });

@@ -207,6 +207,31 @@ fn a_process_that_goes_on_for_another_gets_memory() {
 }
 
 #[test]
+fn a_process_that_goes_on_for_another_holds_memory() {
+    let hold = |desk: &mut Desk, session: SessionId| {
+        let (tenant, held) = (desk.tenant(session), desk.pieces(session, T)[..1].to_vec());
+        desk.tell(Event::Hold { session, tenant, pieces: vec![held[0].piece] });
+        held[0].piece
+    };
+    let (mut desk, [first, second], rival) = stalled_gang();
+    desk.pass(ms(1));
+    stall(&mut desk, first);
+    assert_eq!(desk.opened(), [second]);
+    desk.lease(second, T, 0, 5);
+    let held = hold(&mut desk, second);
+    assert!(desk.expelled.is_empty());
+    desk.deaf.clear();
+    desk.answer_closings(first);
+    desk.until(|desk| desk.phase(rival) == Phase::Open);
+    assert!(desk.pieces(second, T).iter().any(|placed| placed.piece == held), "it stays where it is");
+    // A rank that has passed the common boundary goes on, too.
+    let (mut desk, [_, passed, _], _) = closing_gang(|_| {});
+    desk.pass_by(passed, 8);
+    hold(&mut desk, passed);
+    assert!(desk.expelled.is_empty());
+}
+
+#[test]
 fn where_one_does_not_drain_the_others_are_opened_at_once() {
     let (mut desk, [first, second], _) = stalled_gang();
     desk.deaf.insert(second);
@@ -278,6 +303,27 @@ fn at_the_common_boundary_a_rank_submits_a_little_for_one_whose_work_does_not_en
     desk.log.clear();
     stall(&mut desk, other);
     assert_eq!((desk.opened().len(), desk.closings(rank)), (0, 1), "it stays at its boundary");
+}
+
+/// What its work waits for may come after the boundary, as a receive that was posted ahead.
+#[test]
+fn a_rank_leaves_the_common_boundary_when_work_has_not_ended_for_an_eighth_of_the_limit() {
+    let (mut desk, [_, rank, other], rival) = closing_gang(|_| {});
+    desk.answer_closings(rank);
+    let since = desk.job_of(rank).closing.until;
+    let leaves = since.saturating_add(desk.scheduler.config.drain_limit / 8);
+    desk.pass(leaves - desk.now - ms(1));
+    desk.log.clear();
+    stall(&mut desk, other);
+    assert_eq!((desk.opened().len(), desk.closings(rank)), (0, 1), "not yet");
+    desk.answer_closings(rank);
+    desk.pass(ms(1));
+    stall(&mut desk, other);
+    assert_eq!(desk.opened(), [rank]);
+    desk.deaf.clear();
+    desk.answer_closings(other);
+    assert_eq!(desk.closings(rank), 2, "it is stopped again when the other has drained");
+    desk.until(|desk| desk.phase(rival) == Phase::Open);
 }
 
 #[test]
