@@ -33,23 +33,28 @@ fn other(manager: &Manager) -> Probe {
     other
 }
 
-/// Two threads whose work waits for each other's so, beside another job.
+/// Two threads whose work waits for each other's so.
 fn is_switched(how: &str) {
+    drains("pairs", &[how], "pairs_kernel");
+}
+
+/// Beside another job a program is switched, and no closing of it fails.
+fn drains(program: &str, arguments: &[&str], kernels: &str) {
     let manager = manager(&[]);
     let compiler = Compiler::with(Node::of(&manager).libraries());
-    let mut command = manager.run(&["--name", "pairs"], &compiler.compile("pairs"));
-    command.arg(how).arg(compiler.compile_kernels("pairs_kernel"));
-    let mut pairs = Program::start(command);
-    assert_eq!(pairs.line(), "begun");
+    let mut command = manager.run(&["--name", program], &compiler.compile(program));
+    command.args(arguments).arg(compiler.compile_kernels(kernels));
+    let mut run = Program::start(command);
+    assert_eq!(run.line(), "begun");
     let mut other = other(&manager);
-    manager.work_until_switched(&["pairs"], SWITCHES, || _ = other.tell("check t 3"));
-    let job = manager.job("pairs");
-    println!("{how}: a drain takes {} us", job.figures.switch_micros.drain);
+    manager.work_until_switched(&[program], SWITCHES, || _ = other.tell("check t 3"));
+    let job = manager.job(program);
+    println!("{program} {arguments:?}: a drain takes {} us", job.figures.switch_micros.drain);
     assert_eq!((job.figures.failed_drains, job.unsliceable), (0, false), "{job:#?}");
     other.end();
-    pairs.go_on();
-    assert_eq!(pairs.line(), "as expected");
-    pairs.end();
+    run.go_on();
+    assert_eq!(run.line(), "as expected");
+    run.end();
 }
 
 #[test]
@@ -97,6 +102,12 @@ fn a_wait_that_comes_before_a_value_is_submitted_beside_a_thread_that_submits_wi
 #[test]
 fn a_wait_that_comes_before_a_host_functions_end_is_submitted_beside_a_thread_that_submits_without_end() {
     is_switched("busy_host");
+}
+
+/// While some stream captures nothing can be drained: the next captures wait until these have ended.
+#[test]
+fn threads_that_capture_graphs_all_the_time_are_switched() {
+    drains("captures", &[], "count_up_kernel");
 }
 
 /// I5: they are closed and opened together.

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use parking_lot::Mutex;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::thread::ThreadId;
 
 /// The handle of the calling thread's default stream (`CU_STREAM_PER_THREAD`).
@@ -11,7 +11,8 @@ pub const PER_THREAD: usize = 2;
 /// See the module.
 #[derive(Default)]
 pub struct Captures {
-    streams: Mutex<HashSet<Stream>>,
+    /// With the thread that began the capture.
+    streams: Mutex<HashMap<Stream, ThreadId>>,
 }
 
 /// A stream, by its handle; a default stream by its thread.
@@ -34,7 +35,7 @@ impl Stream {
 impl Captures {
     /// A capture has begun, in this thread.
     pub fn begun(&self, stream: usize) {
-        self.streams.lock().insert(Stream::of(stream));
+        self.streams.lock().insert(Stream::of(stream), std::thread::current().id());
     }
 
     /// A capture has ended, well or not.
@@ -45,6 +46,12 @@ impl Captures {
     /// Whether any stream captures.
     pub fn any(&self) -> bool {
         !self.streams.lock().is_empty()
+    }
+
+    /// Whether the calling thread has begun a capture that has not ended.
+    pub fn any_of_this_thread(&self) -> bool {
+        let this = std::thread::current().id();
+        self.streams.lock().values().any(|thread| *thread == this)
     }
 }
 
@@ -60,9 +67,10 @@ mod tests {
             scope.spawn(|| {
                 captures.begun(0);
                 captures.ended(PER_THREAD);
+                assert!(!captures.any_of_this_thread());
             });
         });
-        assert!(captures.any());
+        assert!(captures.any() && captures.any_of_this_thread());
         captures.ended(0);
         assert!(!captures.any());
     }

@@ -30,12 +30,18 @@ const UNMEASURED: u32 = 64;
 const LONGEST: u32 = 4;
 /// So many times the pace work may go on to be submitted while no value wait ends.
 const BUSY: u32 = 8;
+/// In one of so many rounds what would wait goes though other threads can.
+const WITH_WAITS: u32 = 4;
 /// In so many rounds all threads go through at first, then halves of them. So often the gate flows before that, too, if
 /// work does not end afterwards.
 const TOGETHER: u32 = 2;
 /// Where flowing was in vain each thread that goes makes up to so many calls, as a power of two.
 const MOST_CALLS: u32 = 4;
 const LATE_VALUE: &str = "work on the GPU waits for a value that was not submitted in time";
+/// Work that was there so long a part of the drain limit before waits for other work, most likely.
+const SURELY_WAITS: u32 = 32;
+/// Then each thread makes so many calls in a round.
+const CALLS_THEN: u32 = 16;
 /// The longest pause between two looks at the value waits.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// Where other processes of the job may have to submit what ends a wait, the process itself does every so many times only:
@@ -89,6 +95,8 @@ pub struct Draining {
     stalls: u32,
     /// So many rounds were made.
     rounds: u32,
+    /// Work that had not ended at an earlier look, and when that was.
+    oldest: Option<(Probe, Instant)>,
     /// The gate has flowed since work did not end.
     has_flowed: bool,
     /// After so many times that it flowed work did not end.
@@ -131,6 +139,7 @@ impl Draining {
             has_peers,
             stalls: 0,
             rounds: 0,
+            oldest: None,
             has_flowed: false,
             flows_in_vain: 0,
         }
@@ -165,9 +174,8 @@ impl Draining {
                     return Ok(());
                 }
                 Found::Capture => {
-                    if !GATE.reopen_ajar() {
-                        GATE.open();
-                    }
+                    // Shut, a capture could not end.
+                    let _ = GATE.reopen_ajar();
                     self.gone_on = true;
                     self.wait_for_captures()?;
                 }
@@ -184,12 +192,25 @@ impl Draining {
         }
     }
 
-    fn wait_for_captures(&self) -> Result<(), String> {
-        let mut pause = Pause::default();
+    /// Waits until no stream captures. Meanwhile the gate flows, so that no further capture begins; but one may have to
+    /// for another to end: after a time what is held goes through once.
+    fn wait_for_captures(&mut self) -> Result<(), String> {
+        let mut patience = self.limit / UNMEASURED;
         while self.process.captures.any() {
-            if !pause.before(self.until) {
+            // Ajar, work waits for memory too.
+            if !GATE.is_partial() {
+                self.gone_on |= self.boundary == Boundary::GoesOn;
+                GATE.flow(self.boundary);
+            }
+            let (mut pause, end) = (Pause::default(), self.until.min(Instant::now() + patience));
+            while self.process.captures.any() && pause.before(end) {}
+            if Instant::now() >= self.until {
                 return Err("a stream is capturing".into());
             }
+            if self.process.captures.any() && !GATE.is_partial() {
+                self.make_calls(Who::All, 1, true, self.boundary, SHORTEST);
+            }
+            patience += patience / 4;
         }
         Ok(())
     }
@@ -200,7 +221,7 @@ impl Draining {
             return Ok(());
         }
         self.gone_on |= self.boundary == Boundary::GoesOn;
-        if self.flows_in_vain >= TOGETHER {
+        if self.is_by_chance() {
             return self.let_some_go_until_values_come();
         }
         self.has_flowed = true;
@@ -275,7 +296,7 @@ impl Draining {
         true
     }
 
-    fn look(&self) -> Result<Found, String> {
+    fn look(&mut self) -> Result<Found, String> {
         let until = self.until.min(Instant::now() + self.patience);
         if !GATE.wait_until_empty(until) {
             return self.stalls("a thread did not come out of a driver call in time");
@@ -289,7 +310,10 @@ impl Draining {
         let probe = Probe::start(self.process).map_err(|error| error.to_string())?;
         match probe.wait(until) {
             Ok(()) => Ok(Found::End),
-            Err(late @ DrainError::Late) => self.stalls(&late.to_string()),
+            Err(late @ DrainError::Late) => {
+                self.oldest.get_or_insert((probe, Instant::now()));
+                self.stalls(&late.to_string())
+            }
             Err(error) => Err(error.to_string()),
         }
     }
@@ -299,7 +323,7 @@ impl Draining {
     }
 
     /// Work may wait for what a thread would submit that waits at the gate: each makes so many calls. Work that would
-    /// itself wait goes when there is no other, or when only some of the threads go.
+    /// itself wait goes when there is no other, in every fourth round, and when chance says who goes.
     pub fn let_some_through(&mut self, calls: u32) {
         let boundary = self.boundary_in_round();
         if GATE.is_partial() || !GATE.holds_threads(boundary) {
@@ -307,9 +331,10 @@ impl Draining {
         }
         info!("work does not end: what waits at the gate goes through");
         self.gone_on |= boundary == Boundary::GoesOn;
+        // Where others can go all the time, what would wait goes now and then all the same.
+        let is_turn_of_waits = self.rounds % WITH_WAITS == WITH_WAITS - 1 || self.is_by_chance();
+        let every_role = is_turn_of_waits || GATE.count_waiting(false) == 0;
         let (who, calls_of_half) = self.next_ones();
-        // Where others can go all the time, what would wait must go all the same.
-        let every_role = who != Who::All || GATE.count_waiting(false) == 0;
         self.make_calls(who, calls.max(calls_of_half), every_role, boundary, self.patience);
     }
 
@@ -342,11 +367,12 @@ impl Draining {
         let round = self.rounds;
         self.rounds = round.saturating_add(1);
         let Some(beyond) = round.checked_sub(TOGETHER) else { return (Who::All, 1) };
-        if self.flows_in_vain >= TOGETHER {
+        if self.is_by_chance() {
             let draw = drawn(self.step.0 as u32, round);
             return (Who::Drawn(draw), 1 << (draw % (MOST_CALLS + 1)));
         }
-        (half(beyond, GATE.halves()).map_or(Who::All, Who::Half), 1)
+        let calls = if self.surely_waits() { CALLS_THEN } else { 1 };
+        (half(beyond, GATE.halves()).map_or(Who::All, Who::Half), calls)
     }
 
     /// A boundary is where least must be saved: it is not left because work takes a little longer.
@@ -364,9 +390,24 @@ impl Draining {
         !self.has_peers || self.stalls.is_multiple_of(PEERS_FIRST)
     }
 
+    /// Whether work that was there long ago has not ended: else all of it only takes long.
+    fn surely_waits(&mut self) -> bool {
+        let Some((oldest, since)) = &self.oldest else { return false };
+        if oldest.is_passed().unwrap_or(true) {
+            self.oldest = None;
+            return false;
+        }
+        since.elapsed() >= self.limit / SURELY_WAITS
+    }
+
+    /// Whether flowing was in vain often enough.
+    fn is_by_chance(&self) -> bool {
+        self.flows_in_vain >= TOGETHER
+    }
+
     /// Each time less is let through: work may simply take long. Where flowing was in vain it is known to wait.
     fn slow_down(&mut self) {
-        let longest = if self.flows_in_vain < TOGETHER { Duration::MAX } else { self.limit / UNMEASURED };
+        let longest = if self.is_by_chance() { self.limit / UNMEASURED } else { Duration::MAX };
         self.pace = (self.pace + self.pace / 4).min(longest.max(SHORTEST));
     }
 }

@@ -3,7 +3,7 @@
 
 use super::abi::{Out, Real};
 use crate::driver;
-use crate::gate::GATE;
+use crate::gate::{GATE, Role};
 use crate::graphs::User;
 use crate::process::Process;
 use crate::status::Answer;
@@ -52,9 +52,11 @@ pub fn begin_again(
     begin_any(process, real, stream)
 }
 
-/// Begins inside the gate: a closing sees the capture, or the capture waits for the opening.
+/// Begins inside the gate: a closing sees the capture, or the capture waits for the opening. A closing that waits for
+/// captures to end holds new ones back, but for those of a thread that captures already.
 fn begin_any(process: &'static Process, real: Real<'_>, stream: CUstream) -> Answer {
-    let _pass = GATE.pass()?;
+    let role = || if process.captures.any_of_this_thread() { Role::Works } else { Role::Waits };
+    let _pass = GATE.pass_as(role, || false)?;
     real()?;
     process.captures.begun(stream.addr());
     Ok(())

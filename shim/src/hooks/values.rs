@@ -182,7 +182,8 @@ fn submit(process: &Process, real: Real<'_>, stream: CUstream, operations: &[Ope
     Ok(())
 }
 
-/// What releases others is not held back for what it waits for itself.
+/// What releases others is not held back for what it waits for itself; nor a thread that captures, for a closing waits
+/// for the capture's end.
 fn role(process: &Process, operations: &[Operation]) -> Role {
     let waits = |operation: &Operation| match operation {
         Operation::Wait(condition) => process.value_waits.would_wait(condition),
@@ -193,6 +194,7 @@ fn role(process: &Process, operations: &[Operation]) -> Role {
         Operation::Wait(_) => false,
     };
     let is_held = operations.iter().any(waits) && !operations.iter().any(releases);
+    let is_held = is_held && !process.captures.any_of_this_thread();
     if is_held { Role::Waits } else { Role::Works }
 }
 

@@ -1,0 +1,115 @@
+/* Four threads that capture graphs and launch them, each one after the other: nearly always some stream captures.
+ * Argument: the image of count_up_kernel.c.
+ *
+ * Says "begun", goes on until the end of standard input, and says "as expected" if every byte is what it should be.
+ */
+#define _GNU_SOURCE
+#include "current.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <time.h>
+
+#define THREADS 4
+#define PART (BYTES / THREADS)
+/* What a program does on the host in a capture. */
+#define ON_HOST_NS 20000000
+/* CU_STREAM_CAPTURE_MODE_RELAXED */
+#define RELAXED 2
+
+int cuCtxGetCurrent(void **context);
+int cuMemAlloc_v2(CUdeviceptr *address, size_t bytes);
+int cuMemsetD8_v2(CUdeviceptr address, unsigned char byte, size_t bytes);
+int cuMemcpyDtoH_v2(void *host, CUdeviceptr address, size_t bytes);
+int cuModuleLoad(void **module, const char *image);
+int cuModuleGetFunction(void **function, void *module, const char *name);
+int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+    unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **parameters, void **extra);
+int cuStreamCreate(void **stream, unsigned flags);
+int cuStreamSynchronize(void *stream);
+int cuStreamBeginCapture_v2(void *stream, int mode);
+int cuStreamEndCapture(void *stream, void **graph);
+int cuGraphInstantiateWithFlags(void **executable, void *graph, unsigned long long flags);
+int cuGraphLaunch(void *executable, void *stream);
+int cuGraphExecDestroy(void *executable);
+int cuGraphDestroy(void *graph);
+
+static void *context, *count_up_kernel;
+static CUdeviceptr memory;
+static atomic_int stop;
+static unsigned graphs[THREADS];
+
+static int capture_and_launch(void *stream, int which)
+{
+    const struct timespec on_host = { 0, ON_HOST_NS };
+    CUdeviceptr address = memory + which * PART;
+    uint64_t bytes = PART;
+    void *parameters[] = { &address, &bytes }, *graph, *executable;
+
+    CHECK(cuStreamBeginCapture_v2(stream, RELAXED));
+    CHECK(cuLaunchKernel(count_up_kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
+    nanosleep(&on_host, NULL);
+    CHECK(cuStreamEndCapture(stream, &graph));
+    CHECK(cuGraphInstantiateWithFlags(&executable, graph, 0));
+    CHECK(cuGraphLaunch(executable, stream));
+    CHECK(cuStreamSynchronize(stream));
+    CHECK(cuGraphExecDestroy(executable));
+    CHECK(cuGraphDestroy(graph));
+    graphs[which]++;
+    return 0;
+}
+
+static void *captures(void *number)
+{
+    int which = (int)(intptr_t)number;
+    void *stream;
+
+    if (cuCtxSetCurrent(context) || cuStreamCreate(&stream, 1))
+        return &stop;
+    while (!stop)
+        if (capture_and_launch(stream, which))
+            return &stop;
+    return NULL;
+}
+
+static int check(void)
+{
+    unsigned char *host = malloc(BYTES);
+
+    CHECK(cuMemcpyDtoH_v2(host, memory, BYTES));
+    for (size_t i = 0; i < BYTES; i++) {
+        if (host[i] != (unsigned char)graphs[i / PART]) {
+            printf("after %u graphs byte %zu is %d\n", graphs[i / PART], i, host[i]);
+            return 1;
+        }
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    pthread_t threads[THREADS];
+    void *module, *failed;
+    int any_failed = 0;
+
+    if (argc != 2)
+        return 2;
+    CHECK(make_current());
+    CHECK(cuCtxGetCurrent(&context));
+    CHECK(cuMemAlloc_v2(&memory, BYTES));
+    CHECK(cuMemsetD8_v2(memory, 0, BYTES));
+    CHECK(cuModuleLoad(&module, argv[1]));
+    CHECK(cuModuleGetFunction(&count_up_kernel, module, "count_up"));
+    for (intptr_t i = 0; i < THREADS; i++)
+        CHECK(pthread_create(&threads[i], NULL, captures, (void *)i));
+    say_and_wait("begun");
+    stop = 1;
+    for (int i = 0; i < THREADS; i++) {
+        CHECK(pthread_join(threads[i], &failed));
+        any_failed |= failed != NULL;
+    }
+    if (any_failed || check())
+        return 1;
+    puts("as expected");
+    return 0;
+}
