@@ -35,13 +35,11 @@ const WITH_WAITS: u32 = 4;
 /// In so many rounds all threads go through at first, then halves of them. So often the gate flows before that, too, if
 /// work does not end afterwards.
 const TOGETHER: u32 = 2;
-/// Where flowing was in vain each thread that goes makes up to so many calls, as a power of two.
-const MOST_CALLS: u32 = 4;
+/// Where work is known to wait a thread makes up to so many calls in a round.
+const MOST_CALLS: u32 = 16;
 const LATE_VALUE: &str = "work on the GPU waits for a value that was not submitted in time";
 /// Work that was there so long a part of the drain limit before waits for other work, most likely.
 const SURELY_WAITS: u32 = 32;
-/// Then each thread makes so many calls in a round.
-const CALLS_THEN: u32 = 16;
 /// The longest pause between two looks at the value waits.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// Where other processes of the job may have to submit what ends a wait, the process itself does every so many times only:
@@ -207,8 +205,10 @@ impl Draining {
             if Instant::now() >= self.until {
                 return Err("a stream is capturing".into());
             }
+            // A thread at its boundary may be the one that captures.
             if self.process.captures.any() && !GATE.is_partial() {
-                self.make_calls(Who::All, 1, true, self.boundary, SHORTEST);
+                self.gone_on = true;
+                self.make_calls(Who::All, 1, true, Boundary::GoesOn, SHORTEST);
             }
             patience += patience / 4;
         }
@@ -249,8 +249,7 @@ impl Draining {
                 self.slow_down();
                 // It may be that the value comes after what is held back.
                 if is_own_turn {
-                    let (who, calls) = self.next_ones();
-                    self.make_calls(who, calls, true, self.boundary, self.pace);
+                    self.let_next_through();
                     GATE.flow(self.boundary);
                 }
             }
@@ -262,8 +261,7 @@ impl Draining {
     fn let_some_go_until_values_come(&mut self) -> Result<(), String> {
         loop {
             if self.stalled() {
-                let (who, calls) = self.next_ones();
-                self.make_calls(who, calls, true, self.boundary, self.pace);
+                self.let_next_through();
             }
             let waits = self.process.value_waits.count();
             if self.values_came(self.until.min(Instant::now() + self.pace)) {
@@ -277,6 +275,12 @@ impl Draining {
             }
             self.slow_down();
         }
+    }
+
+    /// A round while values are awaited, of calls that would wait, too.
+    fn let_next_through(&mut self) {
+        let (who, calls) = self.next_ones();
+        self.make_calls(who, calls, true, self.boundary, self.pace);
     }
 
     /// Ajar, work waits for memory too, and nothing else may go.
@@ -323,7 +327,7 @@ impl Draining {
     }
 
     /// Work may wait for what a thread would submit that waits at the gate: each makes so many calls. Work that would
-    /// itself wait goes when there is no other, in every fourth round, and when chance says who goes.
+    /// itself wait goes when there is no other, in every fourth round, and when chance says which threads go.
     pub fn let_some_through(&mut self, calls: u32) {
         let boundary = self.boundary_in_round();
         if GATE.is_partial() || !GATE.holds_threads(boundary) {
@@ -362,16 +366,16 @@ impl Draining {
     /// another waits for, and that one waits for the next such thing, nothing is gained. So each half goes alone in turn.
     ///
     /// Where flowing was in vain, what ends one wait may stand behind another, which ends by a third thread's work: then
-    /// chance says who goes, and how far. Any order of the halves is one that some program keeps in step with.
+    /// chance says which threads go, and how far. Any order of the halves is one that some program keeps in step with.
     fn next_ones(&mut self) -> (Who, u32) {
         let round = self.rounds;
         self.rounds = round.saturating_add(1);
         let Some(beyond) = round.checked_sub(TOGETHER) else { return (Who::All, 1) };
         if self.is_by_chance() {
             let draw = drawn(self.step.0 as u32, round);
-            return (Who::Drawn(draw), 1 << (draw % (MOST_CALLS + 1)));
+            return (Who::Drawn(draw), 1 << (draw % (MOST_CALLS.ilog2() + 1)));
         }
-        let calls = if self.surely_waits() { CALLS_THEN } else { 1 };
+        let calls = if self.surely_waits() { MOST_CALLS } else { 1 };
         (half(beyond, GATE.halves()).map_or(Who::All, Who::Half), calls)
     }
 

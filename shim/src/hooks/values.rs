@@ -193,8 +193,9 @@ fn role(process: &Process, operations: &[Operation]) -> Role {
         Operation::Write(word, value) => process.value_waits.would_release(*word, *value),
         Operation::Wait(_) => false,
     };
-    let is_held = operations.iter().any(waits) && !operations.iter().any(releases);
-    let is_held = is_held && !process.captures.any_of_this_thread();
+    let is_held = operations.iter().any(waits)
+        && !operations.iter().any(releases)
+        && !process.captures.any_of_this_thread();
     if is_held { Role::Waits } else { Role::Works }
 }
 

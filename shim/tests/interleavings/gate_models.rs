@@ -1,7 +1,7 @@
 //! Threads that submit against one that shuts the gate.
 
 use crate::gate::{Boundary, BoundaryWait, Failed, Fence, GATE, Record, Role, Who, submit};
-use crate::sync::thread::{spawn, yield_now};
+use crate::sync::thread::{JoinHandle, spawn, yield_now};
 use crate::sync::{Mutex, long_ago, model, never};
 use loom::cell::UnsafeCell;
 use std::sync::Arc;
@@ -389,19 +389,25 @@ fn nobody_is_inside_a_gate_that_was_shut_after_a_round_of_every_role() {
     model(2, || nobody_is_inside_after_a_round(1, Role::Waits));
 }
 
+/// The gate is closed, and a thread waits at it that will use the memory.
+fn held_submitter() -> (Arc<Memory>, JoinHandle<Result<(), Failed>>) {
+    GATE.start(true, Fence::ByCloser);
+    let memory = Memory::new();
+    let submitter = {
+        let memory = memory.clone();
+        spawn(move || works(&memory))
+    };
+    while GATE.count_waiting(false) == 0 {
+        yield_now();
+    }
+    (memory, submitter)
+}
+
 /// It is closed again before the thread has woken.
 #[test]
 fn nobody_is_inside_a_gate_that_was_shut_after_a_round_that_was_over_at_once() {
     model(3, || {
-        GATE.start(true, Fence::ByCloser);
-        let memory = Memory::new();
-        let submitter = {
-            let memory = memory.clone();
-            spawn(move || works(&memory))
-        };
-        while GATE.count_waiting(false) == 0 {
-            yield_now();
-        }
+        let (memory, submitter) = held_submitter();
         GATE.round(&GATE.choose(false, Who::All), Boundary::GoesOn, long_ago());
         assert!(GATE.wait_until_empty(never()));
         memory.switch();
@@ -414,15 +420,7 @@ fn nobody_is_inside_a_gate_that_was_shut_after_a_round_that_was_over_at_once() {
 #[test]
 fn who_waits_goes_through_in_the_next_round() {
     model(3, || {
-        GATE.start(true, Fence::ByCloser);
-        let memory = Memory::new();
-        let submitter = {
-            let memory = memory.clone();
-            spawn(move || works(&memory))
-        };
-        while GATE.count_waiting(false) == 0 {
-            yield_now();
-        }
+        let (memory, submitter) = held_submitter();
         GATE.round(&GATE.choose(false, Who::All), Boundary::GoesOn, never());
         assert_eq!(submitter.join().unwrap(), Ok(()));
         memory.switch();

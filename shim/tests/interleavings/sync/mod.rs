@@ -32,7 +32,7 @@ pub fn model<F: Fn() + Send + Sync + 'static>(preemptions: usize, run: F) {
 
 /// Threads of a model.
 pub mod thread {
-    pub use loom::thread::{spawn, yield_now};
+    pub use loom::thread::{JoinHandle, spawn, yield_now};
 
     /// Others go on meanwhile, however long it is.
     pub fn sleep(_: std::time::Duration) {
