@@ -54,3 +54,24 @@ fn the_need_of_the_last_run_is_remembered() {
     assert!(runs_beside_a_big_one(&[], false));
     assert!(!runs_beside_a_big_one(&[], true));
 }
+
+#[test]
+fn what_fits_on_the_gpu_together_is_let_in_however_small_the_tiers_are() {
+    let options = ["--unit", "64KiB", "--offset", "64KiB", "--dram", "1MiB"];
+    let manager = Manager::start("1x8MiB", &options);
+    let start = |name: &str, bytes: u64| manager.probe(&["--name", name, "--need", &format!("0,{bytes}")]);
+    let mut jobs = ["a", "b"].map(|name| start(name, 3 * MIB));
+    for job in &mut jobs {
+        job.tell("device 0");
+        job.tell(&format!("alloc t {}", 3 * MIB));
+    }
+    // What it needs has no place beside them.
+    let mut third = start("c", 4 * MIB);
+    third.order("device 0");
+    manager
+        .status_when(|status| status.jobs.iter().any(|job| job.figures.name == "c" && job.queue_place > 0));
+    let [a, b] = jobs;
+    a.end();
+    third.answer().unwrap();
+    b.end();
+}

@@ -60,3 +60,27 @@ fn ranks_under_torchrun_are_switched_at_their_common_boundaries() {
     let figures = status.ended_job("gang");
     assert!(figures.at_boundary * 10 >= figures.switches * 9, "{figures:#?}");
 }
+
+/// They are some steps apart, for each only submits what waits for its neighbours.
+#[test]
+fn stages_of_a_pipeline_that_run_ahead_are_switched_at_their_common_boundaries() {
+    let Some(python) = torch::python() else { return };
+    let manager = Manager::start("1x300MiB", &["--slice", "100ms"]);
+    let stages = |python: Command| {
+        let mut stages = script(python, "torch_stages.py");
+        stages.arg("400").env("TIDEGATE_SOFTGPU_NCCL_SHARED_GPU", "1");
+        stages
+    };
+    let bare = printed(&output_within(PATIENCE, stages(Node::of(&manager).run(&python))));
+    let mut rival = script(manager.run(&["--name", "rival"], &python), "torch_mlp.py");
+    let rival = Endless(rival.arg("--endless").stdout(Stdio::null()).spawn().unwrap());
+    manager.status_when(|status| has_allocated(status, "rival", 64 * MIB));
+    let shared = stages(manager.run(&["--name", "stages"], &python));
+    assert_eq!(printed(&output_within(PATIENCE, shared)), bare);
+    drop(rival);
+    let status = manager.status_when(|status| status.has_ended("stages") && status.has_ended("rival"));
+    let figures = status.ended_job("stages");
+    // While they learn their boundaries they may be stopped in the middle of an iteration.
+    assert!(figures.switches >= 3 && figures.failed_drains <= 1, "{figures:#?}");
+    assert!(figures.at_boundary * 2 >= figures.switches, "{figures:#?}");
+}

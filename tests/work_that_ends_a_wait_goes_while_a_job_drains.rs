@@ -104,6 +104,75 @@ fn a_wait_that_comes_before_a_host_functions_end_is_submitted_beside_a_thread_th
     is_switched("busy_host");
 }
 
+#[test]
+fn a_kernel_that_waits_for_a_hundred_launches_of_another_thread_ends() {
+    drains("chains", &["chain"], "pairs_kernel");
+}
+
+#[test]
+fn a_kernel_that_waits_for_a_hundred_launches_that_another_thread_waits_for_ends() {
+    drains("chains", &["synced"], "pairs_kernel");
+}
+
+/// A stream that captures must not be asked whether its work has ended: the capture would be spoilt.
+#[test]
+fn a_kernel_that_waits_for_a_hundred_captured_launches_of_another_thread_ends() {
+    drains("chains", &["graphs"], "pairs_kernel");
+}
+
+/// It waits in the call: it has to be let out of it.
+#[test]
+fn a_thread_that_submits_more_behind_a_wait_than_its_stream_takes_comes_out() {
+    drains("chains", &["deep"], "pairs_kernel");
+}
+
+#[test]
+fn a_kernel_that_its_own_thread_feeds_ends() {
+    drains("chains", &["feed"], "pairs_kernel");
+}
+
+/// A thread waits at the gate with the lock that host functions need.
+#[test]
+fn host_functions_get_a_lock_that_threads_submit_under() {
+    drains("chains", &["lock"], "pairs_kernel");
+}
+
+#[test]
+fn threads_whose_work_waits_in_a_ring_are_switched() {
+    drains("chains", &["ring"], "pairs_kernel");
+}
+
+#[test]
+fn threads_whose_kernels_wait_in_a_ring_are_switched() {
+    drains("chains", &["spins"], "pairs_kernel");
+}
+
+#[test]
+fn threads_whose_kernels_meet_are_switched() {
+    drains("chains", &["meets"], "pairs_kernel");
+}
+
+#[test]
+fn a_host_function_gets_the_launches_of_a_thread_that_it_starts() {
+    drains("chains", &["starts"], "pairs_kernel");
+}
+
+/// It only takes long: what is let go on keeps it under way.
+#[test]
+fn as_much_work_as_a_stream_takes_comes_to_its_end() {
+    drains("chains", &["long"], "pairs_kernel");
+}
+
+#[test]
+fn host_functions_get_a_lock_that_processes_of_one_job_submit_under() {
+    drains("chains", &["locks"], "pairs_kernel");
+}
+
+#[test]
+fn processes_whose_work_waits_for_each_others_are_switched() {
+    drains("chains", &["serve"], "pairs_kernel");
+}
+
 /// While some stream captures nothing can be drained: the next captures wait until these have ended.
 #[test]
 fn threads_that_capture_graphs_all_the_time_are_switched() {

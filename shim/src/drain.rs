@@ -11,12 +11,12 @@
 
 use crate::contexts::Used;
 use crate::driver::{Context, Current, Mark, relax_captures_of_this_thread, synchronize};
-use crate::gate::{Boundary, GATE, Pause, Record, Who, drawn};
+use crate::gate::{Boundary, GATE, Pause, Record, drawn};
 use crate::log::info;
 use crate::process::Process;
 use crate::threads;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tidegate_ffi::cuda::DriverError;
 use tidegate_ffi::cuda::sys::CUresult;
@@ -32,14 +32,29 @@ const LONGEST: u32 = 4;
 const BUSY: u32 = 8;
 /// In one of so many rounds what would wait goes though other threads can.
 const WITH_WAITS: u32 = 4;
-/// In so many rounds all threads go through at first, then halves of them. So often the gate flows before that, too, if
-/// work does not end afterwards.
+/// In so many rounds all threads go through at first, then some of them, as chance says. So often the gate flows before
+/// that, too, if work does not end afterwards.
 const TOGETHER: u32 = 2;
-/// Where work is known to wait a thread makes up to so many calls in a round.
+/// Where work is known to wait a thread makes up to so many calls in a round, as chance says: a power of two.
 const MOST_CALLS: u32 = 16;
 const LATE_VALUE: &str = "work on the GPU waits for a value that was not submitted in time";
 /// Work that was there so long a part of the drain limit before waits for other work, most likely.
 const SURELY_WAITS: u32 = 32;
+/// So often the same is done about work that waits, before something else is tried.
+const TIMES_ALIKE: u32 = 3;
+/// In one of so many turns others than those behind go though these can.
+const NOT_BEHIND: u32 = 8;
+/// In one of so many turns others go than those that are caught.
+const NOT_CAUGHT: u32 = 4;
+/// After so many turns threads that are behind make up to twice as many calls in one, at most so many.
+const ALIKE_BEHIND: u32 = 16;
+const MOST_CALLS_BEHIND: u32 = 256;
+/// For such a part of the drain limit threads are caught before nothing is submitted for as long; so many times as long where
+/// that has helped before.
+const SPELL: u32 = 64;
+const LONGER: u32 = 4;
+/// The least calls that are made while threads are caught; twice as many each time.
+const CALLS_WHILE_CATCHING: u32 = 16;
 /// The longest pause between two looks at the value waits.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// Where other processes of the job may have to submit what ends a wait, the process itself does every so many times only:
@@ -51,14 +66,22 @@ const PEERS_FIRST: u32 = 4;
 pub struct Drains {
     /// In microseconds: the longest, of those long ago a part only. Zero: none was measured.
     longest: AtomicU64,
+    /// The last one ended when threads were caught at their waits.
+    has_caught: AtomicBool,
 }
 
 impl Drains {
-    /// Work has ended so long after the gate was closed for the last time.
-    fn note(&self, time: Duration) {
+    /// Work has ended so long after something was let through for the last time.
+    fn note(&self, time: Duration, has_caught: bool) {
+        self.has_caught.store(has_caught, Ordering::Relaxed);
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1);
         let before = self.longest.load(Ordering::Relaxed);
         self.longest.store(micros.max(before - before / 16), Ordering::Relaxed);
+    }
+
+    /// Work did not end in the time that was measured before: to wait so long did not help.
+    fn note_stall(&self) {
+        self.longest.store(self.longest.load(Ordering::Relaxed) / 2, Ordering::Relaxed);
     }
 
     /// After this time work that has not ended may be waiting for other work: twice what a drain takes.
@@ -95,10 +118,77 @@ pub struct Draining {
     rounds: u32,
     /// Work that had not ended at an earlier look, and when that was.
     oldest: Option<(Probe, Instant)>,
+    /// Since when a thread has been in a call that submits work.
+    inside_since: Option<Instant>,
     /// The gate has flowed since work did not end.
     has_flowed: bool,
     /// After so many times that it flowed work did not end.
     flows_in_vain: u32,
+    /// So often it was time to catch threads at their waits.
+    catches: u32,
+    /// While threads are caught, and not.
+    spell: Option<Spell>,
+    /// So often it was time to let something through.
+    turns: u32,
+    /// When others than those behind may go.
+    others_at: Instant,
+    /// Since when nothing was let through.
+    quiet_since: Instant,
+}
+
+/// Threads that are let go on may keep work under way for ever that would only take long. So after each spell of catching
+/// nothing is submitted for a time, twice as long after each.
+#[derive(Clone, Copy)]
+struct Spell {
+    ends: Instant,
+    next: Instant,
+}
+
+impl Spell {
+    /// How long nothing is submitted after it.
+    fn rest(&self) -> Duration {
+        self.next - self.ends
+    }
+}
+
+/// What is done about work that waits.
+#[derive(PartialEq, Eq)]
+enum Attempt {
+    /// All threads at the gate go on until they come out of a wait.
+    CatchAll,
+    /// Some do, and some of those that came out of one.
+    CatchSome,
+    /// Some threads at the gate make a few calls.
+    Round,
+}
+
+/// Which threads go through in a round.
+#[derive(Clone, Copy)]
+struct ThreadFilter {
+    chosen: Chosen,
+    /// Only those whose work would begin at once.
+    at_once: bool,
+    /// Those too whose work would wait for a value.
+    every_role: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Chosen {
+    All,
+    /// Each or not, as chance says by this.
+    Some(u32),
+    /// The first that can go, in an order that chance says by this.
+    One(u32),
+}
+
+impl Chosen {
+    /// By [`is_chosen`](crate::gate::is_chosen).
+    fn draw(self) -> u32 {
+        match self {
+            Self::All => 0,
+            Self::Some(draw) | Self::One(draw) => draw,
+        }
+    }
 }
 
 /// What is found at the closed gate.
@@ -138,8 +228,14 @@ impl Draining {
             stalls: 0,
             rounds: 0,
             oldest: None,
+            inside_since: None,
             has_flowed: false,
             flows_in_vain: 0,
+            catches: 0,
+            spell: None,
+            turns: 0,
+            others_at: started,
+            quiet_since: started,
         }
     }
 
@@ -162,13 +258,18 @@ impl Draining {
         }
         loop {
             self.let_values_come()?;
+            if GATE.is_open() || GATE.is_flowing() {
+                self.quiet_since = Instant::now();
+            }
             if !GATE.close() {
                 return Err("barriers are forbidden".into());
             }
             let closed = Instant::now();
             match self.look()? {
                 Found::End => {
-                    self.process.drains.note(closed.elapsed());
+                    // Others of the job may have ended what was waited for here.
+                    let quiet_since = if self.has_peers { closed } else { self.quiet_since };
+                    self.process.drains.note(quiet_since.elapsed(), self.has_helped_to_catch(closed));
                     return Ok(());
                 }
                 Found::Capture => {
@@ -179,12 +280,15 @@ impl Draining {
                 }
                 Found::ValueWait => {}
                 Found::Stall => {
-                    self.flows_in_vain += u32::from(std::mem::take(&mut self.has_flowed));
-                    if self.stalled() {
-                        self.let_some_through(1);
+                    if self.stalls == 0 {
+                        self.process.drains.note_stall();
                     }
-                    self.slow_down();
-                    self.patience = self.pace;
+                    self.flows_in_vain += u32::from(std::mem::take(&mut self.has_flowed));
+                    let goes_on = self.stalled() && self.help();
+                    if !goes_on {
+                        self.slow_down();
+                    }
+                    self.patience = if goes_on { SHORTEST } else { self.pace };
                 }
             }
         }
@@ -208,7 +312,8 @@ impl Draining {
             // A thread at its boundary may be the one that captures.
             if self.process.captures.any() && !GATE.is_partial() {
                 self.gone_on = true;
-                self.make_calls(Who::All, 1, true, Boundary::GoesOn, SHORTEST);
+                let all = ThreadFilter { chosen: Chosen::All, at_once: false, every_role: true };
+                self.make_calls(all, 1, Boundary::GoesOn, SHORTEST);
             }
             patience += patience / 4;
         }
@@ -221,9 +326,6 @@ impl Draining {
             return Ok(());
         }
         self.gone_on |= self.boundary == Boundary::GoesOn;
-        if self.is_by_chance() {
-            return self.let_some_go_until_values_come();
-        }
         self.has_flowed = true;
         GATE.flow(self.boundary);
         let mut busy = 0;
@@ -256,36 +358,20 @@ impl Draining {
         }
     }
 
-    /// While the gate flows, threads stay as far apart as they are: after each time the work of one may wait for what
-    /// another submits behind its next wait. So some go alone.
-    fn let_some_go_until_values_come(&mut self) -> Result<(), String> {
-        loop {
-            if self.stalled() {
-                self.let_next_through();
-            }
-            let waits = self.process.value_waits.count();
-            if self.values_came(self.until.min(Instant::now() + self.pace)) {
-                return Ok(());
-            }
-            if Instant::now() >= self.until {
-                return Err(LATE_VALUE.into());
-            }
-            if self.process.value_waits.count() < waits {
-                self.pace = SHORTEST;
-            }
-            self.slow_down();
-        }
-    }
-
     /// A round while values are awaited, of calls that would wait, too.
     fn let_next_through(&mut self) {
-        let (who, calls) = self.next_ones();
-        self.make_calls(who, calls, true, self.boundary, self.pace);
+        let (chosen, calls) = self.next_draw(false);
+        self.make_calls(
+            ThreadFilter { chosen, at_once: false, every_role: true },
+            calls,
+            self.boundary,
+            self.pace,
+        );
     }
 
-    /// Ajar, work waits for memory too, and nothing else may go.
+    /// Ajar, work waits for memory too, and nothing else may go. Where threads are caught at their waits no other way is gone.
     fn waits_for_values(&self) -> bool {
-        !GATE.is_partial() && self.process.value_waits.any()
+        !GATE.is_partial() && self.catches == 0 && self.process.value_waits.any()
     }
 
     /// Whether all value waits are released by then.
@@ -303,8 +389,10 @@ impl Draining {
     fn look(&mut self) -> Result<Found, String> {
         let until = self.until.min(Instant::now() + self.patience);
         if !GATE.wait_until_empty(until) {
+            self.inside_since.get_or_insert_with(Instant::now);
             return self.stalls("a thread did not come out of a driver call in time");
         }
+        self.inside_since = None;
         if self.process.captures.any() {
             return Ok(Found::Capture);
         }
@@ -315,6 +403,7 @@ impl Draining {
         match probe.wait(until) {
             Ok(()) => Ok(Found::End),
             Err(late @ DrainError::Late) => {
+                self.forget_what_has_ended();
                 self.oldest.get_or_insert((probe, Instant::now()));
                 self.stalls(&late.to_string())
             }
@@ -326,57 +415,181 @@ impl Draining {
         if Instant::now() >= self.until { Err(reason.into()) } else { Ok(Found::Stall) }
     }
 
-    /// Work may wait for what a thread would submit that waits at the gate: each makes so many calls. Work that would
-    /// itself wait goes when there is no other, in every fourth round, and when chance says which threads go.
-    pub fn let_some_through(&mut self, calls: u32) {
-        let boundary = self.boundary_in_round();
-        if GATE.is_partial() || !GATE.holds_threads(boundary) {
-            return;
+    /// Something is let through that may end a wait. True: threads that are behind went on, and may again.
+    fn help(&mut self) -> bool {
+        self.turns = self.turns.wrapping_add(1);
+        if self.rests() {
+            // Work may wait for threads that were caught: theirs has ended. They go on to the gate.
+            GATE.release();
         }
-        info!("work does not end: what waits at the gate goes through");
-        self.gone_on |= boundary == Boundary::GoesOn;
-        // Where others can go all the time, what would wait goes now and then all the same.
-        let is_turn_of_waits = self.rounds % WITH_WAITS == WITH_WAITS - 1 || self.is_by_chance();
-        let every_role = is_turn_of_waits || GATE.count_waiting(false) == 0;
-        let (who, calls_of_half) = self.next_ones();
-        self.make_calls(who, calls.max(calls_of_half), every_role, boundary, self.patience);
+        if self.is_time_to_catch() && !self.turns.is_multiple_of(NOT_CAUGHT) {
+            self.catch_at_waits();
+            return false;
+        }
+        let goes_on = self.let_through(1, true) > 0;
+        // Where those behind go on without end, others than they go, too, at times.
+        let is_others_turn = self.turns.is_multiple_of(NOT_BEHIND) && Instant::now() >= self.others_at;
+        if (is_others_turn || !goes_on) && !self.rests() {
+            self.let_through(1, false);
+            self.others_at = Instant::now() + self.pace;
+            if goes_on {
+                self.slow_down();
+            }
+        }
+        goes_on
     }
 
-    /// Each of those that wait at the gate goes through so often; all of it takes no longer than so many times that time.
-    fn make_calls(&self, who: Who, calls: u32, every_role: bool, boundary: Boundary, each: Duration) {
-        let mut threads = GATE.choose(every_role, who);
-        let end = || self.until.min(Instant::now() + each);
-        GATE.round(&threads, boundary, end());
+    /// Work of another process may wait for what a thread would submit that waits at the gate: each makes so many calls.
+    pub fn let_some_through(&mut self, calls: u32) {
+        // A few calls are not enough. A thread may have at the gate what others of the job need.
+        if calls > TIMES_ALIKE || self.process.drains.has_caught.load(Ordering::Relaxed) {
+            self.catches = 1;
+            return self.catch_at_waits();
+        }
+        if self.let_through(calls, true) == 0 {
+            self.let_through(calls, false);
+        }
+    }
+
+    /// Threads that wait at the gate make so many calls, or more; `at_once`: those whose work would begin at once. They are
+    /// *behind* the others, whose work has not ended: that waits for theirs. How many calls were made.
+    ///
+    /// Work that would itself wait for a value goes when there is no other, in every fourth round, and when chance says which
+    /// threads go.
+    fn let_through(&mut self, calls: u32, at_once: bool) -> u32 {
+        // A thread that was caught at a wait stays.
+        let boundary = if self.catches > 0 || at_once { Boundary::Stays } else { self.boundary_in_round() };
+        if GATE.is_partial() || !GATE.holds_threads(boundary) {
+            return 0;
+        }
+        self.gone_on |= boundary == Boundary::GoesOn;
+        // Where others can go all the time, what would wait goes now and then all the same.
+        let is_turn_of_waits = self.rounds % WITH_WAITS == WITH_WAITS - 1 || self.is_known_to_wait();
+        let every_role = is_turn_of_waits || GATE.count_waiting(false) == 0;
+        let (chosen, calls_of_draw) = self.next_draw(at_once);
+        let filter = ThreadFilter { chosen, at_once, every_role };
+        let made = self.make_calls(filter, calls.max(calls_of_draw), boundary, self.patience);
+        if made > 0 {
+            info!("work does not end: {made} calls of those that wait at the gate went through");
+            self.quiet_since = Instant::now();
+        }
+        made
+    }
+
+    /// Whether threads are caught where they come out of waits for their GPU: where work surely waits. At the gate a thread
+    /// may have what others need, as a lock, or be in the middle of a long chain of calls.
+    fn is_time_to_catch(&mut self) -> bool {
+        let has_helped = self.process.drains.has_caught.load(Ordering::Relaxed);
+        let is_needed = has_helped || self.is_known_to_wait() || self.surely_waits();
+        if !is_needed || GATE.is_partial() || self.rests() {
+            return false;
+        }
+        let now = Instant::now();
+        if self.spell.is_none_or(|spell| now >= spell.next && !self.has_peers) {
+            let first = self.limit / SPELL;
+            let rest = self.spell.map_or(first, |spell| spell.rest() * 2);
+            let ends = now + if has_helped { first * LONGER } else { first };
+            self.spell = Some(Spell { ends, next: ends + rest });
+            // What was waited for until now was the end of work that takes long.
+            self.pace = SHORTEST;
+        }
+        self.catches = self.catches.saturating_add(1);
+        self.attempt() != Attempt::Round
+    }
+
+    /// Whether nothing is submitted for a time, in case work only takes long. Other processes of the
+    /// job may wait for what is held here, and have their spells at other times: with peers a process never rests.
+    fn rests(&self) -> bool {
+        let now = Instant::now();
+        !self.has_peers && self.spell.is_some_and(|spell| (spell.ends..spell.next).contains(&now))
+    }
+
+    /// Whether work ended in a spell, and not because nothing was submitted for a time.
+    fn has_helped_to_catch(&self, closed: Instant) -> bool {
+        let has_ended_soon = |spell: Spell| closed < spell.ends || closed.elapsed() < spell.rest() / 2;
+        self.spell.is_some_and(|spell| self.has_peers || has_ended_soon(spell))
+    }
+
+    /// What is tried now. Each alone is what some program never comes to an end by.
+    fn attempt(&self) -> Attempt {
+        match self.catches / TIMES_ALIKE % 4 {
+            0 => Attempt::CatchAll,
+            3 => Attempt::Round,
+            _ => Attempt::CatchSome,
+        }
+    }
+
+    /// Threads go on until they come out of a wait. Those that were caught there before stay while others can go, for what
+    /// they submitted has ended; or chance says which of all go, and which stay.
+    fn catch_at_waits(&mut self) {
+        let boundary = self.boundary_in_round();
+        let lets_go = self.attempt() == Attempt::CatchSome || GATE.count_waiting(true) == 0;
+        self.gone_on |= lets_go && boundary == Boundary::GoesOn;
+        let draw = if lets_go { drawn(self.step.0 as u32, self.catches / TIMES_ALIKE) } else { 0 };
+        let calls = CALLS_WHILE_CATCHING.saturating_mul(2u32.saturating_pow(self.catches));
+        GATE.catch(draw, lets_go, boundary, calls, self.until.min(Instant::now() + self.limit / UNMEASURED));
+        self.quiet_since = Instant::now();
+    }
+
+    /// Each of those that wait at the gate goes through so often; all of it takes no longer than so many times that time. How
+    /// many calls were made.
+    fn make_calls(&self, filter: ThreadFilter, calls: u32, boundary: Boundary, each: Duration) -> u32 {
+        let round = |threads: &[_]| {
+            GATE.round(threads, filter.at_once, boundary, self.until.min(Instant::now() + each))
+        };
+        let draw = filter.chosen.draw();
+        let (mut threads, mut made);
+        if let Chosen::One(_) = filter.chosen {
+            threads = GATE.choose(filter.every_role, 0);
+            threads.sort_by_key(|thread| drawn(draw, thread.number()));
+            threads = threads.into_iter().find(|thread| round(&[*thread]) > 0).into_iter().collect();
+            made = u32::from(!threads.is_empty());
+        } else {
+            threads = GATE.choose(filter.every_role, draw);
+            made = round(&threads);
+        }
         for _ in 1..calls {
             // They are on their way to their next calls, or wait on the host.
             let is_back = |thread: &&'static Record| thread.waits_at_gate();
             let (mut pause, soon) = (Pause::default(), self.until.min(Instant::now() + SHORTEST));
             while !threads.iter().all(is_back) && pause.before(soon) {}
-            if who == Who::All {
-                threads = GATE.choose(false, who);
+            if let Chosen::All = filter.chosen {
+                threads = GATE.choose(false, 0);
             }
-            if !threads.iter().any(is_back) {
-                return;
+            // The call that ended a wait may be followed by the next wait.
+            if !threads.iter().any(is_back) || filter.at_once && self.has_oldest_ended() {
+                break;
             }
-            GATE.round(&threads, boundary, end());
+            match round(&threads) {
+                0 if filter.at_once => break,
+                more => made += more,
+            }
         }
+        made
     }
 
-    /// Who goes through in the next round. Threads that go together stay as far apart as they are: where one lets go what
-    /// another waits for, and that one waits for the next such thing, nothing is gained. So each half goes alone in turn.
-    ///
-    /// Where flowing was in vain, what ends one wait may stand behind another, which ends by a third thread's work: then
-    /// chance says which threads go, and how far. Any order of the halves is one that some program keeps in step with.
-    fn next_ones(&mut self) -> (Who, u32) {
+    /// Which threads go through in the next round, by which draw, and how far. Threads that go together stay as far apart as
+    /// they are: where one lets go what another waits for, and that one waits for the next such thing, nothing is gained. And
+    /// any order of theirs is one that some program keeps in step with.
+    fn next_draw(&mut self, at_once: bool) -> (Chosen, u32) {
         let round = self.rounds;
         self.rounds = round.saturating_add(1);
-        let Some(beyond) = round.checked_sub(TOGETHER) else { return (Who::All, 1) };
-        if self.is_by_chance() {
-            let draw = drawn(self.step.0 as u32, round);
-            return (Who::Drawn(draw), 1 << (draw % (MOST_CALLS.ilog2() + 1)));
+        let draw = drawn(self.step.0 as u32, round);
+        let up_to = |most: u32| 1 << (draw % (most.ilog2() + 1));
+        match draw >> 16 & 3 {
+            _ if round < TOGETHER => (Chosen::All, 1),
+            // Those behind come up with the others call by call; where they are far behind, in longer and longer steps.
+            way if at_once => {
+                let chosen = match way {
+                    0 => Chosen::All,
+                    1 => Chosen::Some(draw),
+                    _ => Chosen::One(draw),
+                };
+                (chosen, up_to(1 << (self.turns / ALIKE_BEHIND).min(MOST_CALLS_BEHIND.ilog2())))
+            }
+            _ if self.is_known_to_wait() => (Chosen::Some(draw), up_to(MOST_CALLS)),
+            _ => (Chosen::Some(draw), 1),
         }
-        let calls = if self.surely_waits() { MOST_CALLS } else { 1 };
-        (half(beyond, GATE.halves()).map_or(Who::All, Who::Half), calls)
     }
 
     /// A boundary is where least must be saved: it is not left because work takes a little longer.
@@ -394,39 +607,36 @@ impl Draining {
         !self.has_peers || self.stalls.is_multiple_of(PEERS_FIRST)
     }
 
-    /// Whether work that was there long ago has not ended: else all of it only takes long.
+    /// Whether work that was there long ago has not ended, or a call is as old: else all of it only takes long. A stream
+    /// takes no more calls than it has room for.
     fn surely_waits(&mut self) -> bool {
-        let Some((oldest, since)) = &self.oldest else { return false };
-        if oldest.is_passed().unwrap_or(true) {
+        self.forget_what_has_ended();
+        let work = self.oldest.as_ref().map(|(_, since)| *since);
+        let is_old = |since: Instant| since.elapsed() >= self.limit / SURELY_WAITS;
+        work.is_some_and(is_old) || self.inside_since.is_some_and(is_old)
+    }
+
+    fn has_oldest_ended(&self) -> bool {
+        self.oldest.as_ref().is_some_and(|(oldest, _)| oldest.is_passed().unwrap_or(true))
+    }
+
+    fn forget_what_has_ended(&mut self) {
+        if self.has_oldest_ended() {
             self.oldest = None;
-            return false;
         }
-        since.elapsed() >= self.limit / SURELY_WAITS
     }
 
-    /// Whether flowing was in vain often enough.
-    fn is_by_chance(&self) -> bool {
-        self.flows_in_vain >= TOGETHER
+    /// Whether work does not only take long: it did not end after it was waited for until values came, or threads are caught.
+    fn is_known_to_wait(&self) -> bool {
+        self.flows_in_vain >= TOGETHER || self.catches > 0
     }
 
-    /// Each time less is let through: work may simply take long. Where flowing was in vain it is known to wait.
+    /// Each time less is let through: work may simply take long.
     fn slow_down(&mut self) {
-        let longest = if self.is_by_chance() { self.limit / UNMEASURED } else { Duration::MAX };
-        self.pace = (self.pace + self.pace / 4).min(longest.max(SHORTEST));
-    }
-}
-
-/// Which of so many halves goes alone in a round; `None`: there are none. All do, one after the other, for one round each;
-/// then in the other direction for two, and so on: so each comes to be ahead of all others.
-fn half(round: u32, halves: u32) -> Option<u32> {
-    let (mut left, mut times) = (round, 1u32);
-    loop {
-        let all = halves.checked_mul(times).filter(|all| *all > 0)?;
-        if left < all {
-            let nth = left / times;
-            return Some(if times.ilog2() % 2 == 0 { nth } else { halves - 1 - nth });
-        }
-        (left, times) = (left - all, times.checked_mul(2)?);
+        let turns = if self.has_peers { PEERS_FIRST } else { 1 };
+        let (part, longest) =
+            if self.catches > 0 { (16, self.limit / UNMEASURED / turns) } else { (4, Duration::MAX) };
+        self.pace = (self.pace + self.pace / part).min(longest.max(SHORTEST));
     }
 }
 
@@ -547,31 +757,4 @@ fn wait_for(process: &Process, context: Context) -> Result<(), DriverError> {
     let Some(used) = process.contexts.keep(context) else { return Ok(()) };
     let _current = Current::make(used.context)?;
     synchronize()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::half;
-
-    #[test]
-    fn each_half_goes_alone_again_and_again_in_both_directions() {
-        let order =
-            |halves, rounds| (0..rounds).map(|round| half(round, halves).unwrap()).collect::<Vec<_>>();
-        assert_eq!(order(2, 10), [0, 1, 1, 1, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(order(4, 12), [0, 1, 2, 3, 3, 3, 2, 2, 1, 1, 0, 0]);
-        assert_eq!(half(7, 0), None);
-    }
-
-    #[test]
-    fn whoever_is_behind_comes_to_be_ahead() {
-        // Of two threads that each make a step in a round, whichever it is.
-        for behind in [0, 1] {
-            let mut lead = -1;
-            let is_ahead = (0..12).any(|round| {
-                lead += if half(round, 2) == Some(behind) { 1 } else { -1 };
-                lead > 0
-            });
-            assert!(is_ahead, "{behind}");
-        }
-    }
 }

@@ -170,6 +170,13 @@ pub fn is_capturing(stream: CUstream) -> Result<bool, DriverError> {
     Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
 }
 
+/// Whether work that was submitted to a stream has not ended. It must not capture, nor may another of its context.
+pub fn is_busy(stream: CUstream) -> bool {
+    // SAFETY: the driver checks the stream.
+    let asked = unsafe { get().cuStreamQuery(stream) };
+    asked.is_err_and(|error| error.code == CUresult::CUDA_ERROR_NOT_READY)
+}
+
 /// The number of the capture that a stream is part of, which no other has or will have.
 pub fn capture_number(stream: CUstream) -> Result<u64, DriverError> {
     let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;

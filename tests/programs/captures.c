@@ -1,21 +1,21 @@
-/* Four threads that capture graphs and launch them, each one after the other: nearly always some stream captures.
+/* Eight threads that capture graphs and launch them, each one after the other: nearly always some stream captures.
  * Argument: the image of count_up_kernel.c.
  *
  * Says "begun", goes on until the end of standard input, and says "as expected" if every byte is what it should be.
  */
 #define _GNU_SOURCE
 #include "current.h"
+#include "captured.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <time.h>
 
-#define THREADS 4
+#define THREADS 8
 #define PART (BYTES / THREADS)
-/* What a program does on the host in a capture. */
+/* What a program does on the host in a capture: longer in each thread, so that they do not end together. */
 #define ON_HOST_NS 20000000
-/* CU_STREAM_CAPTURE_MODE_RELAXED */
-#define RELAXED 2
+#define MORE_NS 7000000
 
 int cuCtxGetCurrent(void **context);
 int cuMemAlloc_v2(CUdeviceptr *address, size_t bytes);
@@ -27,12 +27,6 @@ int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned gr
     unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **parameters, void **extra);
 int cuStreamCreate(void **stream, unsigned flags);
 int cuStreamSynchronize(void *stream);
-int cuStreamBeginCapture_v2(void *stream, int mode);
-int cuStreamEndCapture(void *stream, void **graph);
-int cuGraphInstantiateWithFlags(void **executable, void *graph, unsigned long long flags);
-int cuGraphLaunch(void *executable, void *stream);
-int cuGraphExecDestroy(void *executable);
-int cuGraphDestroy(void *graph);
 
 static void *context, *count_up_kernel;
 static CUdeviceptr memory;
@@ -41,20 +35,16 @@ static unsigned graphs[THREADS];
 
 static int capture_and_launch(void *stream, int which)
 {
-    const struct timespec on_host = { 0, ON_HOST_NS };
+    const struct timespec on_host = { 0, ON_HOST_NS + which * MORE_NS };
     CUdeviceptr address = memory + which * PART;
     uint64_t bytes = PART;
-    void *parameters[] = { &address, &bytes }, *graph, *executable;
+    void *parameters[] = { &address, &bytes };
 
     CHECK(cuStreamBeginCapture_v2(stream, RELAXED));
     CHECK(cuLaunchKernel(count_up_kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
     nanosleep(&on_host, NULL);
-    CHECK(cuStreamEndCapture(stream, &graph));
-    CHECK(cuGraphInstantiateWithFlags(&executable, graph, 0));
-    CHECK(cuGraphLaunch(executable, stream));
+    CHECK(launch_captured(stream));
     CHECK(cuStreamSynchronize(stream));
-    CHECK(cuGraphExecDestroy(executable));
-    CHECK(cuGraphDestroy(graph));
     graphs[which]++;
     return 0;
 }

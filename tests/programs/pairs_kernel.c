@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "count_up_kernel.c"
 #include <sched.h>
+#include <time.h>
 
 const struct {
     uint32_t count, sizes[2];
@@ -16,4 +17,17 @@ void spin_until(const struct launch *launch, const void *const *arguments)
     (void)launch;
     while (*word < value)
         sched_yield();
+}
+
+const struct {
+    uint32_t count, sizes[1];
+} last_params = { 1, { 4 } };
+
+/* So many microseconds. */
+void last(const struct launch *launch, const void *const *arguments)
+{
+    struct timespec time = { 0, 1000L * *(const uint32_t *)arguments[0] };
+
+    (void)launch;
+    nanosleep(&time, NULL);
 }

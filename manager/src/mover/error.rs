@@ -1,6 +1,7 @@
 //! Why an order failed.
 
 use super::copy::OutOfBounds;
+use super::link::LinkError;
 use super::plan::PlanError;
 use super::tier::TierError;
 use tidegate_ffi::cuda::DriverError;
@@ -83,6 +84,9 @@ pub enum OrderError {
     /// mislead the next mover.
     #[error("what is not saved any more cannot be noted in the save index: {0}")]
     Unnoted(std::io::Error),
+    /// The manager has to hold what bytes move to before they do.
+    #[error("the manager cannot be told of memory for saved bytes: {0}")]
+    Unheard(#[from] LinkError),
     /// The driver makes no pieces in host memory, or has no more of it.
     #[error("no host memory in the GPU's place: {0}")]
     NoHostMemory(#[source] DriverError),

@@ -201,7 +201,7 @@ fn carry_out(
         link.skip();
         return Ok(answers);
     }
-    mover.handle(order, fds)
+    mover.handle(order, fds, &mut |answer| link.say(answer))
 }
 
 fn ready(gpu: &Gpu) -> FromMover {

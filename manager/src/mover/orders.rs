@@ -8,6 +8,7 @@ use super::bandwidth;
 use super::copy::{Gpu, Piece};
 use super::error::OrderError;
 use super::exchange::{Exchange, Order, Save, is_faster};
+use super::link::LinkError;
 use super::pieces::Pieces;
 use super::progress;
 use super::save::Store;
@@ -55,6 +56,20 @@ pub struct Answer {
     pub fds: Vec<OwnedFd>,
 }
 
+/// How the manager is told something.
+pub type Tell<'a> = &'a mut dyn FnMut(Answer) -> Result<(), LinkError>;
+
+impl From<SlabNews> for Answer {
+    fn from(news: SlabNews) -> Self {
+        match news {
+            SlabNews::Made(slab, fd) => Self { message: FromMover::Slab { slab: slab.0 }, fds: vec![fd] },
+            SlabNews::GivenBack(slab) => {
+                Self { message: FromMover::SlabGone { slab: slab.0 }, fds: Vec::new() }
+            }
+        }
+    }
+}
+
 /// Why a mover ends: another takes its place.
 #[derive(Debug, thiserror::Error)]
 pub enum Useless {
@@ -64,6 +79,9 @@ pub enum Useless {
     /// What it has done cannot be noted: another, which begins with a short index, does it again.
     #[error(transparent)]
     Unnoted(OrderError),
+    /// The manager cannot be told what it has to know.
+    #[error(transparent)]
+    Unheard(LinkError),
     /// The driver has failed an order for the first time.
     #[error("{0}: the next mover is given the order again")]
     Broken(DriverError),
@@ -120,17 +138,23 @@ impl Mover {
         Ok(Some(self.with_news(done)))
     }
 
-    /// Carries one order out, and says what the manager is to be told, in this order.
+    /// Carries one order out, and says what the manager is to be told, in this order; by `tell` what it has to know before
+    /// the order is done.
     ///
     /// # Errors
     /// This mover is of no use any more.
-    pub fn handle(&mut self, order: ToMover, fds: Vec<OwnedFd>) -> Result<Vec<Answer>, Useless> {
+    pub fn handle(
+        &mut self,
+        order: ToMover,
+        fds: Vec<OwnedFd>,
+        tell: Tell<'_>,
+    ) -> Result<Vec<Answer>, Useless> {
         match order {
             ToMover::Adopt { pieces, slabs, again } => {
                 self.adopt(&pieces, &slabs, again, fds).map_err(Useless::CannotTakeOver)
             }
             order => {
-                let answer = self.obey(order)?;
+                let answer = self.obey(order, tell)?;
                 Ok(self.with_news(answer))
             }
         }
@@ -180,13 +204,7 @@ impl Mover {
     }
 
     fn slab_news(&mut self) -> Vec<Answer> {
-        let answer = |news| match news {
-            SlabNews::Made(slab, fd) => Answer { message: FromMover::Slab { slab: slab.0 }, fds: vec![fd] },
-            SlabNews::GivenBack(slab) => {
-                Answer { message: FromMover::SlabGone { slab: slab.0 }, fds: Vec::new() }
-            }
-        };
-        self.store.tiers_mut().news().into_iter().map(answer).collect()
+        self.store.tiers_mut().news().into_iter().map(Answer::from).collect()
     }
 
     fn stored_news(&mut self) -> Option<Answer> {
@@ -242,10 +260,10 @@ impl Mover {
     /// The driver may refuse because this process's context is broken. So what it refuses for the
     /// first time, though not for lack of memory, the next mover is given again, with a context of
     /// its own; an answer that it failed comes from there.
-    fn obey(&mut self, order: ToMover) -> Result<Option<Answer>, Useless> {
+    fn obey(&mut self, order: ToMover, tell: Tell<'_>) -> Result<Option<Answer>, Useless> {
         let began = Instant::now();
         let (step, outcome) = match order {
-            ToMover::Make { step, pieces, location } => (step, self.make(&pieces, location)),
+            ToMover::Make { step, pieces, location } => (step, self.make(&pieces, location, tell)),
             ToMover::Save { step, tenant, moves, spared } => (step, self.save(step, tenant, &moves, spared)),
             ToMover::Restore { step, tenant, moves, poison } => {
                 (step, self.restore(step, tenant, &moves, &poison))
@@ -266,6 +284,7 @@ impl Mover {
         let is_again = self.again.remove(&step);
         match outcome {
             Err(error @ OrderError::Unnoted(_)) => Err(Useless::Unnoted(error)),
+            Err(OrderError::Unheard(error)) => Err(Useless::Unheard(error)),
             Err(ref error @ OrderError::Driver(cause)) if !is_again && error.shortage().is_none() => {
                 Err(Useless::Broken(cause))
             }
@@ -273,13 +292,19 @@ impl Mover {
         }
     }
 
-    fn make(&mut self, wanted: &[(PieceId, u64)], location: Location) -> Result<Outcome, OrderError> {
+    fn make(
+        &mut self,
+        wanted: &[(PieceId, u64)],
+        location: Location,
+        tell: Tell<'_>,
+    ) -> Result<Outcome, OrderError> {
         self.pieces.check_new(wanted, self.gpu.properties().granularity_bytes)?;
         if wanted.len() > MAX_FDS {
             return Err(OrderError::TooManyPieces { asked: wanted.len(), most: MAX_FDS });
         }
         if location == Location::Host {
-            self.store.make_room_apart(wanted.iter().map(|(_, bytes)| bytes).sum())?;
+            let mut tell = |news: Vec<SlabNews>| news.into_iter().map(Answer::from).try_for_each(&mut *tell);
+            self.store.make_room_apart(wanted.iter().map(|(_, bytes)| bytes).sum(), &mut tell)?;
         }
         // A failure drops, and so releases, what was made before it.
         let made = wanted.iter().map(|&(id, bytes)| {

@@ -11,6 +11,9 @@ mod gather;
 mod hosted;
 mod zeros;
 
+use super::copy::Gpu;
+use super::link::LinkError;
+use super::orders::{Answer, Mover};
 use super::{MoverConfig, run};
 use crate::software_gpu::{NODE_VARIABLE, SoftwareNode};
 use rustix::process::{Pid, Signal, kill_process};
@@ -23,6 +26,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::rc::Rc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tidegate_ffi::units::{Class, GpuUuid, PieceId, Step, TenantId, Tier};
@@ -55,6 +59,17 @@ impl Manager {
         let (letter, fds) = self.connection.receive::<Numbered<FromMover>>().unwrap();
         (self.line.borrow_mut().hear(letter).unwrap().unwrap(), fds)
     }
+}
+
+/// A mover of which each order is a call.
+fn direct(config: &MoverConfig) -> Mover {
+    let gpu = Gpu::open(&config.driver, config.gpu).unwrap();
+    Mover::new(Rc::new(gpu), config).unwrap()
+}
+
+/// A manager that is there.
+fn hears(_: Answer) -> Result<(), LinkError> {
+    Ok(())
 }
 
 /// What a test has of a mover.

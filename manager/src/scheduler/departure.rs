@@ -4,7 +4,7 @@
 //! (I5), nothing is saved before it is unmapped (from then on nothing of the job can write), no
 //! unit is set free before its bytes are saved.
 
-use super::gang::{Rank, Stop, stops};
+use super::gang::{Rank, Stop, are_far_apart, stops};
 use super::{
     AwayRange, Closing, Departure, Effect, Job, MOVES_PER_MESSAGE, NAMES_PER_MESSAGE, PIECES_PER_MESSAGE,
     Pages, Pending, Phase, Scheduler, Session, Tenant, Time,
@@ -58,7 +58,7 @@ impl Scheduler {
         };
         let sessions: Vec<SessionId> = job.sessions.iter().copied().collect();
         let ranks: Vec<Rank> = sessions.iter().map(rank).collect();
-        let (stops, boundary) = stops(&ranks);
+        let (stops, boundary) = stops(&ranks, job.closing.far_in_vain);
         let is_known = ranks.iter().any(|rank| rank.boundary > 0);
         // Of two ranks one may be a whole iteration behind the other.
         let patience = self.config.boundary_deadline * if boundary > 0 { 2 } else { 1 };
@@ -71,6 +71,7 @@ impl Scheduler {
             passed: None,
             repeats: 0,
             in_vain: in_vain || job.closing.in_vain,
+            is_far: are_far_apart(&ranks, &stops),
             ..job.closing
         };
         job.stats.last_at_boundary = is_known || !is_gang;
@@ -90,18 +91,21 @@ impl Scheduler {
         sessions.filter(works).count() > 1
     }
 
-    /// Do several processes of the job have memory, of which one does not stop at the common boundary.
+    /// Do several processes of the job have memory, of which one does not stop at the common boundary, or perhaps not soon.
     fn stop_apart(&self, id: JobId) -> bool {
-        let sessions = self.jobs.get(&id).into_iter().flat_map(|job| &job.sessions);
-        let mut sessions = sessions.filter_map(|session| self.sessions.get(session));
-        let is_apart = |session: &Session| !session.tenants.is_empty() && session.stop != Stop::Together;
+        let Some(job) = self.jobs.get(&id) else { return false };
+        let mut sessions = job.sessions.iter().filter_map(|session| self.sessions.get(session));
+        let is_apart = |session: &Session| {
+            !session.tenants.is_empty() && (session.stop != Stop::Together || job.closing.is_far)
+        };
         sessions.any(is_apart) && self.works_in_several(id)
     }
 
     /// Asks those to close that are to stop first.
     fn close_ranks(&mut self, id: JobId, boundary: u64) {
         let Some(job) = self.jobs.get(&id) else { return };
-        let (left, sessions) = (job.closing.until.saturating_sub(self.now), job.sessions.clone());
+        let (left, is_far) = (job.closing.until.saturating_sub(self.now), job.closing.is_far);
+        let sessions = job.sessions.clone();
         // While one rank waits for its GPU the next may already need it.
         let several = self.works_in_several(id);
         let wait = if several { Duration::ZERO } else { self.config.boundary_deadline.min(LONGEST_WAIT) };
@@ -112,7 +116,7 @@ impl Scheduler {
             };
             match *stop {
                 Stop::Together if !left.is_zero() => {
-                    let drain = self.config.drain_limit;
+                    let drain = if is_far { apart } else { self.config.drain_limit };
                     self.close_session(session, boundary, left, Duration::ZERO, drain, 0);
                 }
                 Stop::Together | Stop::Alone => {
@@ -232,10 +236,14 @@ impl Scheduler {
                 return self.expel(id, "its live map does not fit its memory");
             }
         }
-        if let Some(session) = self.sessions.get_mut(&id).filter(|_| stop == Stop::Together && !at_boundary) {
+        let is_late = stop == Stop::Together && !at_boundary;
+        if let Some(session) = self.sessions.get_mut(&id).filter(|_| is_late) {
             session.stop = Stop::Alone;
         }
         if let Some(job) = self.jobs.get_mut(&job) {
+            if is_late {
+                job.closing.note_late();
+            }
             job.stats.last_at_boundary &= at_boundary || stop == Stop::Last;
             job.stats.drain += drain;
         }
@@ -316,18 +324,21 @@ impl Scheduler {
         let (since, limit) = (job.closing.until, self.config.drain_limit);
         let is_over = |since: Time, limit: Duration| self.now >= since.saturating_add(limit);
         let resumes = is_over(since.max(asked), limit / ROUNDS);
+        let apart = self.drain_limit_apart(job_id);
         let [leaves, apart_ends, together_ends] =
-            [limit / APART, self.drain_limit_apart(job_id), limit].map(|limit| is_over(since, limit));
+            [limit / APART, apart, limit].map(|limit| is_over(since, limit));
+        // After that nothing helps it any more.
+        let left_apart = since.saturating_add(apart).saturating_sub(self.now);
         for id in job.sessions.clone() {
             let Some(session) = self.sessions.get(&id).filter(|session| session.closing.is_none()) else {
                 continue;
             };
             match session.stop {
-                Stop::Together if !leaves => self.close_once_more(id, true, calls),
+                Stop::Together if !leaves => self.close_once_more(id, true, limit, calls),
                 // What is waited for may come after the boundary.
                 Stop::Together if !together_ends => self.resume_in_closing(id),
                 Stop::Alone | Stop::Last if resumes && !apart_ends => self.resume_in_closing(id),
-                Stop::Alone | Stop::Last if !apart_ends => self.close_once_more(id, false, calls),
+                Stop::Alone | Stop::Last if !apart_ends => self.close_once_more(id, false, left_apart, calls),
                 // It is open, or it is too late.
                 _ => {}
             }
@@ -335,9 +346,9 @@ impl Scheduler {
     }
 
     /// A process that has drained submits a little, and drains anew. `stays`: it is at the common boundary.
-    fn close_once_more(&mut self, id: SessionId, stays: bool, calls: u32) {
+    fn close_once_more(&mut self, id: SessionId, stays: bool, drain: Duration, calls: u32) {
         let at_once = Duration::ZERO;
-        self.close_session(id, stays.into(), at_once, at_once, self.config.drain_limit, calls);
+        self.close_session(id, stays.into(), at_once, at_once, drain, calls);
     }
 
     /// A process that has drained goes on until the others of its job have.
@@ -377,6 +388,9 @@ impl Scheduler {
         }
         let apart = self.stop_apart(id);
         let Some(job) = self.jobs.get_mut(&id) else { return };
+        if job.reopen {
+            job.closing.note_late();
+        }
         job.stats.closed(self.now);
         job.stats.count_closing(self.now - job.closing.since);
         if std::mem::take(&mut job.reopen) {
@@ -388,7 +402,8 @@ impl Scheduler {
             job.not_closed_before = self.now.saturating_add(pause.min(longest));
             return self.open(id);
         }
-        (job.failed_drains, job.closing.failed_apart) = (0, 0);
+        job.failed_drains = 0;
+        job.closing.note_end();
         job.closing.in_vain &= !job.stats.last_at_boundary;
         if stays { self.open(id) } else { self.leave(id) }
     }

@@ -5,9 +5,10 @@
 //! rank 1   ─────11──────12│                  the same
 //! launcher ───────────────·│                 closed after them: it never delays them, and they may need it
 //! ```
-//! - Processes in step (ranks) report boundaries of the same numbers, at most one apart: each waits for the others
-//!   in every iteration. They stop together, at the boundary after the last one that any of them has reported. A rank that
-//!   has passed that one before the manager's message reached it says so, and all are asked to stop at the next.
+//! - Processes in step (ranks) report boundaries of the same numbers, at most one apart where each waits for the others
+//!   in every iteration, or some more where only its work does. They stop together, at the boundary after the last one that
+//!   any of them has reported. A rank that has passed that one before the manager's message reached it says so, and all are
+//!   asked to stop at the next.
 //! - A process that reports other numbers, and is busy, is no rank of these: it stops at its own next boundary.
 //! - All others (launchers, idle workers, helpers without boundaries) are closed when those have stopped.
 //!
@@ -17,8 +18,14 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Ranks are at most so many boundaries apart: none begins an iteration before all have begun the one before.
+/// Ranks that wait for each other in every iteration are at most so many boundaries apart: none begins one before all have
+/// begun the one before.
 const IN_STEP: u64 = 2;
+/// Stages of a pipeline only submit work that waits, and may be as far apart as their streams have room for.
+const FAR: u64 = 64;
+/// Those that were far apart and did not come to one boundary, twice of late, may have nothing to do with each other: that they
+/// did not weighs as much as so many closings in which they were not asked to.
+pub(super) const WEIGHT_OF_VAIN: u32 = 8;
 
 /// How a process is asked to stop in its job's closing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,8 +54,9 @@ pub(super) struct Rank {
     pub works: bool,
 }
 
-/// How each of a job's processes stops, and the common boundary (0: there is none).
-pub(super) fn stops(ranks: &[Rank]) -> (Vec<Stop>, u64) {
+/// How each of a job's processes stops, and the common boundary (0: there is none). `far_in_vain`: how much it
+/// weighs that those far apart did not come to it ([`WEIGHT_OF_VAIN`]).
+pub(super) fn stops(ranks: &[Rank], far_in_vain: u32) -> (Vec<Stop>, u64) {
     let reporting = || ranks.iter().filter(|rank| rank.boundary > 0);
     let busy = reporting().filter(|rank| !rank.idle).map(|rank| rank.boundary).max();
     let Some(front) = busy.or_else(|| reporting().map(|rank| rank.boundary).max()) else {
@@ -56,7 +64,9 @@ pub(super) fn stops(ranks: &[Rank]) -> (Vec<Stop>, u64) {
     };
     // Beside ranks in their first iterations, one that has told none yet may be a little behind.
     let is_one = |rank: &Rank| rank.boundary > 0 || rank.works;
-    let is_in_step = |rank: &Rank| is_one(rank) && rank.boundary.abs_diff(front) <= IN_STEP;
+    let is_sure = |rank: &Rank| rank.boundary > 0 && !rank.idle && far_in_vain <= WEIGHT_OF_VAIN;
+    let apart = |rank: &Rank| if is_sure(rank) { FAR } else { IN_STEP };
+    let is_in_step = |rank: &Rank| is_one(rank) && rank.boundary.abs_diff(front) <= apart(rank);
     let in_step = ranks.iter().filter(|rank| is_in_step(rank));
     let last = in_step.clone().map(|rank| rank.boundary).max().unwrap_or(0);
     let together = if in_step.count() > 1 { Stop::Together } else { Stop::Alone };
@@ -67,6 +77,14 @@ pub(super) fn stops(ranks: &[Rank]) -> (Vec<Stop>, u64) {
     };
     let boundary = if together == Stop::Together { last.saturating_add(1) } else { 0 };
     (ranks.iter().map(stop).collect(), boundary)
+}
+
+/// Whether some that stop together are far apart.
+pub(super) fn are_far_apart(ranks: &[Rank], stops: &[Stop]) -> bool {
+    let of = ranks.iter().zip(stops).filter(|(_, stop)| **stop == Stop::Together);
+    let boundaries: Vec<u64> = of.map(|(rank, _)| rank.boundary).collect();
+    let (first, last) = (boundaries.iter().min(), boundaries.iter().max());
+    first.zip(last).is_some_and(|(first, last)| last - first > IN_STEP)
 }
 
 #[cfg(test)]
@@ -83,38 +101,51 @@ mod tests {
 
     #[test]
     fn ranks_stop_at_the_boundary_after_the_last_that_one_of_them_has_reported() {
-        assert_eq!(stops(&ranks([7, 6], NONE)), (vec![Together, Together], 8));
+        assert_eq!(stops(&ranks([7, 6], NONE), 0), (vec![Together, Together], 8));
         // Idle, for it waits for the other.
-        assert_eq!(stops(&ranks([7, 6], [0, 9])), (vec![Together, Together], 8));
-        assert_eq!(stops(&ranks([7, 6], [0, 1])), (vec![Together, Together], 8));
+        assert_eq!(stops(&ranks([7, 6], [0, 9]), 0), (vec![Together, Together], 8));
+        assert_eq!(stops(&ranks([7, 6], [0, 1]), 0), (vec![Together, Together], 8));
     }
 
     #[test]
     fn who_reports_no_boundaries_is_not_waited_for() {
-        assert_eq!(stops(&ranks([0, 7, 6], NONE)), (vec![Later, Together, Together], 8));
-        assert_eq!(stops(&ranks([0, 7], NONE)), (vec![Later, Alone], 0));
-        assert_eq!(stops(&ranks([0, 1], NONE)), (vec![Later, Alone], 0), "it has not come to a GPU");
-        assert_eq!(stops(&ranks([0, 0], NONE)), (vec![Alone, Alone], 0));
+        assert_eq!(stops(&ranks([0, 7, 6], NONE), 0), (vec![Later, Together, Together], 8));
+        assert_eq!(stops(&ranks([0, 7], NONE), 0), (vec![Later, Alone], 0));
+        assert_eq!(stops(&ranks([0, 1], NONE), 0), (vec![Later, Alone], 0), "it has not come to a GPU");
+        assert_eq!(stops(&ranks([0, 0], NONE), 0), (vec![Alone, Alone], 0));
     }
 
     #[test]
     fn a_rank_a_little_behind_in_the_first_iterations_is_one() {
-        assert_eq!(stops(&ranks([0, 1, 0], NONE)), (vec![Later, Together, Together], 2));
+        assert_eq!(stops(&ranks([0, 1, 0], NONE), 0), (vec![Later, Together, Together], 2));
     }
 
     #[test]
     fn trainings_that_are_not_in_step_stop_each_at_its_own_boundary() {
-        assert_eq!(stops(&ranks([1000, 10], NONE)), (vec![Alone, Alone], 0));
-        assert_eq!(stops(&ranks([1000, 10, 11], NONE)), (vec![Alone; 3], 0));
+        assert_eq!(stops(&ranks([1000, 10], NONE), 0), (vec![Alone, Alone], 0));
+        assert_eq!(stops(&ranks([1000, 10, 11], NONE), 0), (vec![Alone; 3], 0));
     }
 
     #[test]
     fn a_training_that_is_over_is_not_waited_for() {
-        assert_eq!(stops(&ranks([1000, 10, 11], [0, 9])), (vec![Later, Together, Together], 12));
+        assert_eq!(stops(&ranks([1000, 10, 11], [0, 9]), 0), (vec![Later, Together, Together], 12));
     }
 
     #[test]
     fn a_number_beyond_all_others_is_no_reason_to_fail() {
-        assert_eq!(stops(&ranks([u64::MAX, u64::MAX], NONE)), (vec![Together, Together], u64::MAX));
+        assert_eq!(stops(&ranks([u64::MAX, u64::MAX], NONE), 0), (vec![Together, Together], u64::MAX));
+    }
+
+    #[test]
+    fn stages_of_a_pipeline_that_are_far_apart_stop_together_unless_that_was_in_vain() {
+        let stages = ranks([40, 21, 22], NONE);
+        assert_eq!(stops(&stages, WEIGHT_OF_VAIN), (vec![Together; 3], 41));
+        assert!(
+            are_far_apart(&stages, &[Together; 3]) && !are_far_apart(&stages, &[Alone, Together, Together])
+        );
+        assert_eq!(stops(&stages, WEIGHT_OF_VAIN + 1), (vec![Alone; 3], 0));
+        // One that has ended, or only helps, is not waited for.
+        assert_eq!(stops(&ranks([40, 11, 12], [0, 9]), 0), (vec![Later, Together, Together], 13));
+        assert_eq!(stops(&ranks([40, 41, 0], NONE), 0), (vec![Together, Together, Later], 42));
     }
 }

@@ -1,7 +1,7 @@
 //! What the scheduler knows of jobs, their processes and their memory.
 
 use super::event::Time;
-use super::gang::Stop;
+use super::gang::{Stop, WEIGHT_OF_VAIN};
 use super::lease::Run;
 use super::outside::Room;
 use super::placements::Placements;
@@ -300,6 +300,25 @@ pub struct Closing {
     /// So often in a row its processes could not be drained where they were stopped without a common boundary: one
     /// may have waited for another's work.
     pub failed_apart: u32,
+    /// Those that are to stop together are far apart from each other.
+    pub is_far: bool,
+    /// How much it weighs that such processes did not ([`WEIGHT_OF_VAIN`](super::gang::WEIGHT_OF_VAIN)).
+    pub far_in_vain: u32,
+}
+
+impl Closing {
+    /// A process that was to stop with others has come too late, or does not drain.
+    pub(super) fn note_late(&mut self) {
+        if std::mem::take(&mut self.is_far) {
+            self.far_in_vain = self.far_in_vain.min(WEIGHT_OF_VAIN) + WEIGHT_OF_VAIN;
+        }
+    }
+
+    /// All processes have drained.
+    pub(super) fn note_end(&mut self) {
+        self.failed_apart = 0;
+        self.far_in_vain = if self.is_far { 0 } else { self.far_in_vain.saturating_sub(1) };
+    }
 }
 
 /// A process of a job.

@@ -453,13 +453,24 @@ impl Scheduler {
         self.note_need(id);
     }
 
+    /// Whether a job closes, and work of a process of it has not ended for long.
+    pub(super) fn has_stalled(&self, job: JobId) -> bool {
+        let Some(job) = self.jobs.get(&job).filter(|job| job.phase == Phase::Closing) else { return false };
+        let mut sessions = job.sessions.iter().filter_map(|session| self.sessions.get(session));
+        sessions.any(|session| session.closing.is_some() && session.stalls > 0)
+    }
+
     /// What to do when a lease finds no room.
     fn make_room_for_lease(&mut self, id: TenantId, request: LeaseRequest, no_room: NoRoom) -> Served {
         let Some(tenant) = self.tenants.get(&id) else { return Served::Waits };
         let (gpu, job) = (tenant.gpu, tenant.job);
         if self.phase_of(tenant) != Phase::Open {
-            // On its way to the boundary it gets what is there; the deadline ends the waiting.
-            self.destroy_spares(gpu, no_room.short);
+            // On its way to the boundary it gets what is there; the deadline ends the waiting. But work of others of the job
+            // that does not end may wait for the thread that asks: no closing would ever come to an end.
+            match self.has_stalled(job) {
+                true => self.make_room(gpu, no_room.short, job),
+                false => self.destroy_spares(gpu, no_room.short),
+            };
             return Served::Waits;
         }
         let own = self.units_of_job(gpu, job);

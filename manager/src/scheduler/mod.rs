@@ -80,6 +80,7 @@ use crate::planner::shares::{PerTier, TIERS};
 use needs::Needs;
 use serde::{Deserialize, Serialize};
 use silence::Due;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tidegate_ffi::units::{GpuUuid, JobId, PieceId, SessionId, Step, TenantId, Tier, Units};
@@ -111,8 +112,10 @@ pub struct Gpu {
     pub shares: [Share; TIERS],
     /// A save found no room though its shares should have it: they take no more bytes than this.
     saves_at_most: Option<u64>,
-    /// So many saves in a row have found no room in its shares.
+    /// So many saves have found no room in its shares since one of as many bytes did.
     failed_saves: u32,
+    /// The last of them would have made so many bytes of what is saved.
+    no_room_for: u64,
     /// Since when no save has found memory.
     no_memory_since: Option<Time>,
     /// How fast its link is, once that is known.
@@ -301,6 +304,7 @@ impl Scheduler {
             shares,
             saves_at_most: None,
             failed_saves: 0,
+            no_room_for: 0,
             no_memory_since: None,
             link: None,
             lost: false,
@@ -363,14 +367,48 @@ impl Scheduler {
         self.effects.push(Effect::Welcome { session: id, job: job_id, closed });
     }
 
-    /// Admits who waits, in order. A tenant is admitted when the tiers can take what it is known
-    /// to need, so that a switch never finds them full (I6); alone on a GPU, always.
+    /// Admits waiting tenants, by the priority of their jobs and then in the order in which these came. A tenant is admitted when what it is known to need fits on
+    /// the GPU beside the others, or all of it in the tiers, so that a switch never finds them full (I6); alone on a GPU,
+    /// always. Later jobs pass one that has no place only as long as jobs before it keep it out.
     fn admit(&mut self) {
         let mut waiting = std::mem::take(&mut self.admissions);
+        waiting.sort_by_key(|(session, ..)| {
+            self.sessions.get(session).map(|session| self.place_in_line(session.job))
+        });
         let before = waiting.len();
-        waiting.retain(|&(session, step, gpu)| !self.try_admit(session, step, gpu));
+        let mut is_next = BTreeMap::new();
+        waiting.retain(|&(session, step, gpu)| {
+            let job = self.sessions.get(&session).map(|session| session.job);
+            let is_held_back = is_next.get(&gpu).is_some_and(|next| Some(*next) != job);
+            let begins = job.is_some_and(|job| !self.is_attached(job));
+            if is_held_back && begins || !self.try_admit(session, step, gpu) {
+                let next = job.filter(|job| !is_held_back && self.is_kept_out_by_later(gpu, *job));
+                is_next.extend(next.map(|job| (gpu, job)));
+                return true;
+            }
+            false
+        });
         self.are_needs_new |= waiting.len() < before;
         self.admissions.append(&mut waiting);
+    }
+
+    /// The order of admission: the highest priority first, then the job that came first.
+    fn place_in_line(&self, job: JobId) -> (Reverse<i32>, JobId) {
+        (Reverse(self.jobs.get(&job).map_or(0, |job| job.spec.priority)), job)
+    }
+
+    /// The waiting job that no later job passes on a GPU.
+    fn next_in_line(&self, gpu: GpuUuid) -> Option<JobId> {
+        let waiting = self.admissions.iter().filter(|(.., on)| *on == gpu);
+        let mut jobs = waiting.filter_map(|(session, ..)| Some(self.sessions.get(session)?.job));
+        jobs.find(|job| self.is_kept_out_by_later(gpu, *job))
+    }
+
+    /// Whether a job that has no place on a GPU would have one beside those of its jobs that are before it in line: then it is
+    /// the next, and no later job passes it.
+    fn is_kept_out_by_later(&self, gpu: GpuUuid, id: JobId) -> bool {
+        let is_before = |peer: JobId| self.place_in_line(peer) < self.place_in_line(id);
+        !self.has_place(gpu, id) && self.has_place_beside(gpu, id, is_before)
     }
 
     fn try_admit(&mut self, session_id: SessionId, step: Step, gpu_id: GpuUuid) -> bool {
@@ -384,10 +422,7 @@ impl Scheduler {
         };
         // A job that has begun is let in whole: half a gang would wait with what others need.
         let begun = self.is_attached(job_id) || gpu.tenants.is_empty();
-        let promised = self.promised_bytes(gpu_id).saturating_add(self.need_bytes(job_id));
-        let tiers = gpu.share_bytes().into_iter().fold(0, u64::saturating_add);
-        let taken = promised.saturating_add(self.hosted_bytes(gpu_id));
-        let has_room = taken <= tiers && self.has_room_for_one_more(gpu_id);
+        let has_room = self.has_place(gpu_id, job_id) && self.has_room_for_one_more(gpu_id);
         let may_come = begun || has_room && self.quota_against(job_id, gpu_id).is_none();
         if !may_come {
             return false;
@@ -399,12 +434,6 @@ impl Scheduler {
     fn need_bytes(&self, job: JobId) -> u64 {
         let need = self.jobs.get(&job).and_then(|job| job.spec.need).unwrap_or_default();
         need.persistent.saturating_add(need.temporary)
-    }
-
-    /// What the tenants on a GPU may need of the tiers together, by what is known of them.
-    fn promised_bytes(&self, gpu: GpuUuid) -> u64 {
-        let tenants = self.tenants_on(gpu);
-        tenants.map(|(_, tenant)| self.need_bytes(tenant.job)).fold(0, u64::saturating_add)
     }
 
     fn attach(&mut self, session_id: SessionId, step: Step, gpu_id: GpuUuid, job: JobId) {

@@ -181,10 +181,19 @@ impl Scheduler {
         ids
     }
 
-    /// Does the job keep its memory whatever others want: it cannot be closed, or not now.
+    /// Does the job keep its memory whatever others want: it cannot be closed, or not now, or not before it gets more.
     fn is_kept(&self, id: JobId) -> bool {
         let job = &self.jobs[&id];
-        job.phase == Phase::Open && !self.may_close(id) || job.is_stuck()
+        job.phase == Phase::Open && !self.may_close(id)
+            || job.is_stuck()
+            || self.closes_for_want_of_memory(id)
+    }
+
+    /// Whether a closing cannot come to its end because a process waits for memory: work of another does not end, and may wait
+    /// for that one.
+    fn closes_for_want_of_memory(&self, id: JobId) -> bool {
+        let wants = |tenant: &TenantId| !self.tenants[tenant].waiting.is_empty();
+        self.has_stalled(id) && self.tenants_of(id).iter().any(wants)
     }
 
     /// Does the group with one more member fit on all the member's GPUs, beside those who keep what

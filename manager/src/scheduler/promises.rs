@@ -10,6 +10,10 @@
 //! ```
 //! Unless all of it fits on the GPU: then nothing has to move. What a job had once, it may come to have again.
 //!
+//! A newcomer of which it is known what it needs is let in when that and what the jobs that are there have, had or need fits
+//! on the GPU together, or all of it in its share of the tiers: both full to the last piece would be slow, and tiers take
+//! less than their size.
+//!
 //! Memory that jobs hold (IPC, `tidegate_hold`) stays on the GPU. What a job has must fit beside that of all others, so an
 //! allocation that would not is refused, too: else two jobs could each wait for what the other holds.
 //!
@@ -41,15 +45,15 @@ impl Scheduler {
     pub(super) fn breaks_promise(&self, id: TenantId, request: LeaseRequest) -> Option<String> {
         let tenant = self.tenants.get(&id)?;
         let (gpu, job) = (tenant.gpu, tenant.job);
-        let ledger = &self.gpus[&gpu].ledger;
-        let on_gpu = u64::from(ledger.total().saturating_sub(ledger.reserved()));
+        let (on_gpu, tiers) = (self.movable_units(gpu), self.tier_units(gpu));
         let own = u64::from(self.units_of_job(gpu, job)) + u64::from(request.units.0);
         let others = self.jobs_on(gpu).into_iter().filter(|other| *other != job);
         let of_others: u64 = others.map(|other| self.promised_units(gpu, other)).sum();
-        let (all, tiers) = (own + of_others, self.tier_units(gpu));
-        let slack = self.slack_units(gpu, request);
+        let all = own + of_others;
+        let whole = if request.whole { request.units.0 } else { 0 };
         // What it had before was promised to it then.
         let is_new = own > self.promised_units(gpu, job);
+        let slack = self.slack_units(gpu, whole);
         (is_new && of_others > 0 && all > on_gpu && all + slack > on_gpu + tiers).then(|| {
             format!(
                 "no room for it and the other jobs on {gpu}: they would have {all} units together, of {on_gpu} on the \
@@ -58,13 +62,62 @@ impl Scheduler {
         })
     }
 
+    /// Whether a job has a place on a GPU beside those that are there, by what is known that each of them needs: alone it
+    /// always has.
+    pub(super) fn has_place(&self, gpu: GpuUuid, newcomer: JobId) -> bool {
+        self.has_place_beside(gpu, newcomer, |_| true)
+    }
+
+    /// The same beside some of them.
+    pub(super) fn has_place_beside(
+        &self,
+        gpu: GpuUuid,
+        newcomer: JobId,
+        counts: impl Fn(JobId) -> bool,
+    ) -> bool {
+        let all = self.known_units_of(gpu, &counts).saturating_add(self.need_units(newcomer));
+        !self.jobs_on(gpu).into_iter().any(counts) || self.units_to_save(gpu, all) <= self.tier_units(gpu)
+    }
+
+    /// Of so many units that several jobs are known to need, those for which the tiers have room, so that a switch never finds
+    /// them full: none where all of it fits on the GPU, for then nothing has to move.
+    pub(super) fn units_to_save(&self, gpu: GpuUuid, all: u64) -> u64 {
+        if all <= self.movable_units(gpu) { 0 } else { all }
+    }
+
+    /// Units of a GPU that its jobs' memory may be in.
+    fn movable_units(&self, gpu: GpuUuid) -> u64 {
+        let ledger = &self.gpus[&gpu].ledger;
+        ledger.total().saturating_sub(ledger.reserved()).into()
+    }
+
+    /// Units of a GPU that its jobs may come to have there together, in whichever place, by what is known of them: what
+    /// they had, and what they said, or are remembered, to need.
+    pub(super) fn known_units(&self, gpu: GpuUuid) -> u64 {
+        self.known_units_of(gpu, |_| true)
+    }
+
+    /// The same of some of its jobs.
+    fn known_units_of(&self, gpu: GpuUuid, counts: impl Fn(JobId) -> bool) -> u64 {
+        let needed = |job: JobId| {
+            let processes = self.tenants_on(gpu).filter(|(_, tenant)| tenant.job == job).count();
+            self.need_units(job).saturating_mul(processes as u64)
+        };
+        let known = |job: JobId| self.promised_units(gpu, job).max(needed(job));
+        self.jobs_on(gpu).into_iter().filter(|job| counts(*job)).map(known).fold(0, u64::saturating_add)
+    }
+
+    /// Units that a process of a job is known to need on a GPU.
+    pub(super) fn need_units(&self, job: JobId) -> u64 {
+        self.units_for(self.need_bytes(job)).into()
+    }
+
     /// Why a lease has no place beside the memory that other jobs hold: no switch takes that away, and it may stay for as
     /// long as they live. `None`: it has one, or would have none alone either.
     fn lacks_place_beside_held(&self, id: TenantId, request: LeaseRequest) -> Option<String> {
         let tenant = self.tenants.get(&id)?;
         let (gpu, job) = (tenant.gpu, tenant.job);
-        let ledger = &self.gpus[&gpu].ledger;
-        let on_gpu = u64::from(ledger.total().saturating_sub(ledger.reserved()));
+        let on_gpu = self.movable_units(gpu);
         let own = u64::from(self.units_of_job(gpu, job)) + u64::from(request.units.0);
         let held = u64::from(self.units_held_by_others(gpu, job));
         (held > 0 && own <= on_gpu && own + held > on_gpu).then(|| {
@@ -134,10 +187,9 @@ impl Scheduler {
     }
 
     /// Units that stay free so that memory can move at all: what one step of it needs at most.
-    fn slack_units(&self, gpu: GpuUuid, request: LeaseRequest) -> u64 {
-        let whole = self.tenants_on(gpu).flat_map(|(_, tenant)| tenant.whole.values().copied());
-        let wanted = if request.whole { request.units.0 } else { 0 };
-        whole.chain([wanted, self.config.piece_units]).max().map_or(0, u64::from)
+    fn slack_units(&self, gpu: GpuUuid, whole: u32) -> u64 {
+        let others = self.tenants_on(gpu).flat_map(|(_, tenant)| tenant.whole.values().copied());
+        others.chain([whole, self.config.piece_units]).max().map_or(0, u64::from)
     }
 
     /// Bytes that can be saved of a GPU's tenants now, as far as is known.
@@ -172,23 +224,28 @@ impl Scheduler {
         let Some(tenant) = self.tenants.get(&id) else { return };
         let tried = tenant.departure.as_ref().map_or(0, |departure| departure.saving_bytes);
         let gpu = tenant.gpu;
-        let bytes = self.saved_on(gpu).saturating_sub(tried.div_ceil(2));
+        let all = self.saved_on(gpu);
         if let Some(gpu) = self.gpus.get_mut(&gpu) {
             let since = *gpu.no_memory_since.get_or_insert(self.now);
             if shortage == Shortage::Tiers || since + self.config.drain_limit <= self.now {
                 gpu.failed_saves = gpu.failed_saves.saturating_add(1);
             }
-            gpu.saves_at_most = Some(bytes);
+            gpu.saves_at_most = Some(all.saturating_sub(tried.div_ceil(2)));
+            gpu.no_room_for = all;
         }
     }
 
     /// A save found room: if the tiers were once smaller than was thought, they may be a little larger; or there was no
     /// memory for them for a moment.
     pub(super) fn note_room_in_tiers(&mut self, gpu: GpuUuid) {
+        let saved = self.saved_on(gpu);
         let Some(gpu) = self.gpus.get_mut(&gpu) else { return };
         gpu.no_memory_since = None;
         if !gpu.is_limit_certain() {
-            (gpu.saves_at_most, gpu.failed_saves) = (None, 0);
+            // That there is room for less says nothing of what found none.
+            if saved >= gpu.no_room_for {
+                (gpu.saves_at_most, gpu.failed_saves, gpu.no_room_for) = (None, 0, 0);
+            }
         } else if let Some(limit) = &mut gpu.saves_at_most {
             *limit += limit.div_ceil(LEARNING_STEPS);
         }

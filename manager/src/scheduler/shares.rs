@@ -230,7 +230,7 @@ impl Scheduler {
     fn change_shares(&mut self, gpu: GpuUuid, change: impl FnOnce(&mut [Share; TIERS])) {
         if let Some(gpu) = self.gpus.get_mut(&gpu) {
             change(&mut gpu.shares);
-            (gpu.saves_at_most, gpu.failed_saves, gpu.no_memory_since) = (None, 0, None);
+            (gpu.saves_at_most, gpu.failed_saves, gpu.no_room_for, gpu.no_memory_since) = (None, 0, 0, None);
             self.are_needs_new = true;
         }
     }
@@ -274,13 +274,12 @@ impl Scheduler {
             let asked = self.claimed_bytes(gpu).saturating_add(self.growth_bytes(gpu));
             want(gpu, self.promised(gpu).saturating_add(asked), true);
         }
-        let mut promised: BTreeMap<GpuUuid, u64> =
-            alive().map(|gpu| (gpu, self.promised_bytes(gpu) + self.hosted_bytes(gpu))).collect();
+        let mut known: BTreeMap<GpuUuid, u64> = alive().map(|gpu| (gpu, self.known_units(gpu))).collect();
         for (job, gpu) in self.jobs_that_wait() {
-            let Some(promised) = promised.get_mut(&gpu) else { continue };
-            let with_it = promised.saturating_add(self.need_bytes(job));
-            if want(gpu, with_it, false) {
-                *promised = with_it;
+            let Some(known) = known.get_mut(&gpu) else { continue };
+            let with_it = known.saturating_add(self.need_units(job));
+            if want(gpu, self.bytes_to_save(gpu, with_it).saturating_add(self.hosted_bytes(gpu)), false) {
+                *known = with_it;
             }
         }
         let need = |(gpu, extra): (GpuUuid, u64)| (gpu, Need { extra, used: self.used_grains(gpu) });
@@ -319,13 +318,14 @@ impl Scheduler {
         self.promised_to_many(id).max(self.saved_on(id)).saturating_add(self.hosted_bytes(id))
     }
 
-    /// What the tiers may have to take of a GPU that several jobs share: what they said that they need, or what they
-    /// had if that is more; alone there nobody needs any.
+    /// What the tiers may have to take of a GPU that several jobs share: what they may come to have, unless all of that
+    /// stays on the GPU; a job alone there needs nothing of them.
     pub(super) fn promised_to_many(&self, id: GpuUuid) -> u64 {
-        if self.jobs_on(id).len() < 2 {
-            return 0;
-        }
-        self.tenants_on(id).map(|(_, tenant)| self.most_saved(tenant)).fold(0, u64::saturating_add)
+        if self.jobs_on(id).len() < 2 { 0 } else { self.bytes_to_save(id, self.known_units(id)) }
+    }
+
+    fn bytes_to_save(&self, gpu: GpuUuid, units: u64) -> u64 {
+        self.units_to_save(gpu, units).saturating_mul(self.config.unit_bytes)
     }
 
     /// The most bytes that the tiers may have to take of a tenant, by what is known of it.

@@ -663,17 +663,80 @@ fn a_large_lease_is_answered_in_parts_in_the_order_of_its_slots() {
     assert_eq!(parts, [(0, 200, true), (200, 200, true), (400, 100, false)]);
 }
 
+/// A job that says to need so many units.
+/// Whether a process was let in.
+fn is_in(desk: &Desk, session: SessionId) -> bool {
+    !desk.scheduler.sessions()[&session].tenants.is_empty()
+}
+
+fn job_that_needs(units: u64) -> JobSpec {
+    JobSpec { need: Some(Need { persistent: 0, temporary: units * UNIT }), ..spec("a") }
+}
+
+#[test]
+fn who_fits_on_the_gpu_together_is_let_in_whatever_the_tiers_are() {
+    let mut desk = Desk::new(|config| config.tier_bytes[0] = 0);
+    let jobs = [40, 40, 20, 1].map(|units| desk.job(job_that_needs(units)));
+    assert_eq!(jobs.map(|job| is_in(&desk, job)), [true, true, true, false]);
+    desk.end(jobs[2]);
+    assert!(is_in(&desk, jobs[3]));
+}
+
+#[test]
+fn what_jobs_have_counts_against_who_says_what_it_needs() {
+    let mut desk = Desk::new(|config| config.tier_bytes[0] = 30 * UNIT);
+    let a = job_with(&mut desk, "a", 10, 50);
+    let [first, second] = [40, 1].map(|units| desk.job(job_that_needs(units)));
+    // 60 and 40 fit on the GPU, and the tiers have no room for all 101.
+    assert_eq!([first, second].map(|job| is_in(&desk, job)), [true, false]);
+    desk.end(a);
+    assert!(is_in(&desk, second));
+}
+
 #[test]
 fn nobody_is_admitted_whose_bytes_the_tier_could_not_take() {
     let mut desk = Desk::new(|config| config.tier_bytes[0] = 100 * UNIT);
-    let need = |units: u64| Some(Need { persistent: 0, temporary: units * UNIT });
-    let a = desk.job(JobSpec { need: need(60), ..spec("a") });
-    let (_, b) = desk.start(JobSpec { need: need(60), ..spec("b") });
+    let a = desk.job(job_that_needs(100));
+    let (_, b) = desk.start(job_that_needs(100));
     desk.attach(b, GPU);
     assert!(desk.scheduler.sessions()[&b].tenants.is_empty());
     assert!(desk.scheduler.queue().contains(&desk.scheduler.sessions()[&b].job), "it is told its place");
     desk.end(a);
     assert_eq!(desk.phase(b), Phase::Open);
+}
+
+/// Jobs that come later may pass one that has no place as long as earlier ones keep it out, and no longer.
+#[test]
+fn a_large_job_is_let_in_though_small_ones_come_without_end() {
+    let mut desk = Desk::new(|config| config.tier_bytes[0] = 0);
+    let first = desk.job(job_that_needs(60));
+    let large = desk.job(job_that_needs(90));
+    let mut small = std::collections::VecDeque::from([30, 10].map(|units| desk.job(job_that_needs(units))));
+    assert!(!is_in(&desk, large) && small.iter().all(|session| is_in(&desk, *session)));
+    desk.end(first);
+    let late = desk.job(job_that_needs(1));
+    let [late, next] = [late, large].map(|session| desk.scheduler.sessions()[&session].job);
+    assert!(desk.scheduler.waits_of(late)[0].jobs.contains(&next), "it waits for the one before it");
+    for _ in 0..10 {
+        if is_in(&desk, large) {
+            break;
+        }
+        small.push_back(desk.job(job_that_needs(10)));
+        desk.end(small.pop_front().unwrap());
+    }
+    let last = *small.back().unwrap();
+    assert!(is_in(&desk, large) && !is_in(&desk, last));
+}
+
+#[test]
+fn a_job_of_higher_priority_is_let_in_first() {
+    let mut desk = Desk::new(|config| config.tier_bytes[0] = 0);
+    let running = desk.job(job_that_needs(60));
+    let [low, high] = [0, 1].map(|priority| desk.job(JobSpec { priority, ..job_that_needs(70) }));
+    let later = desk.job(job_that_needs(20));
+    assert_eq!([low, high, later].map(|session| is_in(&desk, session)), [false; 3], "the high one is next");
+    desk.end(running);
+    assert_eq!([low, high, later].map(|session| is_in(&desk, session)), [false, true, true]);
 }
 
 #[test]

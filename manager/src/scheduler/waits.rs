@@ -7,7 +7,7 @@
 //! Invariant: a job whose waits all lead to jobs that wait themselves, and of which none can be closed, is deadlocked.
 //! Such a cycle is broken by refusing memory to the job of it that came last ([`Scheduler::must_yield`]).
 
-use super::{Pending, Phase, Scheduler, Tenant, Time};
+use super::{Job, Pending, Phase, Scheduler, Tenant, Time};
 use std::collections::BTreeSet;
 use std::fmt;
 use tidegate_ffi::units::{Class, GpuUuid, JobId};
@@ -126,7 +126,10 @@ impl Scheduler {
         // A newcomer waits for what the other jobs may come to have.
         let comes = matches!(wanted, Wanted::Admission(_) | Wanted::Context(_));
         let others = self.tenants_on(gpu).filter(|(_, tenant)| comes || tenant.holds_any());
-        let jobs = others.map(|(_, tenant)| tenant.job).filter(|other| *other != job).collect();
+        let is_admission = matches!(wanted, Wanted::Admission(_));
+        let next = is_admission.then(|| self.next_in_line(gpu)).flatten();
+        let next = next.filter(|next| self.place_in_line(*next) < self.place_in_line(job));
+        let jobs = others.map(|(_, tenant)| tenant.job).chain(next).filter(|other| *other != job).collect();
         Wait { job, wanted, jobs, awaits_event: self.is_under_way(gpu) }
     }
 
@@ -153,10 +156,12 @@ impl Scheduler {
             || self.tenants_on(gpu).any(|(_, tenant)| is_closing(tenant))
     }
 
-    /// The jobs that wait for memory which only jobs like them have: none of them can be closed, and none will go on.
+    /// The jobs that wait for memory which only jobs like them have: none of them can be closed, and none will go on. One that
+    /// could not be drained in all the time that work may take is such a job while it waits for memory: its work waits for
+    /// that, most likely.
     pub fn deadlocked(&self) -> BTreeSet<JobId> {
-        let keeps =
-            |id: &JobId| self.jobs.get(id).is_some_and(|job| job.phase == Phase::Open && job.unsliceable());
+        let stays = |job: &Job| job.phase == Phase::Open && (job.unsliceable() || job.failed_drains > 0);
+        let keeps = |id: &JobId| self.jobs.get(id).is_some_and(stays);
         let memory = |wait: &Wait| matches!(wait.wanted, Wanted::Pieces(..) | Wanted::Outside(..));
         let mut waits: Vec<Wait> =
             self.jobs.keys().filter(|id| keeps(id)).flat_map(|id| self.waits_of(*id)).collect();

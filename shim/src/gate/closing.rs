@@ -3,7 +3,7 @@
 //! Invariant: `openings` counts how often the gate has opened, so a thread that waits for an
 //! opening cannot sleep through it into the next closing.
 
-use super::Stamp;
+use super::{Boundary, Record, Stamp, is_chosen};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Condvar, Mutex, constructor};
 use std::time::Instant;
@@ -41,6 +41,14 @@ struct State {
     openings: u64,
     /// Threads that wait for an opening.
     held: u32,
+    /// Until the next opening each thread that comes out of a wait for its GPU is held.
+    catches: bool,
+    /// Threads that are held were let go on so often before the next opening.
+    times: u64,
+    /// By this number chance said last which of them go.
+    draw: u32,
+    /// Whether those at a boundary may.
+    boundary: Boundary,
     given_up: bool,
 }
 
@@ -73,7 +81,7 @@ impl Closing {
     constructor! {
         pub fn new() -> Self {
             Self {
-                state: Mutex::new(State { phase: Phase::Open, last: 0, at_boundary: None, openings: 0, held: 0, given_up: false }),
+                state: Mutex::new(State { phase: Phase::Open, last: 0, at_boundary: None, openings: 0, held: 0, catches: false, times: 0, draw: 0, boundary: Boundary::Stays, given_up: false }),
                 changed: Condvar::new(),
                 arrivals: AtomicU32::new(0),
             }
@@ -130,9 +138,31 @@ impl Closing {
         self.state.lock().phase = Phase::Closed;
     }
 
+    /// From now on, until the next opening, each thread that comes out of a wait for its GPU, or to a boundary, is held. Of
+    /// those that are held already some go on first, as chance says by the draw, if there is one.
+    pub fn catch(&self, draw: Option<u32>, boundary: Boundary) {
+        let mut state = self.state.lock();
+        state.phase = Phase::Closed;
+        state.catches = true;
+        if let Some(draw) = draw {
+            (state.draw, state.boundary) = (draw, boundary);
+            state.times += 1;
+            self.changed.notify_all();
+        }
+    }
+
+    /// No thread is caught any more, and those that were go on, but for those at a boundary.
+    pub fn release(&self) {
+        let mut state = self.state.lock();
+        (state.catches, state.draw, state.boundary) = (false, 0, Boundary::Stays);
+        state.times += 1;
+        self.changed.notify_all();
+    }
+
     pub fn set_open(&self) {
         let mut state = self.state.lock();
         state.phase = Phase::Open;
+        state.catches = false;
         state.at_boundary = None;
         state.openings += 1;
         self.changed.notify_all();
@@ -159,29 +189,40 @@ impl Closing {
         }
         let openings = state.openings;
         drop(state);
-        self.wait_for_opening_after(openings, announce);
+        self.wait_for_opening_after(openings, true, announce);
     }
 
-    /// Waits for the next opening if the gate was waiting for a wait. What the thread has freed it may be about
-    /// to use.
+    /// Waits for the next opening if the gate was waiting for a wait, or catches threads there. What the thread has freed it
+    /// may be about to use.
     pub fn waited(&self, announce: impl FnOnce()) {
         let mut state = self.state.lock();
-        if state.phase != Phase::ClosingAtWait {
-            return;
+        match state.phase {
+            Phase::ClosingAtWait => {
+                state.phase = Phase::AtBoundary;
+                self.changed.notify_all();
+            }
+            _ if state.catches => {}
+            _ => return,
         }
-        state.phase = Phase::AtBoundary;
-        self.changed.notify_all();
         let openings = state.openings;
         drop(state);
-        self.wait_for_opening_after(openings, announce);
+        self.wait_for_opening_after(openings, false, announce);
     }
 
-    fn wait_for_opening_after(&self, openings: u64, announce: impl FnOnce()) {
+    /// Or until chance lets the thread go on, which may be at a boundary.
+    fn wait_for_opening_after(&self, openings: u64, is_at_boundary: bool, announce: impl FnOnce()) {
         announce();
+        let number = Record::of_thread_or_new().number();
         let mut state = self.state.lock();
+        let mut times = state.times;
         state.held += 1;
         while state.openings == openings {
             self.changed.wait(&mut state);
+            let may_go = !is_at_boundary || state.boundary == Boundary::GoesOn;
+            let is_new = std::mem::replace(&mut times, state.times) != state.times;
+            if is_new && may_go && is_chosen(state.draw, number) {
+                break;
+            }
         }
         state.held -= 1;
     }

@@ -8,9 +8,9 @@
 //!    ├────────────────────┴─────── Open ─────── ajar  │     failed, for ever (from ajar, too)
 //!    └───────────────────────────── Open ─────────────┘
 //! ```
-//! Invariants: after [`Gate::shut`] returned true and until [`Gate::open`], [`Gate::ajar`], [`Gate::flow`] or
-//! [`Gate::round`], no thread of the process is inside a submitting call, and none maps memory. After [`Gate::fail`] none ever is: what they
-//! would use may not be mapped.
+//! Invariants: after [`Gate::shut`] returned true and until [`Gate::open`], [`Gate::ajar`], [`Gate::flow`],
+//! [`Gate::round`] or [`Gate::catch`], no thread of the process is inside a submitting call, and none maps memory. After
+//! [`Gate::fail`] none ever is: what they would use may not be mapped.
 //!
 //! **Ajar**, memory comes back piece by piece. Who submits work whose operands are known and resident goes
 //! through, as through the open gate, and the next closer sees it inside; all others wait, as at the closed
@@ -24,6 +24,7 @@
 //! ```text
 //!   closed ──► flowing ──► closed    all goes through, but what would itself wait
 //!   closed ──► round ────► closed    threads that wait go through once: all of them, or some
+//!   closed ──► flowing ──► closed    all goes through, and a thread that comes out of a wait for its GPU is held (`catch`)
 //! ```
 //! A thread that goes through is inside, as at the open gate, and the thread that closes sees it there: it shuts the gate anew
 //! after each, and looks anew whether all work has ended.
@@ -62,9 +63,14 @@ const FAILED: u32 = 4;
 const AJAR: u32 = 5;
 /// Closing: open for all but for work that would wait on the GPU for work that is not submitted.
 const FLOWING: u32 = 6;
+/// While [`FLOWING`]: all work of some threads goes, and nothing of others. Between this bit and the state the rounds are
+/// counted.
+const CATCHING: u32 = 1 << 31;
 /// Closing: open for those that are let go in this round, once. Above these bits the rounds are counted, as in
 /// [`CLOSED`].
 const ROUND: u32 = 7;
+/// The same bit in a [`ROUND`]: only threads go whose work would begin at once.
+const AT_ONCE: u32 = CATCHING;
 /// The bits of the word that are no count.
 const STATE: u32 = 7;
 /// What an arrival adds to the word.
@@ -103,38 +109,6 @@ pub enum Boundary {
     GoesOn,
 }
 
-/// Who goes through in a round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
-    /// All that wait.
-    All,
-    /// A half of them, if there are several: which of [`Gate::halves`]. Of any two threads there is one half with the
-    /// first only, and another with the second only.
-    Half(u32),
-    /// Each of them or not, by chance: all such draws together let any of them go with and without any others.
-    Drawn(u32),
-}
-
-impl Who {
-    fn of(self, mut waiting: Vec<&'static Record>) -> Vec<&'static Record> {
-        let bits = differences(waiting.iter().map(|record| record.number()));
-        let is_of = move |number: u32| match self {
-            Self::Half(which) if bits != 0 => {
-                let bit = (0..u32::BITS)
-                    .filter(|bit| bits >> bit & 1 == 1)
-                    .nth((which / 2 % bits.count_ones()) as usize);
-                bit.is_none_or(|bit| number >> bit & 1 == which & 1)
-            }
-            Self::Drawn(draw) => drawn(draw, number) % 2 == 1,
-            Self::Half(_) | Self::All => true,
-        };
-        if waiting.iter().any(|record| is_of(record.number())) {
-            waiting.retain(|record| is_of(record.number()));
-        }
-        waiting
-    }
-}
-
 /// A number by chance, the same for the same two.
 pub fn drawn(draw: u32, number: u32) -> u32 {
     // The finalizer of splitmix64, which has every bit of the one depend on every bit of the other.
@@ -144,10 +118,10 @@ pub fn drawn(draw: u32, number: u32) -> u32 {
     (mixed >> 32) as u32
 }
 
-/// The bits in which some of the numbers differ.
-fn differences(mut numbers: impl Iterator<Item = u32>) -> u32 {
-    let Some(first) = numbers.next() else { return 0 };
-    numbers.fold(0, |bits, number| bits | (number ^ first))
+/// Whether chance says that this one goes: all such draws together let any of them go with and without any others. Zero: all
+/// go.
+pub fn is_chosen(draw: u32, number: u32) -> bool {
+    draw == 0 || drawn(draw, number) % 2 == 1
 }
 
 /// Who fences when the gate shuts.
@@ -179,6 +153,10 @@ pub struct Gate {
     rounds: AtomicU32,
     /// Threads that a round, or the flowing gate, has let through.
     let_through: AtomicU32,
+    /// Threads that a round would have let through, but their work would not have begun at once.
+    declined: AtomicU32,
+    /// By this number chance says which threads go on while others are held. Zero: all do.
+    draw: AtomicU32,
     /// Somebody was told that threads wait at this closing.
     announced: AtomicBool,
     closing: Closing,
@@ -211,7 +189,8 @@ impl Drop for Pass {
 }
 
 /// Lets a submitting call through: waits while the gate is closed, or ajar and the work is not `resident`
-/// (its operands are known, and all are there), then calls; or refuses, if it will never open.
+/// (its operands are known, and all are there), then calls; or refuses, if it will never open. `would_queue`: work that was
+/// submitted before has to end first.
 ///
 /// All answers are the caller's, and the way through the open gate is written out here: no result
 /// is wrapped and unwrapped on it.
@@ -220,10 +199,11 @@ pub fn submit<R>(
     call: impl FnOnce() -> R,
     refuse: impl FnOnce(Failed) -> R,
     resident: impl Fn() -> bool,
+    would_queue: impl Fn() -> bool,
 ) -> R {
     let record = match GATE.admit_at_once() {
         Some(record) => Some(record),
-        None => match GATE.admit_slowly(|| Role::Works, resident) {
+        None => match GATE.admit_slowly(|| Role::Works, resident, would_queue) {
             Ok(record) => record,
             Err(failed) => return refuse(failed),
         },
@@ -245,6 +225,8 @@ impl Gate {
                 arrivals: AtomicU32::new(AJAR),
                 rounds: AtomicU32::new(0),
                 let_through: AtomicU32::new(0),
+                declined: AtomicU32::new(0),
+                draw: AtomicU32::new(0),
                 announced: AtomicBool::new(false),
                 closing: Closing::new(),
             }
@@ -273,15 +255,20 @@ impl Gate {
 
     /// Waits while the gate is closed or ajar. While the pass lives it cannot shut.
     pub fn pass(&self) -> Result<Pass, Failed> {
-        self.pass_as(|| Role::Works, || false)
+        self.pass_as(|| Role::Works, || false, || false)
     }
 
     /// The same for a call that submits work in a hook: it goes through as [`submit`] lets it. What it has submitted
     /// it [notes](Pass::note_submission).
-    pub fn pass_as(&self, role: impl Fn() -> Role, is_resident: impl Fn() -> bool) -> Result<Pass, Failed> {
+    pub fn pass_as(
+        &self,
+        role: impl Fn() -> Role,
+        is_resident: impl Fn() -> bool,
+        would_queue: impl Fn() -> bool,
+    ) -> Result<Pass, Failed> {
         let record = match self.admit_at_once() {
             Some(record) => Some(record),
-            None => self.admit_slowly(role, is_resident)?,
+            None => self.admit_slowly(role, is_resident, would_queue)?,
         };
         Ok(Pass { record })
     }
@@ -306,6 +293,7 @@ impl Gate {
         &self,
         role: impl Fn() -> Role,
         is_resident: impl Fn() -> bool,
+        would_queue: impl Fn() -> bool,
     ) -> Result<Option<&'static Record>, Failed> {
         if self.word.0.load(Ordering::Relaxed) == INERT {
             return Ok(None);
@@ -322,8 +310,15 @@ impl Gate {
                 || match word & STATE {
                     CLOSED | FAILED => false,
                     AJAR => is_resident(),
+                    FLOWING if word & CATCHING != 0 => {
+                        is_chosen(self.draw.load(Ordering::Relaxed), record.number())
+                    }
                     FLOWING => role() == Role::Works,
-                    ROUND => waits.is_let_through_by(word),
+                    ROUND if !waits.is_let_through_by(word) => false,
+                    ROUND if word & AT_ONCE != 0 && would_queue() => {
+                        self.declined.fetch_add(1, Ordering::Relaxed);
+                        false
+                    }
                     _ => true,
                 };
             if goes {
@@ -361,6 +356,11 @@ impl Gate {
     /// Whether all work can be submitted, as far as anybody can know who is not inside.
     pub fn is_open(&self) -> bool {
         matches!(self.state(), OPEN | OPEN_FENCED)
+    }
+
+    /// Whether all can be submitted but what would itself wait.
+    pub fn is_flowing(&self) -> bool {
+        self.state() == FLOWING
     }
 
     /// Whether only such work can be submitted whose operands are known and resident.
@@ -410,27 +410,77 @@ impl Gate {
         self.let_through(FLOWING, boundary);
     }
 
-    /// Threads that wait at the closed (or flowing) gate now: those whose work would wait only if `every_role`.
-    pub fn choose(&self, every_role: bool, who: Who) -> Vec<&'static Record> {
-        who.of(Record::all_waiting(roles(every_role)).collect())
+    /// Threads that wait at the closed (or flowing) gate now: those whose work would wait only if `every_role`; each of
+    /// them or not, as chance says by the draw ([`is_chosen`]), but all if it says none.
+    pub fn choose(&self, every_role: bool, draw: u32) -> Vec<&'static Record> {
+        let waiting = || Record::all_waiting(roles(every_role));
+        let chosen: Vec<_> = waiting().filter(|record| is_chosen(draw, record.number())).collect();
+        if chosen.is_empty() { waiting().collect() } else { chosen }
     }
 
-    /// Lets each of these threads through once that waits at the gate now. Ends when so many have gone through, at the
-    /// latest at `until`. The gate is closed then: whether it is shut must be looked at anew.
-    pub fn round(&self, threads: &[&'static Record], boundary: Boundary, until: Instant) {
-        // Zero is no round.
-        let count = self.rounds.load(Ordering::Relaxed).wrapping_add(NEXT_ROUND).max(NEXT_ROUND);
-        self.rounds.store(count, Ordering::Relaxed);
+    /// Lets each of these threads through once that waits at the gate now; `at_once`: those whose work would begin at once.
+    /// Ends when so many have gone through, at the latest at `until`: how many did. The gate is closed then: whether it is shut
+    /// must be looked at anew.
+    pub fn round(
+        &self,
+        threads: &[&'static Record],
+        at_once: bool,
+        boundary: Boundary,
+        until: Instant,
+    ) -> u32 {
+        let count = self.next_round();
         let mut chosen = 0u32;
         for thread in threads.iter().filter(|thread| thread.waits_at_gate()) {
             thread.let_go_in(count);
             chosen += 1;
         }
-        let goal = self.let_through.load(Ordering::Relaxed).wrapping_add(chosen);
-        self.let_through(ROUND | count, boundary);
+        let [went, declined] = [&self.let_through, &self.declined].map(|count| {
+            let before = count.load(Ordering::Relaxed);
+            move || count.load(Ordering::Relaxed).wrapping_sub(before)
+        });
+        self.let_through(if at_once { ROUND | AT_ONCE } else { ROUND } | count, boundary);
         let mut pause = Pause::default();
-        let missing = || goal.wrapping_sub(self.let_through.load(Ordering::Relaxed)).cast_signed();
-        while missing() > 0 && pause.before(until) {}
+        while went() + declined() < chosen && pause.before(until) {}
+        self.close_after_round(count);
+        went()
+    }
+
+    /// Lets all work through of threads that chance chooses by the draw ([`is_chosen`]), and holds each that comes out of a
+    /// wait for its GPU, or to a boundary: there it most likely has nothing that work under way needs. Those that are held so
+    /// already go on first if they are chosen and `lets_go`, those at a boundary only if they are to. Ends when so many calls
+    /// were made, or none for a moment, at the latest at `until`. The gate is closed then, as after a round, and who is held
+    /// stays so until it opens, or until others are let go on from a boundary.
+    pub fn catch(&self, draw: u32, lets_go: bool, boundary: Boundary, calls: u32, until: Instant) {
+        let count = self.next_round();
+        self.closing.catch(lets_go.then_some(draw), boundary);
+        self.draw.store(draw, Ordering::Relaxed);
+        let begin = self.let_through.load(Ordering::Relaxed);
+        self.word.0.store(FLOWING | CATCHING | count, Ordering::SeqCst);
+        futex::wake_all(&self.word.0);
+        let (mut made, mut quiet_at) = (0, Instant::now() + LONGEST_PAUSE);
+        let mut pause = Pause::default();
+        while made < calls && pause.before(until.min(quiet_at)) {
+            let now = self.let_through.load(Ordering::Relaxed).wrapping_sub(begin);
+            if now != made {
+                (made, quiet_at) = (now, Instant::now() + LONGEST_PAUSE);
+            }
+        }
+        self.close_after_round(count);
+    }
+
+    /// Threads that were caught go on to the closed gate, but for those at a boundary, and no more are.
+    pub fn release(&self) {
+        self.closing.release();
+    }
+
+    /// The number of a new round. Zero is none.
+    fn next_round(&self) -> u32 {
+        let count = self.rounds.load(Ordering::Relaxed).wrapping_add(NEXT_ROUND).max(NEXT_ROUND) & !CATCHING;
+        self.rounds.store(count, Ordering::Relaxed);
+        count
+    }
+
+    fn close_after_round(&self, count: u32) {
         self.word.0.store(CLOSED | count, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         self.closing.set_closed();
@@ -441,11 +491,6 @@ impl Gate {
         if self.state() == FLOWING {
             futex::wake_all(&self.word.0);
         }
-    }
-
-    /// How many different halves of the threads that wait at the gate there are.
-    pub fn halves(&self) -> u32 {
-        2 * differences(Record::all_waiting(roles(true)).map(Record::number)).count_ones()
     }
 
     /// How many threads wait at the gate; without those whose work would wait, unless `every_role`.
@@ -582,7 +627,7 @@ impl WaitsHere {
     }
 
     fn is_let_through_by(&self, word: u32) -> bool {
-        self.before.is_some() && self.record.goes_in(word & !STATE)
+        self.before.is_some() && self.record.goes_in(word & !(STATE | AT_ONCE))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The gate under threads. All promises share the process's one gate, so one test runs them in
 //! turn.
 
-use crate::gate::{Boundary, BoundaryWait, Failed, Fence, GATE, Record, Role, Who, drawn, submit};
+use crate::gate::{Boundary, BoundaryWait, Failed, Fence, GATE, Record, Role, is_chosen, submit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::ptr;
 use std::sync::Barrier;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 static SHUT: AtomicBool = AtomicBool::new(false);
 
 fn try_submit<R>(call: impl FnOnce() -> R) -> Result<R, Failed> {
-    submit(|| Ok(call()), Err, || false)
+    submit(|| Ok(call()), Err, || false, || false)
 }
 
 fn soon() -> Instant {
@@ -39,7 +39,10 @@ fn the_gate_keeps_its_promises() {
         only_a_closed_gate_can_be_ajar();
         flowing_the_gate_holds_only_what_would_wait();
         a_round_lets_each_thread_through_once();
-        a_round_of_a_half_lets_nobody_else_through();
+        a_round_of_some_lets_nobody_else_through();
+        a_round_lets_only_through_what_would_begin_at_once_where_it_is_meant_to();
+        threads_that_come_out_of_a_wait_are_caught();
+        chance_lets_threads_go_on_from_a_boundary_only_if_they_are_to();
         a_round_lets_what_would_wait_through_where_it_is_meant_to();
         a_round_lets_threads_go_on_from_a_boundary();
         a_failed_gate_lets_nobody_through_and_nobody_wait();
@@ -77,6 +80,13 @@ impl Drop for Stop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
         GATE.open();
+    }
+}
+
+/// Submits again and again, and counts.
+fn submit_until(stop: &AtomicBool, submitted: &AtomicU64) {
+    while !stop.load(Ordering::Relaxed) {
+        try_submit(|| submitted.fetch_add(1, Ordering::SeqCst)).unwrap();
     }
 }
 
@@ -333,13 +343,13 @@ fn ajar_only_work_whose_operands_are_there_goes_through() {
                 // Who is inside does not wait.
                 try_submit(|| ())
             };
-            submit(work, Err, || look(0, is_there.load(Ordering::SeqCst)))
+            submit(work, Err, || look(0, is_there.load(Ordering::SeqCst)), || false)
         });
-        let undescribed = scope.spawn(|| submit(when_open, Err, || look(1, false)));
+        let undescribed = scope.spawn(|| submit(when_open, Err, || look(1, false), || false));
         let allocates = scope.spawn(|| GATE.pass().and_then(|_pass| when_open()));
         seen(0, 1);
         seen(1, 1);
-        assert_eq!(submit(|| Ok(1), Err, || true), Ok(1), "nothing of it is missing");
+        assert_eq!(submit(|| Ok(1), Err, || true, || false), Ok(1), "nothing of it is missing");
         until(|| GATE.has_waiters());
         GATE.notice_arrival();
         seen(0, 2);
@@ -365,7 +375,7 @@ fn whoever_went_through_ajar_is_waited_for() {
     };
     shut_and_open_ajar();
     std::thread::scope(|scope| {
-        let inside_ajar = scope.spawn(|| submit(work, Err, || true));
+        let inside_ajar = scope.spawn(|| submit(work, Err, || true, || false));
         inside.wait();
         assert!(!GATE.shut(Instant::now() + Duration::from_millis(5)));
         assert!(GATE.reopen_ajar() && GATE.is_ajar(), "there was no closing after all");
@@ -403,11 +413,11 @@ fn a_gate_that_was_ajar_fails_for_all() {
     });
     GATE.ajar();
     GATE.notice_arrival();
-    assert_eq!(submit(|| Ok(()), Err, || true), Err(Failed));
+    assert_eq!(submit(|| Ok(()), Err, || true, || false), Err(Failed));
 }
 
 fn pass_as(role: Role) {
-    GATE.pass_as(|| role, || false).unwrap().note_submission();
+    GATE.pass_as(|| role, || false, || false).unwrap().note_submission();
 }
 
 fn flowing_the_gate_holds_only_what_would_wait() {
@@ -444,15 +454,11 @@ fn a_round_lets_each_thread_through_once() {
     std::thread::scope(|scope| {
         let _stop = Stop(&stop);
         for _ in 0..THREADS {
-            scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
-                    try_submit(|| submitted.fetch_add(1, Ordering::SeqCst)).unwrap();
-                }
-            });
+            scope.spawn(|| submit_until(&stop, &submitted));
         }
         for rounds in 1..=20 {
             until(|| GATE.count_waiting(false) == THREADS);
-            GATE.round(&GATE.choose(false, Who::All), Boundary::GoesOn, soon());
+            GATE.round(&GATE.choose(false, 0), false, Boundary::GoesOn, soon());
             assert!(GATE.wait_until_empty(soon()));
             assert_eq!(submitted.load(Ordering::SeqCst), rounds * u64::from(THREADS));
         }
@@ -461,25 +467,20 @@ fn a_round_lets_each_thread_through_once() {
     });
 }
 
-fn a_round_of_a_half_lets_nobody_else_through() {
+fn a_round_of_some_lets_nobody_else_through() {
     const THREADS: usize = 3;
     let (submitted, stop) = ([const { AtomicU64::new(0) }; THREADS], AtomicBool::new(false));
     assert!(GATE.shut(soon()));
     std::thread::scope(|scope| {
         let _stop = Stop(&stop);
         for count in &submitted {
-            let stop = &stop;
-            scope.spawn(move || {
-                while !stop.load(Ordering::Relaxed) {
-                    try_submit(|| count.fetch_add(1, Ordering::SeqCst)).unwrap();
-                }
-            });
+            scope.spawn(|| submit_until(&stop, count));
         }
         let mut went_alone = [[false; THREADS]; THREADS];
-        for which in 0..4 {
+        for draw in 1..33 {
             until(|| GATE.count_waiting(false) == THREADS as u32);
             let before = submitted.each_ref().map(|count| count.load(Ordering::SeqCst));
-            GATE.round(&GATE.choose(false, Who::Half(which)), Boundary::GoesOn, soon());
+            GATE.round(&GATE.choose(false, draw), false, Boundary::GoesOn, soon());
             assert!(GATE.wait_until_empty(soon()));
             let went: [bool; THREADS] =
                 std::array::from_fn(|i| submitted[i].load(Ordering::SeqCst) == before[i] + 1);
@@ -492,11 +493,81 @@ fn a_round_of_a_half_lets_nobody_else_through() {
     });
 }
 
+fn a_round_lets_only_through_what_would_begin_at_once_where_it_is_meant_to() {
+    assert!(GATE.shut(soon()));
+    let would_queue = AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        let ahead = scope.spawn(|| submit(|| Ok(()), Err, || false, || would_queue.load(Ordering::SeqCst)));
+        let behind = scope.spawn(|| try_submit(|| ()));
+        until(|| GATE.count_waiting(true) == 2);
+        let round = || GATE.round(&GATE.choose(false, 0), true, Boundary::Stays, soon());
+        assert_eq!(round(), 1);
+        until(|| behind.is_finished());
+        assert_eq!((round(), ahead.is_finished()), (0, false));
+        would_queue.store(false, Ordering::SeqCst);
+        assert_eq!(round(), 1);
+        until(|| ahead.is_finished());
+    });
+    GATE.open();
+}
+
+/// Each of some threads submits work, waits for it, and so on.
+fn threads_that_come_out_of_a_wait_are_caught() {
+    const THREADS: u64 = 3;
+    let (submitted, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    assert!(GATE.shut(soon()));
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    for _ in 0..10 {
+                        try_submit(|| submitted.fetch_add(1, Ordering::SeqCst)).unwrap();
+                    }
+                    GATE.waited();
+                }
+            });
+        }
+        until(|| GATE.count_waiting(true) == THREADS as u32);
+        // At the gate they are in the middle of something.
+        while submitted.load(Ordering::SeqCst) < 10 * THREADS {
+            GATE.catch(0, false, Boundary::GoesOn, u32::MAX, soon());
+        }
+        assert!(GATE.wait_until_empty(soon()) && GATE.count_waiting(true) == 0 && !GATE.is_open());
+        GATE.catch(0, false, Boundary::GoesOn, u32::MAX, soon());
+        assert_eq!(submitted.load(Ordering::SeqCst), 10 * THREADS, "they stay");
+        let mut draws = 1..;
+        while submitted.load(Ordering::SeqCst) < 20 * THREADS {
+            GATE.catch(draws.next().unwrap(), true, Boundary::Stays, 1, soon());
+        }
+        GATE.release();
+        until(|| GATE.count_waiting(true) == THREADS as u32);
+        GATE.open();
+        until(|| submitted.load(Ordering::SeqCst) >= 100 * THREADS);
+    });
+    assert!(GATE.is_open());
+}
+
+fn chance_lets_threads_go_on_from_a_boundary_only_if_they_are_to() {
+    assert!(GATE.shut(soon()));
+    std::thread::scope(|scope| {
+        let at_boundary = scope.spawn(|| GATE.boundary(1));
+        until(|| GATE.holds_threads(Boundary::GoesOn));
+        (0..64).for_each(|draw| GATE.catch(draw, true, Boundary::Stays, 1, soon()));
+        assert!(!at_boundary.is_finished());
+        let mut draws = 64..;
+        while !at_boundary.is_finished() {
+            GATE.catch(draws.next().unwrap(), true, Boundary::GoesOn, 1, soon());
+        }
+    });
+    GATE.open();
+}
+
 #[test]
 fn draws_let_anybody_go_with_and_without_any_other() {
     let goes =
-        |draw: u32| (0..4u32).filter(|number| drawn(draw, *number) % 2 == 1).map(|number| 1 << number).sum();
-    let sets: std::collections::BTreeSet<u32> = (0..128).map(goes).collect();
+        |draw: u32| (0..4u32).filter(|number| is_chosen(draw, *number)).map(|number| 1 << number).sum();
+    let sets: std::collections::BTreeSet<u32> = (1..128).map(goes).collect();
     assert_eq!(sets.len(), 16, "{sets:?}");
 }
 
@@ -505,9 +576,9 @@ fn a_round_lets_what_would_wait_through_where_it_is_meant_to() {
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| pass_as(Role::Waits));
         until(|| GATE.count_waiting(true) == 1);
-        GATE.round(&GATE.choose(false, Who::All), Boundary::GoesOn, soon());
+        GATE.round(&GATE.choose(false, 0), false, Boundary::GoesOn, soon());
         assert_eq!(GATE.count_waiting(true), 1);
-        GATE.round(&GATE.choose(true, Who::All), Boundary::GoesOn, soon());
+        GATE.round(&GATE.choose(true, 0), false, Boundary::GoesOn, soon());
         waits.join().unwrap();
         assert!(!GATE.holds_threads(Boundary::GoesOn));
     });
@@ -530,9 +601,9 @@ fn a_round_lets_threads_go_on_from_a_boundary() {
     until(|| GATE.holds_threads(Boundary::GoesOn));
     assert!(!GATE.holds_threads(Boundary::Stays));
     GATE.flow(Boundary::Stays);
-    GATE.round(&GATE.choose(true, Who::All), Boundary::Stays, soon());
+    GATE.round(&GATE.choose(true, 0), false, Boundary::Stays, soon());
     assert!(!at_boundary.is_finished() && GATE.at_boundary().is_some(), "it was to stay");
-    GATE.round(&GATE.choose(false, Who::All), Boundary::GoesOn, soon());
+    GATE.round(&GATE.choose(false, 0), false, Boundary::GoesOn, soon());
     at_boundary.join().unwrap();
     assert!(GATE.at_boundary().is_none() && !GATE.is_open(), "it may submit work now");
     GATE.open();

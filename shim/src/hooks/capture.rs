@@ -56,7 +56,7 @@ pub fn begin_again(
 /// captures to end holds new ones back, but for those of a thread that captures already.
 fn begin_any(process: &'static Process, real: Real<'_>, stream: CUstream) -> Answer {
     let role = || if process.captures.any_of_this_thread() { Role::Works } else { Role::Waits };
-    let _pass = GATE.pass_as(role, || false)?;
+    let _pass = GATE.pass_as(role, || false, || false)?;
     real()?;
     process.captures.begun(stream.addr());
     Ok(())

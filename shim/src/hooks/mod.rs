@@ -21,6 +21,7 @@ mod memory;
 mod peer;
 mod pool;
 mod query;
+mod queues;
 mod room;
 mod stream;
 mod values;
@@ -32,6 +33,7 @@ use crate::kernels;
 use crate::operands;
 use crate::status::Status;
 use crate::symbols::jump::entry;
+use queues::SaysNothing as _;
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
 use tidegate_ffi::cuda::sys::*;
 use tidegate_ffi::{driver_functions, driver_names};
@@ -151,7 +153,9 @@ macro_rules! submit {
             Some(function) => unsafe { function($($arg),*) },
             None => CUresult::CUDA_ERROR_NOT_FOUND.into(),
         };
-        gate::submit(call, |failed| Status::from(failed).0.into(), $are_resident)
+        // SAFETY: as above.
+        let would_queue = || queues::are_busy(stringify!($name), unsafe { [$(queues::Argument($arg).stream()),*] });
+        gate::submit(call, |failed| Status::from(failed).0.into(), $are_resident, would_queue)
     }};
 }
 

@@ -1,6 +1,6 @@
 //! Threads that submit against one that shuts the gate.
 
-use crate::gate::{Boundary, BoundaryWait, Failed, Fence, GATE, Record, Role, Who, submit};
+use crate::gate::{Boundary, BoundaryWait, Failed, Fence, GATE, Record, Role, is_chosen, submit};
 use crate::sync::thread::{JoinHandle, spawn, yield_now};
 use crate::sync::{Mutex, long_ago, model, never};
 use loom::cell::UnsafeCell;
@@ -59,7 +59,7 @@ fn works(memory: &Memory) -> Result<(), Failed> {
         memory.work();
         Ok(())
     };
-    submit(work, Err, || false)
+    submit(work, Err, || false, || false)
 }
 
 /// Two threads submit while another one shuts the gate and opens it.
@@ -182,7 +182,7 @@ impl Arrivals {
             self.memory.work();
             Ok(())
         };
-        submit(work, Err, || *self.are_here.lock())
+        submit(work, Err, || *self.are_here.lock(), || false)
     }
 }
 
@@ -202,7 +202,7 @@ fn who_waits_for_its_memory_is_let_in_when_that_comes_and_others_when_the_gate_o
                 assert!(is_open.load(SeqCst), "work that is not described was submitted to a gate ajar");
                 Ok(())
             };
-            spawn(move || submit(work, Err, || false))
+            spawn(move || submit(work, Err, || false, || false))
         };
         // What somebody else waits for.
         GATE.notice_arrival();
@@ -267,7 +267,7 @@ fn who_is_inside_is_not_stopped_again() {
         let memory = Memory::new();
         let nested = {
             let memory = memory.clone();
-            spawn(move || submit(|| works(&memory), Err, || false))
+            spawn(move || submit(|| works(&memory), Err, || false, || false))
         };
         while_shut(|| memory.switch());
         assert_eq!(nested.join().unwrap(), Ok(()));
@@ -361,13 +361,13 @@ fn nobody_is_inside_after_a_round(threads: usize, role: Role) {
         .map(|_| {
             let memory = memory.clone();
             spawn(move || {
-                let pass = GATE.pass_as(|| role, || false).unwrap();
+                let pass = GATE.pass_as(|| role, || false, || false).unwrap();
                 memory.work();
                 pass.note_submission();
             })
         })
         .collect();
-    GATE.round(&GATE.choose(role == Role::Waits, Who::All), Boundary::GoesOn, never());
+    GATE.round(&GATE.choose(role == Role::Waits, 0), false, Boundary::GoesOn, never());
     assert!(GATE.wait_until_empty(never()));
     memory.switch();
     GATE.open();
@@ -408,7 +408,7 @@ fn held_submitter() -> (Arc<Memory>, JoinHandle<Result<(), Failed>>) {
 fn nobody_is_inside_a_gate_that_was_shut_after_a_round_that_was_over_at_once() {
     model(3, || {
         let (memory, submitter) = held_submitter();
-        GATE.round(&GATE.choose(false, Who::All), Boundary::GoesOn, long_ago());
+        GATE.round(&GATE.choose(false, 0), false, Boundary::GoesOn, long_ago());
         assert!(GATE.wait_until_empty(never()));
         memory.switch();
         GATE.open();
@@ -421,7 +421,7 @@ fn nobody_is_inside_a_gate_that_was_shut_after_a_round_that_was_over_at_once() {
 fn who_waits_goes_through_in_the_next_round() {
     model(3, || {
         let (memory, submitter) = held_submitter();
-        GATE.round(&GATE.choose(false, Who::All), Boundary::GoesOn, never());
+        GATE.round(&GATE.choose(false, 0), false, Boundary::GoesOn, never());
         assert_eq!(submitter.join().unwrap(), Ok(()));
         memory.switch();
     });
@@ -436,7 +436,7 @@ fn nobody_is_inside_a_gate_that_was_shut_after_it_flowed() {
         let submitters = [Role::Works, Role::Waits].map(|role| {
             let memory = memory.clone();
             spawn(move || {
-                let pass = GATE.pass_as(|| role, || false).unwrap();
+                let pass = GATE.pass_as(|| role, || false, || false).unwrap();
                 memory.work();
                 pass.note_submission();
             })
@@ -445,4 +445,38 @@ fn nobody_is_inside_a_gate_that_was_shut_after_it_flowed() {
         while_shut(|| memory.switch());
         submitters.into_iter().for_each(|submitter| submitter.join().unwrap());
     });
+}
+
+/// A thread goes on, may be caught where it has waited, and goes on from there: by chance, or when the gate opens. Where it
+/// is inside it is seen, whenever it wakes.
+fn nobody_is_inside_after_catches(draws: &[u32]) {
+    GATE.start(true, Fence::ByCloser);
+    let memory = Memory::new();
+    let submitter = {
+        let memory = memory.clone();
+        spawn(move || {
+            works(&memory)?;
+            GATE.waited();
+            works(&memory)
+        })
+    };
+    for draw in draws {
+        GATE.catch(*draw, *draw > 0, Boundary::GoesOn, 1, long_ago());
+        assert!(GATE.wait_until_empty(never()));
+        memory.switch();
+    }
+    GATE.open();
+    assert_eq!(submitter.join().unwrap(), Ok(()));
+}
+
+#[test]
+fn nobody_is_inside_a_gate_that_was_shut_after_threads_were_caught() {
+    model(3, || nobody_is_inside_after_catches(&[0]));
+}
+
+#[test]
+fn nobody_is_inside_a_gate_that_was_shut_after_the_caught_went_on() {
+    // The only thread is chosen.
+    let draw = (1..).find(|draw| is_chosen(*draw, 0)).unwrap();
+    model(2, move || nobody_is_inside_after_catches(&[0, draw]));
 }

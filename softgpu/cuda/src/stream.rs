@@ -28,6 +28,9 @@ const NON_BLOCKING: u32 = 1;
 const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
 
+/// So many operations of a stream may be submitted and not done: a call that submits more waits until one is.
+const DEPTH: u64 = 1024;
+
 /// Least and greatest priority.
 pub const PRIORITIES: (i32, i32) = (0, -5);
 
@@ -128,8 +131,15 @@ impl Stream {
             return ops.into_iter().try_for_each(|op| capture.add(self, op.into()));
         }
         self.check_implicit()?;
+        self.wait_for_room()?;
         let before = self.predecessors();
         self.push(before.into_iter().chain(ops))
+    }
+
+    /// Waits while so much is under way that no more can be submitted.
+    fn wait_for_room(&self) -> Answer {
+        self.context.monitor.wait_until(|| self.under_way() < DEPTH || self.context.is_faulted());
+        self.context.check()
     }
 
     /// Carries an operation out and returns when it is done: here, if nothing is before it.
@@ -207,8 +217,14 @@ impl Stream {
 
     /// Whether something submitted is not done.
     pub fn pending(&self) -> bool {
+        self.under_way() > 0
+    }
+
+    /// How many operations are submitted and not done.
+    fn under_way(&self) -> u64 {
+        // Never more than will have been submitted when that is read.
         let completed = self.completed.load(Ordering::SeqCst);
-        self.submitted.load(Ordering::SeqCst) != completed
+        self.submitted.load(Ordering::SeqCst) - completed
     }
 
     /// Ends the worker when all is done; a stream that has none is gone at once.

@@ -1,11 +1,12 @@
 //! The disk tier: what finds no room in memory.
 
+use super::super::orders::Useless;
 use super::super::tier::{ARENA, BLOCK_BYTES};
 use super::super::turns::{self, SharedTier, Turns};
 use super::*;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
-use tidegate_ffi::os::faults;
+use tidegate_ffi::os::{self, faults};
 use tidegate_ffi::wire::message::Will;
 
 /// Set in a test's own process: where the arena is.
@@ -347,6 +348,50 @@ fn the_next_mover_knows_what_was_written() {
         assert_eq!(bench.restore(&all(20), &[]), Ok(20 * UNIT));
         assert!(contents(&piece) == bytes);
     });
+}
+
+/// A mover that dies then would have moved them to where the next one does not find them.
+#[test]
+fn no_bytes_are_moved_to_an_arena_of_which_the_manager_was_not_told() {
+    on_a_disk("no_bytes_are_moved_to_an_arena_of_which_the_manager_was_not_told", "", |bench| {
+        let (mut mover, mut next) = (direct(&bench.config), direct(&bench.config));
+        let adopt = |pieces, slabs| ToMover::Adopt { pieces, slabs, again: Some(vec![Step(3)]) };
+        let index = kept(mover.handle(adopt(Vec::new(), Vec::new()), Vec::new(), &mut hears));
+
+        let pieces = vec![(PieceId(1), DRAM * UNIT)];
+        let make = ToMover::Make { step: Step(1), pieces: pieces.clone(), location: Location::Device };
+        let piece = kept(mover.handle(make, Vec::new(), &mut hears)).remove(0);
+        let (file, bytes) = (File::from(os::duplicate(&piece).unwrap()), pattern(DRAM * UNIT, 1));
+        file.write_all_at(&bytes, 0).unwrap();
+        let (tenant, moves) = (TENANT, all(DRAM).to_vec());
+        let save = ToMover::Save { step: Step(2), tenant, moves: moves.clone(), spared: 0 };
+        let slabs = kept(mover.handle(save, Vec::new(), &mut hears));
+        assert_eq!(slabs.len(), 1);
+
+        let place = vec![(PieceId(2), DRAM * UNIT)];
+        let make = ToMover::Make { step: Step(3), pieces: place, location: Location::Host };
+        let mut told = Vec::new();
+        let ended = mover.handle(make, Vec::new(), &mut |news| {
+            told.push(news.message);
+            Err(LinkError::Ended)
+        });
+        assert!(matches!(ended, Err(Useless::Unheard(LinkError::Ended))));
+        assert!(matches!(told[..], [FromMover::Slab { slab }] if slab == ARENA.0), "{told:?}");
+
+        file.write_all_at(&vec![0; bytes.len()], 0).unwrap();
+        let fds = [piece].into_iter().chain(slabs).chain(index).collect();
+        kept(next.handle(adopt(pieces, vec![0]), fds, &mut hears));
+        let restore = ToMover::Restore { step: Step(4), tenant, moves, poison: Vec::new() };
+        kept(next.handle(restore, Vec::new(), &mut hears));
+        assert!(contents(&file) == bytes);
+    });
+}
+
+/// The descriptors that come with what the manager is told.
+fn kept(answers: Result<Vec<Answer>, Useless>) -> Vec<OwnedFd> {
+    let answers = answers.unwrap_or_else(|error| panic!("{error}"));
+    assert!(!answers.iter().any(|answer| matches!(answer.message, FromMover::Failed { .. })));
+    answers.into_iter().flat_map(|answer| answer.fds).collect()
 }
 
 #[test]

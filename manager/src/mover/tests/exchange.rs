@@ -1,10 +1,8 @@
 //! A save and the restore after it are carried out at once, over a link that carries more both ways.
 
-use super::super::copy::Gpu;
 use super::super::exchange::Exchange;
-use super::super::orders::{Mover, Useless};
+use super::super::orders::Useless;
 use super::*;
-use std::rc::Rc;
 
 const OTHER: TenantId = TenantId(8);
 /// So slow that a busy machine measures it well.
@@ -50,11 +48,10 @@ struct Direct {
 impl Direct {
     /// With a unit of two tenants: of the one it is to be saved, of the other it is, and is overwritten on the GPU.
     fn new(config: &MoverConfig, fill: impl Fn(u64) -> Vec<u8>) -> Self {
-        let gpu = Gpu::open(&config.driver, config.gpu).unwrap();
-        let mut mover = Mover::new(Rc::new(gpu), config).unwrap();
+        let mut mover = direct(config);
         let pieces = vec![(PieceId(LEAVING), UNIT), (PieceId(COMING), UNIT)];
         let made = ToMover::Make { step: Step(1), pieces, location: Location::Device };
-        let made = mover.handle(made, Vec::new()).ok().unwrap();
+        let made = mover.handle(made, Vec::new(), &mut hears).ok().unwrap();
         let mut files = made.into_iter().flat_map(|answer| answer.fds).map(File::from);
         let mut filled = |piece| {
             let (file, bytes) = (files.next().unwrap(), fill(piece));
@@ -75,7 +72,8 @@ impl Direct {
 
     fn alone(&mut self, order: impl FnOnce(Step) -> ToMover) -> Result<u64, String> {
         let step = self.step();
-        let answers = self.mover.handle(order(step), Vec::new()).unwrap_or_else(|error| panic!("{error}"));
+        let answers =
+            self.mover.handle(order(step), Vec::new(), &mut hears).unwrap_or_else(|error| panic!("{error}"));
         match done(answers)[..] {
             [FromMover::Done { bytes, .. }] => Ok(bytes),
             ref answer => Err(format!("{answer:?}")),
@@ -97,7 +95,8 @@ impl Direct {
 
     fn used(&mut self) -> u64 {
         let measured = self.step();
-        let answers = self.mover.handle(ToMover::Measure { step: measured }, Vec::new()).ok().unwrap();
+        let answers =
+            self.mover.handle(ToMover::Measure { step: measured }, Vec::new(), &mut hears).ok().unwrap();
         let saved = answers.iter().find_map(|answer| match answer.message {
             FromMover::Measured { saved_bytes, .. } => Some(saved_bytes),
             _ => None,
@@ -116,7 +115,7 @@ impl Direct {
 }
 
 /// Without what is kept for the next mover.
-fn done(answers: Vec<super::super::orders::Answer>) -> Vec<FromMover> {
+fn done(answers: Vec<Answer>) -> Vec<FromMover> {
     let is_answer =
         |message: &FromMover| matches!(message, FromMover::Done { .. } | FromMover::Failed { .. });
     answers.into_iter().map(|answer| answer.message).filter(is_answer).collect()

@@ -449,6 +449,9 @@ mod tests {
             (text.matches("is full").count(), text.matches("room again").count())
         };
         tracing::subscriber::with_default(subscriber, || {
+            // While there is only one subscriber, a line of the code that a thread without one comes to first is never told.
+            let _second =
+                tracing::Dispatch::new(tracing_subscriber::fmt().with_writer(std::io::sink).finish());
             let mut tier = tier(4, 2);
             let [one, two] = [1, 3].map(|pages| tier.allocate(pages * PAGE).unwrap());
             assert_eq!(said(), (0, 0));

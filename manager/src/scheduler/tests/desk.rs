@@ -102,6 +102,11 @@ pub struct Desk {
 
 impl Desk {
     pub fn new(change: impl FnOnce(&mut Config)) -> Self {
+        Self::with_gpus(100, change)
+    }
+
+    /// With GPUs of so many units.
+    pub fn with_gpus(units: u32, change: impl FnOnce(&mut Config)) -> Self {
         let mut config = Config {
             unit_bytes: UNIT,
             piece_units: 5,
@@ -157,8 +162,8 @@ impl Desk {
             closings: BTreeMap::new(),
             next: 0,
         };
-        desk.add_gpu(GPU, 100);
-        desk.add_gpu(OTHER_GPU, 100);
+        desk.add_gpu(GPU, units);
+        desk.add_gpu(OTHER_GPU, units);
         desk
     }
 
@@ -506,11 +511,20 @@ impl Desk {
 
     /// How many calls each of a process's threads makes before it drains anew, by its last `Close`.
     pub fn calls(&self, session: SessionId) -> Option<u32> {
-        let calls = self.to_shim(session).filter_map(|message| match message {
-            ToShim::Close { calls, .. } => Some(*calls),
+        self.last_close(session).map(|(calls, _)| calls)
+    }
+
+    /// How long its drain may take, in milliseconds, by its last `Close`.
+    pub fn drain_ms(&self, session: SessionId) -> Option<u64> {
+        self.last_close(session).map(|(_, drain_ms)| drain_ms)
+    }
+
+    fn last_close(&self, session: SessionId) -> Option<(u32, u64)> {
+        let closes = self.to_shim(session).filter_map(|message| match message {
+            ToShim::Close { calls, drain_ms, .. } => Some((*calls, *drain_ms)),
             _ => None,
         });
-        calls.last()
+        closes.last()
     }
 
     /// First slot, length and `more` of each answer.

@@ -152,7 +152,11 @@ fn ranks_that_never_learn_any_are_waited_for_once() {
 /// A job of two processes without boundaries that closes: the second has drained, the first does not answer. And a
 /// rival that waits for their memory.
 fn stalled_gang() -> (Desk, [SessionId; 2], SessionId) {
-    let mut desk = Desk::new(|_| {});
+    stalled_gang_with(|_| {})
+}
+
+fn stalled_gang_with(configure: impl FnOnce(&mut Config)) -> (Desk, [SessionId; 2], SessionId) {
+    let mut desk = Desk::new(configure);
     let first = job_with(&mut desk, "gang", 5, 60);
     let rival = job_with(&mut desk, "rival", 5, 60);
     let second = desk.join(desk.scheduler.sessions()[&first].job);
@@ -196,6 +200,16 @@ fn a_process_that_has_drained_submits_a_little_for_another_of_its_job_and_then_g
     assert_eq!((desk.closings(second), desk.expelled.len()), (3, 0), "it comes late");
 }
 
+/// Else the job stands still until a whole drain limit is over, and nothing helps it any more.
+#[test]
+fn a_process_that_submits_a_little_for_another_has_no_longer_than_that_one() {
+    let (mut desk, [first, second], _) = stalled_gang_with(|config| config.drain_limit = ms(1600));
+    desk.pass(ms(10));
+    stall(&mut desk, first);
+    let limit = desk.drain_ms(second).unwrap();
+    assert!((1..=200).contains(&limit), "an eighth of the drain limit, less what is over: {limit}");
+}
+
 #[test]
 fn a_process_that_goes_on_for_another_gets_memory() {
     let (mut desk, [first, second], _) = stalled_gang();
@@ -204,6 +218,29 @@ fn a_process_that_goes_on_for_another_gets_memory() {
     assert_eq!(desk.opened(), [second]);
     let lease = desk.lease(second, T, 0, 5);
     assert_eq!(desk.answers(second, lease), 1, "the other may wait for what it does with it");
+}
+
+/// Else a thread that waits for memory, and the work of others that waits for it, would last as long as closings may.
+#[test]
+fn a_process_gets_memory_for_the_work_of_others_of_its_job_while_it_closes() {
+    let mut desk = Desk::new(|_| {});
+    let first = job_with(&mut desk, "gang", 5, 40);
+    let second = desk.join(desk.scheduler.sessions()[&first].job);
+    desk.attach(second, GPU);
+    let rival = job_with(&mut desk, "rival", 5, 40);
+    let grown = desk.lease(first, T, 40, 30);
+    desk.until(|desk| desk.answers(first, grown) == 1);
+    desk.deaf.insert(first);
+    desk.until(|desk| desk.closings(second) == 1);
+    let lease = desk.lease(first, T, 70, 25);
+    desk.pass(ms(1));
+    assert_eq!(desk.answers(first, lease), 0, "it is on its way out");
+    stall(&mut desk, first);
+    desk.until(|desk| desk.answers(first, lease) == 1);
+    assert_eq!((desk.phase(first), desk.refusals(first)), (Phase::Closing, 0));
+    desk.deaf.clear();
+    desk.answer_closings(first);
+    desk.until(|desk| desk.phase(rival) == Phase::Open);
 }
 
 #[test]
@@ -326,16 +363,35 @@ fn a_rank_leaves_the_common_boundary_when_work_has_not_ended_for_an_eighth_of_th
     desk.until(|desk| desk.phase(rival) == Phase::Open);
 }
 
-#[test]
-fn ranks_that_are_not_in_step_and_cannot_be_drained_are_tried_again_too() {
+/// The gang, of which one rank has come to such a boundary, and the other does not drain.
+fn gang_ahead(boundary: u64) -> (Desk, [SessionId; 2], SessionId) {
     let (mut desk, [launcher, rank, other], rival) = closing_gang(|_| {});
     desk.deaf.clear();
-    // One has worked alone for some iterations, the other waits in a collective meanwhile.
-    desk.boundaries.insert(rank, 70);
+    desk.boundaries.insert(rank, boundary);
     desk.undrainable.insert(other);
     [rank, other, launcher].into_iter().for_each(|session| desk.answer_closings(session));
+    (desk, [rank, other], rival)
+}
+
+#[test]
+fn ranks_that_are_not_in_step_and_cannot_be_drained_are_tried_again_too() {
+    // One has worked alone for some iterations, the other waits in a collective meanwhile.
+    let (mut desk, [rank, _], rival) = gang_ahead(700);
     let failed = |desk: &Desk| desk.job_of(rank).stats.failed_drains;
     desk.until(|desk| failed(desk) > 2 * u64::from(DRAINS_BEFORE_UNSLICEABLE));
+    assert!(!desk.job_of(rank).unsliceable());
+    desk.undrainable.clear();
+    desk.until(|desk| desk.phase(rival) == Phase::Open);
+}
+
+#[test]
+fn stages_far_apart_of_which_one_does_not_come_to_the_common_boundary_are_tried_again_and_then_apart() {
+    let (mut desk, [rank, other], rival) = gang_ahead(40);
+    let boundaries =
+        |desk: &Desk| desk.closes(other).iter().map(|(boundary, _)| *boundary).collect::<BTreeSet<u64>>();
+    desk.log.clear();
+    desk.until(|desk| boundaries(desk).contains(&41));
+    desk.until(|desk| boundaries(desk).contains(&0));
     assert!(!desk.job_of(rank).unsliceable());
     desk.undrainable.clear();
     desk.until(|desk| desk.phase(rival) == Phase::Open);

@@ -123,12 +123,12 @@ fn what_is_given_back_is_destroyed_and_nobodys_spare() {
 
 #[test]
 fn host_memory_in_a_gpus_place_is_of_its_share() {
-    let mut desk = Desk::new(|config| config.tier_bytes = [60 * UNIT, 0, 0]);
+    let mut desk = Desk::new(|config| config.tier_bytes = [131 * UNIT, 0, 0]);
     let share = |desk: &Desk| desk.scheduler.gpus()[&GPU].share_bytes()[0] / UNIT;
     let a = warned(&mut desk);
-    // The other GPU has two jobs that may have to be saved.
-    for _ in 0..2 {
-        come(&mut desk, OTHER_GPU, 15);
+    // The other GPU has two jobs that do not fit there together, and may have to be saved.
+    for units in [50, 51] {
+        come(&mut desk, OTHER_GPU, units);
     }
     desk.lease(a, T, 80, 40);
     assert_eq!((desk.refusals(a), hosted(&desk, a), share(&desk)), (2, 0, 30), "it can have no more than 30");
@@ -160,8 +160,8 @@ fn the_share_grows_for_host_memory() {
 fn it_grows_beside_what_others_were_promised() {
     let mut desk = Desk::new(|config| config.tier_bytes = [160 * UNIT, 0, 0]);
     let a = warned(&mut desk);
-    come(&mut desk, GPU, 20);
-    // 100 may have to be saved, of 80: the other GPU has the rest.
+    come(&mut desk, GPU, 21);
+    // 101 may have to be saved, of 80: the other GPU has the rest.
     desk.lease(a, T, 80, 40);
     assert_eq!((desk.refusals(a), hosted(&desk, a)), (1, 40));
     let share = desk.scheduler.gpus()[&GPU].share_bytes()[0] / UNIT;

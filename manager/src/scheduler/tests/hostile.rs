@@ -36,7 +36,7 @@ fn nobody_attaches_twice_to_one_gpu() {
 #[test]
 fn nobody_waits_twice_for_one_gpu() {
     let mut desk = Desk::new(|config| config.tier_bytes[0] = 0);
-    let need = Some(Need { persistent: UNIT, temporary: 0 });
+    let need = Some(Need { persistent: 60 * UNIT, temporary: 0 });
     let a = desk.job(JobSpec { need, ..spec("a") });
     let b = desk.job(JobSpec { need, ..spec("b") });
     assert!(desk.scheduler.sessions()[&b].tenants.is_empty(), "it waits");

@@ -198,6 +198,25 @@ fn of_jobs_that_stood_still_the_one_that_has_waited_longest_comes_first() {
     assert_eq!(desk.phase(longest), Phase::Open);
 }
 
+/// The work of each may wait for a thread that waits for the memory: to try again would take as long each time.
+#[test]
+fn of_jobs_that_could_not_be_drained_once_and_wait_for_each_others_memory_the_last_that_came_is_refused() {
+    let mut desk = Desk::new(|_| {});
+    let jobs = [desk.job(spec("a")), desk.job(spec("b"))];
+    for job in jobs {
+        let lease = desk.lease(job, T, 0, 40);
+        desk.live(job, T, 0, 40 * UNIT, Life::Long);
+        desk.until(|desk| desk.answers(job, lease) == 1);
+        desk.undrainable.insert(job);
+    }
+    let [first, last] = jobs.map(|job| desk.lease(job, T, 40, 30));
+    desk.until(|desk| desk.was_refused(jobs[1], last));
+    assert!(jobs.iter().all(|job| desk.job_of(*job).failed_drains <= 1), "{:#?}", desk.scheduler.jobs());
+    assert!(!desk.was_refused(jobs[0], first));
+    desk.end(jobs[1]);
+    desk.until(|desk| desk.answers(jobs[0], first) == 1);
+}
+
 #[test]
 fn of_jobs_that_cannot_be_closed_and_wait_for_each_other_the_last_that_came_is_refused() {
     let mut desk = Desk::new(|config| config.tier_bytes = [400 * UNIT, 0, 0]);

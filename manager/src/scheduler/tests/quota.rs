@@ -92,10 +92,6 @@ fn come(desk: &mut Desk, uid: u32, gpu: GpuUuid, units: u64) -> (JobId, SessionI
     (job, session)
 }
 
-fn is_in(desk: &Desk, session: SessionId) -> bool {
-    !desk.scheduler.sessions()[&session].tenants.is_empty()
-}
-
 /// What was said last of where a job stands: its place, and for whose quota it waits.
 fn told(desk: &Desk, of: JobId) -> (u32, Option<SavedQuota>) {
     let told = desk.log.iter().rev().find_map(|effect| match effect {

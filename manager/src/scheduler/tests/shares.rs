@@ -4,9 +4,15 @@ use super::*;
 use tidegate_ffi::units::Tier;
 use tidegate_ffi::wire::message::Need;
 
-/// Two GPUs with half of so many units each.
+/// Two GPUs with half of so many units of host memory each.
 fn two_gpus(units: u64) -> Desk {
     Desk::new(|config| config.tier_bytes[0] = units * UNIT)
+}
+
+/// GPUs of one piece: as much as stays there has to be free so that memory can move, and the tiers must have room for
+/// all that two jobs need.
+fn tiny_gpus(change: impl FnOnce(&mut Config)) -> Desk {
+    Desk::with_gpus(5, change)
 }
 
 /// A job that needs so many units wants to come to a GPU.
@@ -15,10 +21,6 @@ fn come(desk: &mut Desk, gpu: GpuUuid, units: u64) -> SessionId {
     let (_, session) = desk.start(JobSpec { need, ..spec("a") });
     desk.attach(session, gpu);
     session
-}
-
-fn is_in(desk: &Desk, session: SessionId) -> bool {
-    !desk.scheduler.sessions()[&session].tenants.is_empty()
 }
 
 fn shares_of(desk: &Desk, tier: Tier) -> [u64; 2] {
@@ -31,7 +33,7 @@ fn shares(desk: &Desk) -> [u64; 2] {
 
 #[test]
 fn one_gpu_gets_what_the_other_does_not_need() {
-    let mut desk = two_gpus(100);
+    let mut desk = tiny_gpus(|config| config.tier_bytes[0] = 100 * UNIT);
     assert!([30, 30].map(|units| come(&mut desk, GPU, units)).iter().all(|job| is_in(&desk, *job)));
     // 40 are needed by nobody: both have half of that.
     assert_eq!(shares(&desk), [80, 20]);
@@ -44,7 +46,7 @@ fn one_gpu_gets_what_the_other_does_not_need() {
 
 #[test]
 fn what_one_gpus_jobs_were_promised_the_other_does_not_get() {
-    let mut desk = two_gpus(100);
+    let mut desk = tiny_gpus(|config| config.tier_bytes[0] = 100 * UNIT);
     let [first, second] = [40, 40].map(|units| come(&mut desk, GPU, units));
     come(&mut desk, OTHER_GPU, 15);
     let third = come(&mut desk, OTHER_GPU, 15);
@@ -57,7 +59,7 @@ fn what_one_gpus_jobs_were_promised_the_other_does_not_get() {
 #[test]
 fn what_has_room_on_disk_keeps_no_memory_from_another_gpu() {
     let mut desk =
-        Desk::new(|config| (config.tier_bytes[0], config.tier_bytes[2]) = (100 * UNIT, 100 * UNIT));
+        tiny_gpus(|config| (config.tier_bytes[0], config.tier_bytes[2]) = (100 * UNIT, 100 * UNIT));
     let jobs = [60, 60].map(|units| come(&mut desk, GPU, units));
     assert_eq!(shares(&desk), [100, 0]);
     // The first GPU's jobs need 70 in memory.
@@ -69,7 +71,7 @@ fn what_has_room_on_disk_keeps_no_memory_from_another_gpu() {
 
 /// Two GPUs with half of each tier.
 fn with_tiers(units: [u64; 3]) -> Desk {
-    Desk::new(|config| config.tier_bytes = units.map(|units| units * UNIT))
+    tiny_gpus(|config| config.tier_bytes = units.map(|units| units * UNIT))
 }
 
 #[test]
@@ -122,7 +124,7 @@ fn what_was_promised_fits_the_shares_while_they_change() {
 
 #[test]
 fn parts_of_a_device_stay_and_count() {
-    let mut desk = Desk::new(|config| {
+    let mut desk = tiny_gpus(|config| {
         config.tier_bytes = [100, 40, 0].map(|units| units * UNIT);
         config.cxl_is_in_parts = true;
     });
@@ -145,7 +147,7 @@ fn a_mover_that_keeps_its_disk_keeps_it() {
 
 #[test]
 fn a_share_grows_only_when_the_other_has_become_smaller() {
-    let mut desk = two_gpus(100);
+    let mut desk = tiny_gpus(|config| config.tier_bytes[0] = 100 * UNIT);
     desk.hold =
         |effect| matches!(effect, Effect::Mover(_, ToMover::Share { bytes, .. }) if *bytes < 50 * UNIT);
     let [_, second] = [30, 30].map(|units| come(&mut desk, GPU, units));
@@ -156,7 +158,7 @@ fn a_share_grows_only_when_the_other_has_become_smaller() {
 
 #[test]
 fn what_another_mover_keeps_it_keeps() {
-    let mut desk = two_gpus(100);
+    let mut desk = tiny_gpus(|config| config.tier_bytes[0] = 100 * UNIT);
     desk.least_shares[0] = 45 * UNIT;
     let [_, second] = [30, 30].map(|units| come(&mut desk, GPU, units));
     assert_eq!((shares(&desk), is_in(&desk, second)), ([50, 45], false));
@@ -170,19 +172,22 @@ fn what_another_mover_keeps_it_keeps() {
 
 #[test]
 fn what_jobs_have_that_said_nothing_is_not_taken_from_them() {
-    let mut desk = two_gpus(100);
-    for name in ["a", "b"] {
-        let session = desk.job(spec(name));
-        desk.lease(session, T, 0, 25);
+    let mut desk = two_gpus(200);
+    let jobs = ["a", "b"].map(|name| job_with(&mut desk, name, 5, 45));
+    for session in jobs {
+        desk.lease(session, T, 45, 10);
+        desk.live(session, T, 45 * UNIT, 10 * UNIT, Life::Short);
     }
-    come(&mut desk, OTHER_GPU, 30);
-    let second = come(&mut desk, OTHER_GPU, 30);
-    assert_eq!((shares(&desk), is_in(&desk, second)), ([50, 50], false));
+    desk.until(|desk| jobs.iter().all(|session| desk.job_of(*session).most_units[&GPU] == 60));
+    // Their 120 units do not fit on the GPU together.
+    come(&mut desk, OTHER_GPU, 50);
+    let second = come(&mut desk, OTHER_GPU, 51);
+    assert_eq!((shares(&desk), is_in(&desk, second)), ([160, 40], false));
 }
 
 #[test]
 fn the_share_of_a_lost_gpu_is_for_others() {
-    let mut desk = two_gpus(100);
+    let mut desk = tiny_gpus(|config| config.tier_bytes[0] = 100 * UNIT);
     desk.tell(Event::GpuLost { gpu: OTHER_GPU });
     assert!([40, 40].map(|units| come(&mut desk, GPU, units)).iter().all(|job| is_in(&desk, *job)));
     assert_eq!(shares(&desk), [100, 0]);
@@ -190,7 +195,7 @@ fn the_share_of_a_lost_gpu_is_for_others() {
 
 #[test]
 fn what_is_no_multiple_of_a_page_is_asked_for_once() {
-    let mut desk = Desk::new(|config| config.tier_bytes[0] = 100 * UNIT + 12_345);
+    let mut desk = tiny_gpus(|config| config.tier_bytes[0] = 100 * UNIT + 12_345);
     let odd = |bytes| Some(Need { persistent: bytes, temporary: 1 });
     for gpu in [GPU, GPU, OTHER_GPU, OTHER_GPU] {
         let (_, session) = desk.start(JobSpec { need: odd(25 * UNIT + 77), ..spec("a") });
@@ -202,7 +207,7 @@ fn what_is_no_multiple_of_a_page_is_asked_for_once() {
 
 #[test]
 fn who_says_to_need_more_than_there_can_be_stops_nobody() {
-    let mut desk = two_gpus(100);
+    let mut desk = tiny_gpus(|config| config.tier_bytes[0] = 100 * UNIT);
     let need = Some(Need { persistent: u64::MAX, temporary: u64::MAX });
     // A gang that has begun is let in whole.
     let gangs = [GPU, OTHER_GPU].map(|gpu| {

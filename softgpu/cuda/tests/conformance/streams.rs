@@ -172,6 +172,37 @@ promise! {
 }
 
 promise! {
+    fn a_call_that_submits_much_more_than_is_done_waits() on PLAIN; {
+        const MANY: u32 = 20_000;
+        let context = start() as usize;
+        let (lane, word, submitted) = (stream(1), alloc(4096), std::sync::atomic::AtomicU32::new(0));
+        let held = hold(lane);
+        let lane = lane as usize;
+        std::thread::scope(|scope| {
+            let submitter = scope.spawn(|| {
+                ok!(cuCtxSetCurrent(context as _));
+                for value in 1..=MANY {
+                    ok!(cuMemsetD32Async(word, value, 1, lane as CUstream));
+                    submitted.store(value, std::sync::atomic::Ordering::SeqCst);
+                }
+            });
+            // As many as are not waited for: what comes later waits, for however long.
+            let so_far = || submitted.load(std::sync::atomic::Ordering::SeqCst);
+            let (mut last, mut alike) = (0, 0);
+            while alike < 20 && !submitter.is_finished() {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+                alike = if so_far() == last && last > 0 { alike + 1 } else { 0 };
+                last = so_far();
+            }
+            assert!(so_far() < MANY, "all of it");
+            held.let_go();
+        });
+        ok!(cuStreamSynchronize(lane as CUstream));
+        assert_eq!(read::<u32>(word, 1), [MANY]);
+    }
+}
+
+promise! {
     fn an_idle_process_has_no_threads_of_ours() on PLAIN; {
         let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
         let before = threads();

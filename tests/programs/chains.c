@@ -1,0 +1,427 @@
+/* Threads whose work waits for long chains of other calls. Arguments: how, and the image of pairs_kernel.c.
+ *
+ * chain: a kernel ends when another thread has launched CHAIN others after it;
+ * deep:  the same, and its own thread submits more behind it than a stream takes;
+ * feed:  a kernel ends when its own thread has copied CHAIN words to it;
+ * lock:  THREADS threads launch kernels and host functions under one lock, which the host functions take;
+ * synced: the same as chain, and the other thread waits for each of its CHAIN launches;
+ * graphs: the same as chain, and the other thread captures each of its launches in a graph;
+ * ring:  THREADS threads, each of whose work waits in a host function for that of the one before it;
+ * spins: the same in kernels;
+ * meets: THREADS threads, each of whose work waits for that of all;
+ * starts: host functions wait for a thread that they start, which launches CHAIN kernels;
+ * long:  a thread submits as much work as its stream takes, and waits for nothing;
+ * locks: as lock, but of PROCESSES processes with one thread each;
+ * serve: PROCESSES processes: the work of the first waits for that of each other one, and theirs for its.
+ *
+ * Says "begun", goes on until the end of standard input, and says "as expected" if every byte is what it should be.
+ */
+#define _GNU_SOURCE
+#include "current.h"
+#include "captured.h"
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* What the kernels count up, of each thread. */
+#define PART (64u << 10)
+#define CHAIN 100
+/* More than a stream has room for. */
+#define DEEP 1500
+#define THREADS 4
+#define PROCESSES 3
+/* So many iterations a thread makes before it waits for its stream. */
+#define AHEAD 4
+
+/* CUipcMemHandle */
+struct shared_memory {
+    char name[64];
+};
+
+int cuIpcGetMemHandle(struct shared_memory *shared, CUdeviceptr address);
+int cuIpcOpenMemHandle_v2(CUdeviceptr *address, struct shared_memory shared, unsigned flags);
+int cuCtxGetCurrent(void **context);
+int cuMemAlloc_v2(CUdeviceptr *address, size_t bytes);
+int cuMemsetD8_v2(CUdeviceptr address, unsigned char byte, size_t bytes);
+int cuMemcpyDtoH_v2(void *host, CUdeviceptr address, size_t bytes);
+int cuMemcpyHtoDAsync_v2(CUdeviceptr address, const void *host, size_t bytes, void *stream);
+int cuModuleLoad(void **module, const char *image);
+int cuModuleGetFunction(void **function, void *module, const char *name);
+int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+    unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **parameters, void **extra);
+int cuLaunchHostFunc(void *stream, void (*function)(void *), void *data);
+int cuStreamCreate(void **stream, unsigned flags);
+int cuStreamSynchronize(void *stream);
+
+static void *context, *count_up_kernel, *spin_kernel, *last_kernel;
+static CUdeviceptr memory, words;
+static size_t bytes = BYTES;
+static const char *how;
+static atomic_uint launches[THREADS];
+/* What all processes see. */
+static struct {
+    /* Of the thread that others follow: so many iterations are certain to be made, and no more. */
+    atomic_uint stop, announced, ended;
+    /* Host functions take it. */
+    pthread_mutex_t lock;
+    unsigned called;
+} *all;
+static pthread_mutex_t ring_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t passed = PTHREAD_COND_INITIALIZER;
+/* How often the work of each thread of the ring was let go on. */
+static unsigned tokens[THREADS];
+
+static int is(const char *word)
+{
+    return strcmp(how, word) == 0;
+}
+
+static int is_chain(void)
+{
+    return is("chain") || is("deep") || is("synced") || is("graphs");
+}
+
+static int count_up_part(int which, void *stream)
+{
+    CUdeviceptr address = memory + which * PART;
+    uint64_t part = PART;
+    void *parameters[] = { &address, &part };
+
+    launches[which]++;
+    return cuLaunchKernel(count_up_kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
+}
+
+static CUdeviceptr word(int which)
+{
+    return words + 64 * which;
+}
+
+static int spin(int which, uint32_t until, void *stream)
+{
+    CUdeviceptr address = word(which);
+    void *parameters[] = { &address, &until };
+
+    return cuLaunchKernel(spin_kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
+}
+
+static int write_word(int which, const uint32_t *value, void *stream)
+{
+    return cuMemcpyHtoDAsync_v2(word(which), value, sizeof *value, stream);
+}
+
+/* Whether there is an iteration i, said by the first thread to the others. */
+static int goes_on(int thread, uint32_t i)
+{
+    if (thread == 0) {
+        if (!all->stop)
+            all->announced = i + AHEAD;
+        else
+            all->ended = 1;
+    }
+    while (i > all->announced && !all->ended)
+        sched_yield();
+    return i <= all->announced;
+}
+
+static int capture_and_launch(int which, void *stream)
+{
+    CHECK(cuStreamBeginCapture_v2(stream, THREAD_LOCAL));
+    CHECK(count_up_part(which, stream));
+    return launch_captured(stream);
+}
+
+/* The kernel of one thread ends when the other has launched a chain, and in one way has waited for each of it. */
+static int chain(int thread, uint32_t i, void *stream)
+{
+    if (thread == 1)
+        CHECK(spin(0, i, stream));
+    /* The other one takes longer: it does not have all the iterations before it at the end. */
+    while (is("deep") && thread == 0 && launches[1] + AHEAD * DEEP < i * DEEP)
+        sched_yield();
+    for (int n = 0; n < (thread == 0 ? CHAIN : is("deep") ? DEEP : 1); n++)
+        if ((is("graphs") && thread == 0 ? capture_and_launch(thread, stream) : count_up_part(thread, stream))
+            || (is("synced") && thread == 0 && cuStreamSynchronize(stream)))
+            return 1;
+    if (thread == 1)
+        return 0;
+    CHECK(write_word(0, &i, stream));
+    return cuStreamSynchronize(stream);
+}
+
+/* A thread feeds its own kernel. */
+static int feed(uint32_t i, void *stream, void *other)
+{
+    CHECK(spin(0, i * CHAIN, stream));
+    CHECK(count_up_part(0, stream));
+    for (uint32_t n = 1; n <= CHAIN; n++) {
+        uint32_t fed = (i - 1) * CHAIN + n;
+        CHECK(write_word(0, &fed, other));
+        if (n % 10 == 0)
+            CHECK(cuStreamSynchronize(other));
+    }
+    return cuStreamSynchronize(stream);
+}
+
+static void count_call(void *unused)
+{
+    (void)unused;
+    pthread_mutex_lock(&all->lock);
+    all->called++;
+    pthread_mutex_unlock(&all->lock);
+}
+
+static int under_lock(int thread, void *stream)
+{
+    pthread_mutex_lock(&all->lock);
+    int failed = count_up_part(thread, stream) || cuLaunchHostFunc(stream, count_call, NULL);
+    pthread_mutex_unlock(&all->lock);
+    return failed;
+}
+
+static void await_token(void *of)
+{
+    uintptr_t thread = (uintptr_t)of % THREADS, i = (uintptr_t)of / THREADS;
+
+    pthread_mutex_lock(&ring_lock);
+    while (tokens[thread] < i)
+        pthread_cond_wait(&passed, &ring_lock);
+    pthread_mutex_unlock(&ring_lock);
+}
+
+static void pass_token(void *of)
+{
+    uintptr_t thread = (uintptr_t)of % THREADS;
+
+    pthread_mutex_lock(&ring_lock);
+    tokens[(thread + 1) % THREADS]++;
+    pthread_cond_broadcast(&passed);
+    pthread_mutex_unlock(&ring_lock);
+}
+
+static int in_ring(int thread, uint32_t i, void *stream)
+{
+    void *of = (void *)(uintptr_t)(i * THREADS + thread);
+
+    CHECK(cuLaunchHostFunc(stream, await_token, of));
+    CHECK(count_up_part(thread, stream));
+    return cuLaunchHostFunc(stream, pass_token, of);
+}
+
+/* Such a value stays where it is until it is copied. */
+static const uint32_t *kept(int thread, uint32_t i)
+{
+    static uint32_t values[THREADS][2 * AHEAD];
+    uint32_t *value = &values[thread][i % (2 * AHEAD)];
+
+    *value = i;
+    return value;
+}
+
+static int serve(int process, uint32_t i, void *stream)
+{
+    if (process > 0) {
+        CHECK(write_word(process, kept(0, i), stream));
+        CHECK(spin(0, i, stream));
+        return count_up_part(0, stream);
+    }
+    for (int client = 1; client < PROCESSES; client++)
+        CHECK(spin(client, i, stream));
+    CHECK(count_up_part(0, stream));
+    return write_word(0, kept(0, i), stream);
+}
+
+/* A ring of kernels: each waits for the thread before it. */
+static int spin_in_ring(int thread, uint32_t i, void *stream)
+{
+    CHECK(spin(thread, thread == 0 ? i - 1 : i, stream));
+    CHECK(count_up_part(thread, stream));
+    return write_word((thread + 1) % THREADS, kept(thread, i), stream);
+}
+
+/* No thread goes on before all have come. */
+static int meet(int thread, uint32_t i, void *stream)
+{
+    CHECK(write_word(thread, kept(thread, i), stream));
+    for (int other = 0; other < THREADS; other++)
+        CHECK(spin(other, i, stream));
+    return count_up_part(thread, stream);
+}
+
+static void *launch_chain(void *stream)
+{
+    if (cuCtxSetCurrent(context))
+        return stream;
+    for (int n = 0; n < CHAIN; n++)
+        if (count_up_part(0, stream))
+            return stream;
+    return NULL;
+}
+
+/* A host function may not call CUDA, but the thread that it waits for may. */
+static void start_and_join(void *stream)
+{
+    pthread_t thread;
+    void *failed;
+
+    if (pthread_create(&thread, NULL, launch_chain, stream) || pthread_join(thread, &failed) || failed)
+        abort();
+}
+
+/* As much work is under way as the stream takes, and nobody waits for it. */
+static int last_long(void *stream)
+{
+    uint32_t microseconds = 500;
+    void *parameters[] = { &microseconds };
+
+    for (int n = 0; n < CHAIN; n++)
+        CHECK(cuLaunchKernel(last_kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
+    return count_up_part(0, stream);
+}
+
+static void *run(void *number)
+{
+    int thread = (int)(intptr_t)number;
+    void *stream, *other;
+
+    if (cuCtxSetCurrent(context) || cuStreamCreate(&stream, 1) || cuStreamCreate(&other, 1))
+        return context;
+    for (uint32_t i = 1; goes_on(thread, i); i++) {
+        int failed = is_chain() ? chain(thread, i, stream)
+            : is("feed")   ? feed(i, stream, other)
+            : is("lock")   ? under_lock(thread, stream)
+            : is("locks")  ? under_lock(0, stream)
+            : is("serve")  ? serve(thread, i, stream)
+            : is("spins")  ? spin_in_ring(thread, i, stream)
+            : is("meets")  ? meet(thread, i, stream)
+            : is("starts") ? cuLaunchHostFunc(stream, start_and_join, other)
+            : is("long")   ? last_long(stream)
+                           : in_ring(thread, i, stream);
+        if (failed || (i % AHEAD == 0 && !is("long") && cuStreamSynchronize(stream)))
+            return context;
+    }
+    return cuStreamSynchronize(stream) || cuStreamSynchronize(other) ? context : NULL;
+}
+
+static int begin(const char *image)
+{
+    void *module;
+
+    CHECK(make_current());
+    CHECK(cuCtxGetCurrent(&context));
+    CHECK(cuMemAlloc_v2(&memory, bytes));
+    CHECK(cuMemsetD8_v2(memory, 0, bytes));
+    CHECK(cuModuleLoad(&module, image));
+    CHECK(cuModuleGetFunction(&count_up_kernel, module, "count_up"));
+    CHECK(cuModuleGetFunction(&last_kernel, module, "last"));
+    return cuModuleGetFunction(&spin_kernel, module, "spin_until");
+}
+
+static int make_words(void)
+{
+    CHECK(cuMemAlloc_v2(&words, 256));
+    return cuMemsetD8_v2(words, 0, 256);
+}
+
+/* Every byte is what the launches make of it. */
+static int check(int threads)
+{
+    unsigned char *host = malloc(bytes);
+
+    CHECK(cuMemcpyDtoH_v2(host, memory, bytes));
+    for (size_t i = 0; i < bytes; i++) {
+        unsigned char expected = i / PART < (size_t)threads ? launches[i / PART] : 0;
+        if (host[i] != expected) {
+            printf("byte %zu is %d, not %d\n", i, host[i], expected);
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static int run_threads(const char *image, int count)
+{
+    pthread_t threads[THREADS];
+    void *failed;
+
+    if (begin(image) || make_words())
+        return 1;
+    /* The first of the ring waits for nothing in its first iteration. */
+    tokens[0] = 1;
+    for (int i = 0; i < count; i++)
+        CHECK(pthread_create(&threads[i], NULL, run, (void *)(intptr_t)i));
+    say_and_wait("begun");
+    all->stop = 1;
+    for (int i = 0; i < count; i++) {
+        CHECK(pthread_join(threads[i], &failed));
+        if (failed)
+            return 1;
+    }
+    return check(count);
+}
+
+static int run_child(const char *image, int process, int from_parent)
+{
+    struct shared_memory shared;
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (read(from_parent, &shared, sizeof shared) != sizeof shared || begin(image))
+        return 1;
+    CHECK(cuIpcOpenMemHandle_v2(&words, shared, 1));
+    return run((void *)(intptr_t)process) != NULL || check(1);
+}
+
+static int run_processes(const char *image)
+{
+    struct shared_memory shared;
+    pthread_t thread;
+    int to_children[2], failed = 0;
+    void *failed_here;
+
+    CHECK(pipe(to_children));
+    bytes = BYTES / 4;
+    for (int process = 1; process < PROCESSES; process++)
+        if (fork() == 0)
+            _exit(run_child(image, process, to_children[0]));
+    if (begin(image) || make_words())
+        return 1;
+    CHECK(cuIpcGetMemHandle(&shared, words));
+    for (int process = 1; process < PROCESSES; process++)
+        if (write(to_children[1], &shared, sizeof shared) != sizeof shared)
+            return 1;
+    CHECK(pthread_create(&thread, NULL, run, NULL));
+    say_and_wait("begun");
+    all->stop = 1;
+    CHECK(pthread_join(thread, &failed_here));
+    for (int process = 1, status; process < PROCESSES; process++) {
+        wait(&status);
+        failed |= status != 0;
+    }
+    return failed || failed_here || check(1);
+}
+
+int main(int argc, char **argv)
+{
+    pthread_mutexattr_t shared;
+
+    if (argc != 3)
+        return 2;
+    how = argv[1];
+    all = mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (all == MAP_FAILED)
+        return 2;
+    all->announced = AHEAD;
+    pthread_mutexattr_init(&shared);
+    pthread_mutexattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+    pthread_mutex_init(&all->lock, &shared);
+    int are_processes = is("locks") || is("serve"), threads = is_chain() ? 2 : is("feed") || is("starts") || is("long") ? 1 : THREADS;
+    if (are_processes ? run_processes(argv[2]) : run_threads(argv[2], threads))
+        return 1;
+    puts("as expected");
+    return 0;
+}
