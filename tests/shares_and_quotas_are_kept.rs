@@ -8,12 +8,13 @@ use support::patience::Lines;
 use support::{Jobs, KIB, MIB, Manager, Probe, Status, probe};
 
 #[test]
-fn who_could_not_be_saved_waits_for_admission() {
+fn a_job_that_could_neither_stay_nor_be_saved_waits_for_admission() {
     let options = ["--unit", "64KiB", "--offset", "64KiB", "--slice", "10ms", "--dram", "5MiB"];
     let manager = Manager::start("1x6MiB", &options);
-    let mut first = manager.probe(&["--name", "first", "--need", "0,3MiB"]);
+    // Of 8 MiB together neither the GPU nor the tiers have room for all.
+    let mut first = manager.probe(&["--name", "first", "--need", "0,4MiB"]);
     first.tell("device 0");
-    let mut second = manager.probe(&["--name", "second", "--need", "0,3MiB"]);
+    let mut second = manager.probe(&["--name", "second", "--need", "0,4MiB"]);
     second.order("device 0");
     let queued =
         |status: &Status| status.jobs.iter().any(|job| job.figures.name == "second" && job.queue_place > 0);
