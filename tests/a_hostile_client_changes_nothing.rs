@@ -102,7 +102,7 @@ fn lies(n: u64) -> [FromShim; 8] {
             ahead: units,
             whole: n.is_multiple_of(2),
         }),
-        FromShim::Return { tenant, pieces: (0..10_000).map(PieceId).collect() },
+        FromShim::Return { tenant, pieces: (0..10_000).map(PieceId).collect(), unused: Units(u32::MAX) },
         FromShim::Drained(drained),
         FromShim::Done { step },
         FromShim::Failed { step, reason: "x\n".repeat(100_000) },

@@ -56,6 +56,28 @@ fn a_full_tier_ends_nobody() {
     jobs[1].tell("check small 3");
 }
 
+#[test]
+fn what_a_job_had_while_it_was_alone_it_has_again() {
+    const PIECES: usize = 15;
+    let manager = Manager::start("1x64MiB", &["--slice", "20ms", "--dram", "8MiB"]);
+    let mut first = manager.probe(&["--name", "first"]);
+    first.tell("device 0");
+    let fill = |job: &mut Probe, piece: usize| {
+        job.tell(&format!("alloc piece{piece} {}", 2 * MIB));
+        job.tell(&format!("fill piece{piece} 1"));
+    };
+    (0..PIECES).for_each(|piece| fill(&mut first, piece));
+    (3..PIECES).for_each(|piece| drop(first.tell(&format!("free piece{piece}"))));
+    let mut second = manager.probe(&["--name", "second"]);
+    second.tell("device 0");
+    let refused =
+        (0..).find_map(|piece| second.try_tell(&format!("alloc more{piece} {}", 2 * MIB)).err()).unwrap();
+    assert!(refused.contains("CUDA_ERROR_OUT_OF_MEMORY"), "{refused}");
+    for piece in 3..PIECES {
+        fill(&mut first, piece);
+    }
+}
+
 /// The size of the tier, and what two jobs get that use 100 MiB each and ask for 60 MiB more in steps.
 fn jobs_that_grow_beyond(tier: u64) {
     const STEPS: usize = 15;

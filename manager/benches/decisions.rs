@@ -174,7 +174,7 @@ impl Bench {
             leases.push(self.lease(tenant, Class::Temporary, behind, 1));
             let pieces = std::mem::take(&mut self.leased);
             assert_eq!(pieces.len(), 1, "the lease was not served at once");
-            frees.push(self.tell(Event::Returned { session, tenant, pieces }));
+            frees.push(self.tell(Event::Returned { session, tenant, pieces, unused: Units(0) }));
         }
         [median(leases), median(frees)]
     }
@@ -233,7 +233,7 @@ impl Bench {
                 Some(Event::ShimDone { session, step })
             }
             Effect::Shim(session, ToShim::Recall { tenant }) => {
-                Some(Event::Returned { session, tenant, pieces: Vec::new() })
+                Some(Event::Returned { session, tenant, pieces: Vec::new(), unused: Units(0) })
             }
             Effect::Shim(_, ToShim::Leased { pieces, .. }) => {
                 self.leased = pieces.iter().map(|placed| placed.piece).collect();

@@ -71,6 +71,8 @@ pub struct Arena {
     apart: BTreeSet<u64>,
     free: Extents,
     backed: u32,
+    /// Backed slots in which no place has been since they came.
+    unused: BTreeSet<u32>,
 }
 
 impl Arena {
@@ -85,6 +87,7 @@ impl Arena {
             apart: BTreeSet::new(),
             free: Extents::default(),
             backed: 0,
+            unused: BTreeSet::new(),
         }
     }
 
@@ -181,6 +184,10 @@ impl Arena {
             if self.slot(slot) != Slot::Backed {
                 self.set(slot, Slot::Backed);
                 self.backed += 1;
+                let (start, end) = self.bytes_of(slot);
+                if !self.is_used(start, end) {
+                    self.unused.insert(slot);
+                }
                 self.free_unused_of(slot);
             }
         }
@@ -257,6 +264,11 @@ impl Arena {
         Units(self.backed)
     }
 
+    /// How many of these no place has touched since the piece came: leased ahead, and not used yet.
+    pub fn unused(&self) -> Units {
+        Units(self.unused.len() as u32)
+    }
+
     /// Whether `units` slots from `first` lie in the range.
     pub fn contains(&self, first: SlotIndex, units: Units) -> bool {
         first.0.checked_add(units.0).is_some_and(|end| end <= self.slots_in_range)
@@ -265,6 +277,10 @@ impl Arena {
     fn occupy(&mut self, start: u64, bytes: u64) {
         self.used.insert(start, start + bytes);
         self.free.remove(start, start + bytes);
+        let slots = self.slots_over(start, start + bytes);
+        while let Some(&slot) = self.unused.range(slots.clone()).next() {
+            self.unused.remove(&slot);
+        }
     }
 
     /// The start, among those worth trying, that needs the fewest new slots; the lowest of equals.
@@ -358,6 +374,7 @@ impl Arena {
                 let (start, end) = self.bytes_of(slot);
                 self.free.remove(start, end);
                 self.backed -= 1;
+                self.unused.remove(&slot);
                 self.set(slot, state);
             }
         }
@@ -441,6 +458,21 @@ mod tests {
         let place = arena.place(100, Units(9)).unwrap();
         assert_eq!((place.start, place.claims.len()), (first, 0));
         assert_eq!(arena.backed(), Units(1));
+    }
+
+    #[test]
+    fn what_is_leased_ahead_is_unused_until_a_place_touches_it() {
+        let mut arena = arena();
+        let place = arena.place(UNIT, Units(3)).unwrap();
+        arena.back(SlotIndex(0), Units(4));
+        assert!(arena.settle(&place));
+        assert_eq!(arena.unused(), Units(3));
+        let second = allocate(&mut arena, UNIT + 1);
+        assert_eq!(arena.unused(), Units(1));
+        arena.free(second);
+        assert_eq!(arena.unused(), Units(1), "what was used once stays so");
+        arena.send_away(SlotIndex(3), Units(1));
+        assert_eq!(arena.unused(), Units(0));
     }
 
     #[test]

@@ -26,7 +26,7 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tidegate_ffi::units::{PieceId, Step, TenantId};
+use tidegate_ffi::units::{PieceId, Step, TenantId, Units};
 use tidegate_ffi::wire::Parcel;
 use tidegate_ffi::wire::line::Line;
 use tidegate_ffi::wire::message::{FromShim, Layout, Placed, ToShim};
@@ -313,9 +313,9 @@ impl Link {
     }
 
     /// Gives pieces back that nothing of the process can reach.
-    pub fn give_back(&self, tenant: TenantId, pieces: Vec<PieceId>) {
+    pub fn give_back(&self, tenant: TenantId, pieces: Vec<PieceId>, unused: Units) {
         // When the session is over nobody takes anything back.
-        let _ = self.send(FromShim::Return { tenant, pieces });
+        let _ = self.send(FromShim::Return { tenant, pieces, unused });
     }
 }
 

@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
-use tidegate_ffi::units::{Step, TenantId};
+use tidegate_ffi::units::{Step, TenantId, Units};
 use tidegate_ffi::wire::message::{Drained, FromShim, ToShim};
 
 /// How often a watched process looks whether it submits anything.
@@ -55,7 +55,7 @@ fn failure_of(order: &ToShim) -> Option<FromShim> {
         ToShim::Unmap { step, .. } | ToShim::Map { step, .. } => {
             Some(FromShim::Failed { step, reason: reason() })
         }
-        ToShim::Recall { tenant } => Some(FromShim::Return { tenant, pieces: Vec::new() }),
+        ToShim::Recall { tenant } => Some(FromShim::Return { tenant, pieces: Vec::new(), unused: Units(0) }),
         _ => None,
     }
 }
@@ -317,7 +317,7 @@ fn done_or_failed(step: Step, outcome: Result<(), String>) -> FromShim {
 
 fn recall(process: &Process, tenant: TenantId) {
     let Some(known) = find(process, tenant) else {
-        return process.link.give_back(tenant, Vec::new());
+        return process.link.give_back(tenant, Vec::new(), Units(0));
     };
     let outcome = with_context_of(process, known, |tenant| tenant.give_back_idle(process));
     if let Err(error) = outcome {

@@ -442,15 +442,17 @@ impl Tenant {
         if let Some(dead) = self.bury(process, class, start) {
             self.let_go(process, class, start, dead);
         }
-        {
+        let unused = {
             let mut books = self.books();
+            let unused = books.unused();
             books.classes[class.index()].arena.free_apart(start);
             // As soon as the manager is told, it may hand them out again, for other slots.
             for placed in gone {
                 books.pieces.remove(&placed.piece);
             }
-        }
-        process.link.give_back(self.id, ids(gone));
+            unused
+        };
+        process.link.give_back(self.id, ids(gone), unused);
         self.books().end_leaving(gone, &[]);
         self.publish_mapped(process);
     }
@@ -495,7 +497,8 @@ impl Tenant {
                         outcome = self.take_in(process, replies.step(), class, claim, &pieces, handles);
                     }
                     if outcome.is_err() {
-                        process.link.give_back(self.id, pieces.iter().map(|piece| piece.piece).collect());
+                        let pieces = pieces.iter().map(|piece| piece.piece).collect();
+                        process.link.give_back(self.id, pieces, self.books().unused());
                     }
                     if !more {
                         self.enter_arrived(process, replies.step());
@@ -839,7 +842,11 @@ impl Tenant {
     /// only when the manager has been told: a lease for them must not come before that.
     pub fn give_back_idle(&self, process: &Process) -> Result<(), DriverError> {
         self.reclaim();
-        let idle = self.books().start_leaving();
+        let (idle, unused) = {
+            let mut books = self.books();
+            let unused = books.unused();
+            (books.start_leaving(), unused)
+        };
         let mut outcome = Ok(());
         let (gone, kept): (Vec<Placed>, Vec<Placed>) = idle.into_iter().partition(|placed| {
             if outcome.is_ok() {
@@ -848,7 +855,7 @@ impl Tenant {
             outcome.is_ok()
         });
         info!("{}: gave back {} idle pieces and kept {}", self.id, gone.len(), kept.len());
-        process.link.give_back(self.id, gone.iter().map(|placed| placed.piece).collect());
+        process.link.give_back(self.id, gone.iter().map(|placed| placed.piece).collect(), unused);
         self.books().end_leaving(&gone, &kept);
         self.publish_mapped(process);
         outcome
@@ -929,6 +936,11 @@ impl Books {
         let arena = &mut self.classes[class.index()].arena;
         let ahead = Units(arena.backed().0 / AHEAD_PART).min(most_ahead);
         arena.place(bytes, ahead)
+    }
+
+    /// Units that were leased ahead and never used.
+    fn unused(&self) -> Units {
+        Units(self.classes.iter().map(|class| class.arena.unused().0).sum())
     }
 
     fn enter(&mut self, pieces: &[Placed]) {

@@ -235,7 +235,10 @@ impl World {
         let event = match input.int_in_range(0..=23)? {
             0..=2 => Event::Attach { session, step, gpu },
             3..=8 => Event::Lease { session, request: lease(input, step, tenant)? },
-            9..=11 => Event::Returned { session, tenant, pieces: self.some_pieces(input, tenant)? },
+            9..=11 => {
+                let (pieces, unused) = (self.some_pieces(input, tenant)?, Units(input.int_in_range(0..=9)?));
+                Event::Returned { session, tenant, pieces, unused }
+            }
             12..=15 => {
                 let closing = own.closing.unwrap_or(Step(input.int_in_range(0..=99)?));
                 if input.ratio(1, 6)? {

@@ -221,7 +221,9 @@ impl Client {
                 state.take(pieces, fds)?;
                 self.say(FromShim::Done { step }, &[])?;
             }
-            ToShim::Recall { tenant } => self.say(FromShim::Return { tenant, pieces: Vec::new() }, &[])?,
+            ToShim::Recall { tenant } => {
+                self.say(FromShim::Return { tenant, pieces: Vec::new(), unused: Units(0) }, &[])?
+            }
             ToShim::Refused { reason } | ToShim::LeaseRefused { reason, .. } => return Err(reason.into()),
             _ => {}
         }

@@ -156,6 +156,8 @@ pub enum FromShim {
         tenant: TenantId,
         /// Which.
         pieces: Vec<PieceId>,
+        /// Of the units that its process had just before, those that were leased ahead and never used.
+        unused: Units,
     },
     /// These pieces must stay where they are from now on: mapped by this process alone, through all
     /// switches. Only while the gate is open.

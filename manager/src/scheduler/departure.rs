@@ -426,7 +426,10 @@ impl Scheduler {
         self.reclassify(id, &contents);
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         tenant.answered.clear();
+        // It did not say how much of this it used: perhaps all.
         tenant.ahead = 0;
+        self.note_promise(id);
+        let Some(tenant) = self.tenants.get(&id) else { return };
         let ledger = &self.gpus[&tenant.gpu].ledger;
         let goes = |piece: &PieceId| {
             contents.get(piece).is_none_or(|content| content.live == 0)

@@ -138,6 +138,8 @@ pub enum Event {
         tenant: TenantId,
         /// Which; perhaps none.
         pieces: Vec<PieceId>,
+        /// Of the units that it had just before, those that were leased ahead and never used.
+        unused: Units,
     },
     /// A process needs pieces to stay where they are.
     Hold {

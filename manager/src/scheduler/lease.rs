@@ -422,7 +422,7 @@ impl Scheduler {
     }
 
     /// A process gave pieces back: unmapped, its bytes still in them.
-    pub(super) fn take_back(&mut self, session: SessionId, id: TenantId, pieces: &[PieceId]) {
+    pub(super) fn take_back(&mut self, session: SessionId, id: TenantId, pieces: &[PieceId], unused: Units) {
         let Some(tenant) = self.tenants.get_mut(&id).filter(|tenant| tenant.session == session) else {
             return self.expel(session, "it gave back memory that is not its own");
         };
@@ -433,6 +433,11 @@ impl Scheduler {
         if pieces.iter().any(|piece| out_of_reach.contains(piece)) {
             return self.expel(session, "it gave back memory that it cannot reach");
         }
+        // Of what it was leased ahead it has used the rest, whether that goes back now or not.
+        tenant.ahead = tenant.ahead.min(unused.0);
+        self.note_need(id);
+        self.note_promise(id);
+        let Some(tenant) = self.tenants.get_mut(&id) else { return };
         let held = tenant.held.clone();
         let taken: Vec<_> = pieces.iter().filter_map(|piece| tenant.lose(piece)).collect();
         for placed in &taken {

@@ -251,7 +251,9 @@ impl Scheduler {
             Event::Attach { session, step, gpu } => self.ask_attach(session, step, gpu),
             Event::MakeRoom { session, step, gpu, units } => self.ask_room(session, step, gpu, units),
             Event::Lease { session, request } => self.ask_lease(session, request),
-            Event::Returned { session, tenant, pieces } => self.take_back(session, tenant, &pieces),
+            Event::Returned { session, tenant, pieces, unused } => {
+                self.take_back(session, tenant, &pieces, unused);
+            }
             Event::Hold { session, tenant, pieces } => self.hold(session, tenant, pieces),
             Event::Borrow { session, step, tenant, class, first, units } => {
                 self.lend(session, step, tenant, held::Slots { class, first, units });

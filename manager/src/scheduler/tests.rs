@@ -260,7 +260,7 @@ fn what_was_given_back_is_waited_for_until_it_is_scrubbed() {
     let (tenant, pieces) = (desk.tenant(a), desk.pieces(a, T));
     let pieces = pieces.iter().map(|placed| placed.piece).collect();
     desk.hold = |effect| matches!(effect, Effect::Mover(_, ToMover::Scrub { .. }));
-    desk.tell(Event::Returned { session: a, tenant, pieces });
+    desk.tell(Event::Returned { session: a, tenant, pieces, unused: Units(0) });
     desk.lease(a, T, 70, 64);
     assert_eq!((desk.refusals(a), desk.units(a, T)), (0, 0), "the GPU would be large enough");
     desk.finish_held();
@@ -316,8 +316,13 @@ fn a_wrong_answer_expels_only_the_liar() {
         |session, _, _| Event::ShimDone { session, step: Step(77) },
         |session, _, _| Event::NotDrained { session, step: Step(77) },
         |session, _, _| Event::Passed { session, step: Step(77), boundary: 1 },
-        |session, _, other| Event::Returned { session, tenant: other, pieces: Vec::new() },
-        |session, own, _| Event::Returned { session, tenant: own, pieces: vec![PieceId(1_000_000)] },
+        |session, _, other| Event::Returned { session, tenant: other, pieces: Vec::new(), unused: Units(0) },
+        |session, own, _| Event::Returned {
+            session,
+            tenant: own,
+            pieces: vec![PieceId(1_000_000)],
+            unused: Units(0),
+        },
         |session, _, other| desk::lease_event(session, other, T, 0, 1),
         |session, own, _| desk::lease_event(session, own, T, 399, 2),
         |session, own, _| desk::lease_event(session, own, T, 2, 1),
@@ -609,7 +614,7 @@ fn pieces_given_back_during_a_switch_are_neither_saved_nor_given_back_twice() {
     desk.hold = |effect| matches!(effect, Effect::Shim(_, ToShim::Unmap { .. }));
     desk.until(|desk| desk.phase(a) == Phase::Leaving);
     let (tenant, gone) = (desk.tenant(a), desk.pieces(a, T)[0].piece);
-    desk.tell(Event::Returned { session: a, tenant, pieces: vec![gone] });
+    desk.tell(Event::Returned { session: a, tenant, pieces: vec![gone], unused: Units(0) });
     desk.finish_held();
     desk.until(|desk| desk.phase(b) == Phase::Open);
     assert!(desk.moves_saved(tenant).iter().all(|m| m.piece != gone));

@@ -292,7 +292,11 @@ impl World {
             0..=3 if closing.is_some() || self.lies() => self.drained(closing.unwrap_or(step), session),
             0..=4 => self.done(id),
             5..=8 => FromShim::Lease(self.lease(step, tenant)),
-            9 => FromShim::Return { tenant, pieces: self.pieces(tenant) },
+            9 => FromShim::Return {
+                tenant,
+                pieces: self.pieces(tenant),
+                unused: Units(self.random.index(9) as u32),
+            },
             10 => FromShim::Hold { tenant, pieces: self.pieces(tenant) },
             11 => FromShim::LetGo { tenant, pieces: self.pieces(tenant) },
             12 => FromShim::MakeRoom { step, gpu: GPU, units: Units(self.random.index(9) as u32) },

@@ -431,7 +431,9 @@ impl Server {
             }
             FromShim::Attach { step, gpu } => Event::Attach { session, step, gpu },
             FromShim::Lease(request) => Event::Lease { session, request },
-            FromShim::Return { tenant, pieces } => Event::Returned { session, tenant, pieces },
+            FromShim::Return { tenant, pieces, unused } => {
+                Event::Returned { session, tenant, pieces, unused }
+            }
             FromShim::Hold { tenant, pieces } => Event::Hold { session, tenant, pieces },
             FromShim::Borrow { step, tenant, class, first, units } => {
                 Event::Borrow { session, step, tenant, class, first, units }

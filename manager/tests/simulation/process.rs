@@ -6,7 +6,7 @@ use super::random::Random;
 use super::tenant::{Claim, Life, Tenant};
 use std::collections::VecDeque;
 use std::time::Duration;
-use tidegate_ffi::units::{Class, GpuUuid, SessionId, Step, TenantId};
+use tidegate_ffi::units::{Class, GpuUuid, SessionId, Step, TenantId, Units};
 use tidegate_ffi::wire::message::{Placed, ToShim};
 use tidegate_manager::scheduler::Event;
 
@@ -525,7 +525,7 @@ impl Process {
     fn give_back_of(&mut self, index: usize, around: &mut Around) -> Result<(), String> {
         let pieces = self.tenants[index].give_back_idle(around.memories)?;
         let (session, tenant) = (self.id, self.tenants[index].id);
-        around.says.push((0, Event::Returned { session, tenant, pieces }));
+        around.says.push((0, Event::Returned { session, tenant, pieces, unused: Units(0) }));
         Ok(())
     }
 

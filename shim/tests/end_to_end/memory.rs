@@ -3,7 +3,7 @@
 use crate::manager::{Manager, TENANT};
 use crate::stage::UNIT;
 use std::sync::atomic::Ordering;
-use tidegate_ffi::units::Class;
+use tidegate_ffi::units::{Class, Units};
 use tidegate_ffi::wire::message::{FromShim, ToShim};
 
 promise! {
@@ -113,9 +113,9 @@ promise! {
         let (idle, address) = allocate(&mut line);
         assert_eq!(line.ask(&format!("free {address}")), "ok");
         manager.send(ToShim::Recall { tenant: TENANT }, &[]);
-        assert_eq!(manager.hear(), FromShim::Return { tenant: TENANT, pieces: vec![idle] });
+        assert_eq!(manager.hear(), FromShim::Return { tenant: TENANT, pieces: vec![idle], unused: Units(0) });
         manager.send(ToShim::Recall { tenant: TENANT }, &[]);
-        assert_eq!(manager.hear(), FromShim::Return { tenant: TENANT, pieces: vec![] });
+        assert_eq!(manager.hear(), FromShim::Return { tenant: TENANT, pieces: vec![], unused: Units(0) });
         line.tell(&format!("allocate {UNIT}"));
         let lease = manager.hear_lease();
         let fresh = manager.grant(&lease);

@@ -303,7 +303,7 @@ impl Desk {
             ToShim::Recall { tenant } => {
                 let pieces = self.recalls.remove(&session).unwrap_or_default();
                 let pieces = pieces.iter().map(|placed| placed.piece).collect();
-                Some(Event::Returned { session, tenant: *tenant, pieces })
+                Some(Event::Returned { session, tenant: *tenant, pieces, unused: Units(0) })
             }
             _ => None,
         }

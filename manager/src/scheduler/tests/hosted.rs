@@ -113,7 +113,7 @@ fn what_is_given_back_is_destroyed_and_nobodys_spare() {
     let a = large(&mut desk);
     let piece = host_pieces(&desk, a)[0].piece;
     let tenant = desk.tenant(a);
-    desk.tell(Event::Returned { session: a, tenant, pieces: vec![piece] });
+    desk.tell(Event::Returned { session: a, tenant, pieces: vec![piece], unused: Units(0) });
     assert!(destroyed(&desk, piece) && desk.scheduler.gpus()[&GPU].spares.is_empty());
     assert_eq!(hosted(&desk, a), 35);
     let rest = host_pieces(&desk, a);
@@ -184,7 +184,7 @@ fn what_was_given_back_is_kept_for_who_may_need_it_again() {
     let a = large(&mut desk);
     let (tenant, pieces) = (desk.tenant(a), host_pieces(&desk, a));
     let pieces = pieces.iter().map(|placed| placed.piece).collect();
-    desk.tell(Event::Returned { session: a, tenant, pieces });
+    desk.tell(Event::Returned { session: a, tenant, pieces, unused: Units(0) });
     desk.dead(a, T);
     desk.live(a, T, 0, 80 * UNIT, Life::Short);
     let_another_run(&mut desk);

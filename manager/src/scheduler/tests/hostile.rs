@@ -105,7 +105,7 @@ fn pieces_on_their_way_back_are_not_given_back() {
     desk.until(|desk| desk.phase(b) == Phase::Restoring);
     let pieces: Vec<PieceId> = desk.pieces(b, T).iter().map(|placed| placed.piece).collect();
     let tenant = desk.tenant(b);
-    desk.tell(Event::Returned { session: b, tenant, pieces: pieces.clone() });
+    desk.tell(Event::Returned { session: b, tenant, pieces: pieces.clone(), unused: Units(0) });
     assert_eq!(desk.expelled, BTreeSet::from([b]));
     assert!(are_retired(&desk, &pieces));
     desk.finish_held();
@@ -123,7 +123,7 @@ fn pieces_that_were_taken_are_not_given_back() {
     let pieces: Vec<PieceId> = desk.pieces(a, T).iter().map(|placed| placed.piece).collect();
     let tenant = desk.tenant(a);
     desk.log.clear();
-    desk.tell(Event::Returned { session: a, tenant, pieces: pieces.clone() });
+    desk.tell(Event::Returned { session: a, tenant, pieces: pieces.clone(), unused: Units(0) });
     assert!(desk.expelled.contains(&a));
     assert!(are_retired(&desk, &pieces));
     let scrubbed = |e: &Effect| matches!(e, Effect::Mover(_, ToMover::Scrub { .. }));
@@ -142,7 +142,7 @@ fn what_was_given_back_is_not_void_as_well() {
     let step = desk.lease(a, T, 100, 5);
     let given = desk.pieces(a, T).last().unwrap().piece;
     desk.hold = |effect| matches!(effect, Effect::Mover(_, ToMover::Scrub { .. }));
-    desk.tell(Event::Returned { session: a, tenant: desk.tenant(a), pieces: vec![given] });
+    desk.tell(Event::Returned { session: a, tenant: desk.tenant(a), pieces: vec![given], unused: Units(0) });
     desk.outstanding.push(step);
     desk.answer_closings(a);
     assert!(!desk.scheduler.gpus()[&GPU].spares.contains_key(&given), "it is not scrubbed yet");

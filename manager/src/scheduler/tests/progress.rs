@@ -119,13 +119,36 @@ fn what_a_job_had_before_it_gets_again_though_others_have_grown_since() {
     let pieces = desk.pieces(a, T).iter().map(|placed| placed.piece).collect();
     let tenant = desk.tenant(a);
     desk.dead(a, T);
-    desk.tell(Event::Returned { session: a, tenant, pieces });
+    desk.tell(Event::Returned { session: a, tenant, pieces, unused: Units(0) });
     let b = desk.job(spec("b"));
     let has = grow(&mut desk, &[b], 8, 90, Life::Short);
     assert!(has[0] <= 70, "{has:?}: no room is left for what the other job had");
     let step = desk.lease(a, T, 0, 60);
     desk.until(|desk| desk.answers(a, step) > 0);
     assert!(!desk.was_refused(a, step));
+}
+
+/// Of 40 units and 20 ahead that a job had alone, and gives back, it says that so many were never used: what another
+/// job gets then, of 100 units and 30 in the tiers.
+fn grown_beside_one_that_left_unused(unused: u32) -> u32 {
+    let mut desk = with_tiers(30);
+    let a = desk.job(spec("a"));
+    desk.lease_ahead(a, T, 0, 40, 20);
+    let pieces = desk.pieces(a, T).iter().map(|placed| placed.piece).collect();
+    let tenant = desk.tenant(a);
+    desk.tell(Event::Returned { session: a, tenant, pieces, unused: Units(unused) });
+    let b = desk.job(spec("b"));
+    let [grown] = grow(&mut desk, &[b], 8, 100, Life::Short)[..] else { unreachable!() };
+    let step = desk.lease(a, T, 0, 60 - unused);
+    desk.until(|desk| desk.answers(a, step) > 0);
+    assert!(!desk.was_refused(a, step), "it had as much before");
+    grown
+}
+
+#[test]
+fn what_a_job_used_of_what_was_leased_ahead_it_gets_again() {
+    assert!(grown_beside_one_that_left_unused(0) <= 70, "no room is left for what the other job had");
+    assert!(grown_beside_one_that_left_unused(20) > 70, "nothing is kept for what the other job never used");
 }
 
 #[test]
@@ -245,7 +268,7 @@ fn a_job_whose_memory_changes_its_class_gets_no_more_than_it_was_promised() {
     let pieces = desk.pieces(a, T).iter().map(|placed| placed.piece).collect();
     let tenant = desk.tenant(a);
     desk.dead(a, T);
-    desk.tell(Event::Returned { session: a, tenant, pieces });
+    desk.tell(Event::Returned { session: a, tenant, pieces, unused: Units(0) });
     let step = desk.lease(a, T, 0, 60);
     desk.until(|desk| desk.answers(a, step) > 0);
     desk.live(a, T, 0, 60 * UNIT, Life::Short);
