@@ -219,7 +219,11 @@ impl Scheduler {
 
     /// May the job be closed at all, and already.
     pub(super) fn may_close(&self, id: JobId) -> bool {
-        let may = |job: &Job| !job.unsliceable() && self.now >= job.not_closed_before;
+        let may = |job: &Job| {
+            !job.unsliceable()
+                && self.now >= job.not_closed_before
+                && (job.failed_drains == 0 || !self.would_fail_again(id))
+        };
         self.jobs.get(&id).is_some_and(may) && !self.is_stranded(id)
     }
 

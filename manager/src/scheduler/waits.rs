@@ -41,6 +41,11 @@ impl Wanted {
             Wanted::Turn => None,
         }
     }
+
+    /// Whether it is memory that a running process asked for.
+    fn is_memory(&self) -> bool {
+        matches!(self, Wanted::Pieces(..) | Wanted::Outside(..))
+    }
 }
 
 /// A job that waits, and what would end that.
@@ -162,10 +167,9 @@ impl Scheduler {
     pub fn deadlocked(&self) -> BTreeSet<JobId> {
         let stays = |job: &Job| job.phase == Phase::Open && (job.unsliceable() || job.failed_drains > 0);
         let keeps = |id: &JobId| self.jobs.get(id).is_some_and(stays);
-        let memory = |wait: &Wait| matches!(wait.wanted, Wanted::Pieces(..) | Wanted::Outside(..));
         let mut waits: Vec<Wait> =
             self.jobs.keys().filter(|id| keeps(id)).flat_map(|id| self.waits_of(*id)).collect();
-        waits.retain(memory);
+        waits.retain(|wait| wait.wanted.is_memory());
         loop {
             let among: BTreeSet<JobId> = waits.iter().map(|wait| wait.job).collect();
             let before = waits.len();
@@ -174,6 +178,15 @@ impl Scheduler {
                 return among;
             }
         }
+    }
+
+    /// Whether a job that could not be drained would most likely fail to be again: it waits for memory, and how the closing of
+    /// another ends, or what a deadlock costs one of its jobs, is to be seen first. Both are certain to come.
+    pub(super) fn would_fail_again(&self, id: JobId) -> bool {
+        let closes = |peer: &JobId| self.jobs.get(peer).is_some_and(|peer| peer.phase == Phase::Closing);
+        let waits_for_closing =
+            || self.wanted_by(id).iter().any(Wanted::is_memory) && self.jobs_near(id).iter().any(closes);
+        waits_for_closing() || self.deadlocked().contains(&id)
     }
 
     /// Is the job the last that came of those in a deadlock: what it asks for is refused, so that the others can go on

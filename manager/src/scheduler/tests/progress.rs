@@ -240,6 +240,29 @@ fn of_jobs_that_could_not_be_drained_once_and_wait_for_each_others_memory_the_la
     desk.until(|desk| desk.answers(jobs[0], first) == 1);
 }
 
+/// The same where the closing of the second takes longer than the pause after the first has failed.
+#[test]
+fn a_job_that_could_not_be_drained_and_waits_for_memory_is_not_closed_anew_while_another_closes() {
+    let mut desk = Desk::new(|_| {});
+    let jobs = [desk.job(spec("a")), desk.job(spec("b"))];
+    for job in jobs {
+        let lease = desk.lease(job, T, 0, 40);
+        desk.live(job, T, 0, 40 * UNIT, Life::Long);
+        desk.until(|desk| desk.answers(job, lease) == 1);
+        desk.undrainable.insert(job);
+    }
+    desk.deaf.insert(jobs[1]);
+    let [first, last] = jobs.map(|job| desk.lease(job, T, 40, 30));
+    desk.until(|desk| desk.job_of(jobs[0]).failed_drains == 1 && desk.phase(jobs[1]) == Phase::Closing);
+    desk.pass(ms(350));
+    assert_eq!(desk.phase(jobs[1]), Phase::Closing);
+    assert_eq!((desk.phase(jobs[0]), desk.job_of(jobs[0]).stats.failed_drains), (Phase::Open, 1));
+    desk.answer_closings(jobs[1]);
+    desk.until(|desk| desk.was_refused(jobs[1], last));
+    assert_eq!(desk.job_of(jobs[1]).stats.failed_drains, 1);
+    assert!(!desk.was_refused(jobs[0], first));
+}
+
 #[test]
 fn of_jobs_that_cannot_be_closed_and_wait_for_each_other_the_last_that_came_is_refused() {
     let mut desk = Desk::new(|config| config.tier_bytes = [400 * UNIT, 0, 0]);
