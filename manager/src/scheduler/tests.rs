@@ -257,10 +257,8 @@ fn spares_are_kept_for_who_waits_for_what_is_being_scrubbed() {
 fn what_was_given_back_is_waited_for_until_it_is_scrubbed() {
     let mut desk = Desk::new(|_| {});
     let a = job_with(&mut desk, "a", 10, 70);
-    let (tenant, pieces) = (desk.tenant(a), desk.pieces(a, T));
-    let pieces = pieces.iter().map(|placed| placed.piece).collect();
     desk.hold = |effect| matches!(effect, Effect::Mover(_, ToMover::Scrub { .. }));
-    desk.tell(Event::Returned { session: a, tenant, pieces, unused: Units(0) });
+    desk.give_back(a, &desk.pieces(a, T), 0);
     desk.lease(a, T, 70, 64);
     assert_eq!((desk.refusals(a), desk.units(a, T)), (0, 0), "the GPU would be large enough");
     desk.finish_held();
@@ -613,13 +611,13 @@ fn pieces_given_back_during_a_switch_are_neither_saved_nor_given_back_twice() {
     let (a, b) = rivals(&mut desk);
     desk.hold = |effect| matches!(effect, Effect::Shim(_, ToShim::Unmap { .. }));
     desk.until(|desk| desk.phase(a) == Phase::Leaving);
-    let (tenant, gone) = (desk.tenant(a), desk.pieces(a, T)[0].piece);
-    desk.tell(Event::Returned { session: a, tenant, pieces: vec![gone], unused: Units(0) });
+    let (tenant, gone) = (desk.tenant(a), desk.pieces(a, T)[0]);
+    desk.give_back(a, &[gone], 0);
     desk.finish_held();
     desk.until(|desk| desk.phase(b) == Phase::Open);
-    assert!(desk.moves_saved(tenant).iter().all(|m| m.piece != gone));
+    assert!(desk.moves_saved(tenant).iter().all(|m| m.piece != gone.piece));
     let scrubbed = desk.log.iter().filter(
-        |effect| matches!(effect, Effect::Mover(_, ToMover::Scrub { pieces, .. }) if pieces.contains(&gone)),
+        |effect| matches!(effect, Effect::Mover(_, ToMover::Scrub { pieces, .. }) if pieces.contains(&gone.piece)),
     );
     assert_eq!(scrubbed.count(), 1);
 }

@@ -184,9 +184,8 @@ impl Scheduler {
     /// another ends, or what a deadlock costs one of its jobs, is to be seen first. Both are certain to come.
     pub(super) fn would_fail_again(&self, id: JobId) -> bool {
         let closes = |peer: &JobId| self.jobs.get(peer).is_some_and(|peer| peer.phase == Phase::Closing);
-        let waits_for_closing =
-            || self.wanted_by(id).iter().any(Wanted::is_memory) && self.jobs_near(id).iter().any(closes);
-        waits_for_closing() || self.deadlocked().contains(&id)
+        self.wanted_by(id).iter().any(Wanted::is_memory)
+            && (self.jobs_near(id).iter().any(closes) || self.deadlocked().contains(&id))
     }
 
     /// Is the job the last that came of those in a deadlock: what it asks for is refused, so that the others can go on

@@ -334,6 +334,13 @@ impl Desk {
         }
     }
 
+    /// A process gives pieces back, and says that so many units that were leased ahead it never used.
+    pub fn give_back(&mut self, session: SessionId, pieces: &[Placed], unused: u32) {
+        let pieces = pieces.iter().map(|placed| placed.piece).collect();
+        let tenant = self.tenant(session);
+        self.tell(Event::Returned { session, tenant, pieces, unused: Units(unused) });
+    }
+
     /// A process says that it has passed the boundary at which it was to close.
     pub fn pass_by(&mut self, session: SessionId, boundary: u64) {
         if let Some(step) = self.closings.remove(&session) {

@@ -111,10 +111,9 @@ fn host_memory_stays_mapped_while_others_run() {
 fn what_is_given_back_is_destroyed_and_nobodys_spare() {
     let mut desk = Desk::new(|_| {});
     let a = large(&mut desk);
-    let piece = host_pieces(&desk, a)[0].piece;
-    let tenant = desk.tenant(a);
-    desk.tell(Event::Returned { session: a, tenant, pieces: vec![piece], unused: Units(0) });
-    assert!(destroyed(&desk, piece) && desk.scheduler.gpus()[&GPU].spares.is_empty());
+    let given = host_pieces(&desk, a)[0];
+    desk.give_back(a, &[given], 0);
+    assert!(destroyed(&desk, given.piece) && desk.scheduler.gpus()[&GPU].spares.is_empty());
     assert_eq!(hosted(&desk, a), 35);
     let rest = host_pieces(&desk, a);
     desk.end(a);
@@ -182,9 +181,8 @@ fn a_share_is_not_overrun_by_what_is_kept_for_its_owner() {
 fn what_was_given_back_is_kept_for_who_may_need_it_again() {
     let mut desk = Desk::new(|config| config.tier_bytes = [120 * UNIT, 100 * UNIT, 0]);
     let a = large(&mut desk);
-    let (tenant, pieces) = (desk.tenant(a), host_pieces(&desk, a));
-    let pieces = pieces.iter().map(|placed| placed.piece).collect();
-    desk.tell(Event::Returned { session: a, tenant, pieces, unused: Units(0) });
+    let pieces = host_pieces(&desk, a);
+    desk.give_back(a, &pieces, 0);
     desk.dead(a, T);
     desk.live(a, T, 0, 80 * UNIT, Life::Short);
     let_another_run(&mut desk);

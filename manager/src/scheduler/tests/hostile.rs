@@ -140,12 +140,12 @@ fn what_was_given_back_is_not_void_as_well() {
     desk.lease(b, T, 15, 40);
     desk.until(|desk| desk.phase(a) == Phase::Closing);
     let step = desk.lease(a, T, 100, 5);
-    let given = desk.pieces(a, T).last().unwrap().piece;
+    let given = *desk.pieces(a, T).last().unwrap();
     desk.hold = |effect| matches!(effect, Effect::Mover(_, ToMover::Scrub { .. }));
-    desk.tell(Event::Returned { session: a, tenant: desk.tenant(a), pieces: vec![given], unused: Units(0) });
+    desk.give_back(a, &[given], 0);
     desk.outstanding.push(step);
     desk.answer_closings(a);
-    assert!(!desk.scheduler.gpus()[&GPU].spares.contains_key(&given), "it is not scrubbed yet");
+    assert!(!desk.scheduler.gpus()[&GPU].spares.contains_key(&given.piece), "it is not scrubbed yet");
 }
 
 #[test]

@@ -116,10 +116,8 @@ fn what_a_job_had_before_it_gets_again_though_others_have_grown_since() {
     let mut desk = with_tiers(30);
     let a = job_with(&mut desk, "a", 1, 60);
     // It gives all of it back, as between two iterations.
-    let pieces = desk.pieces(a, T).iter().map(|placed| placed.piece).collect();
-    let tenant = desk.tenant(a);
     desk.dead(a, T);
-    desk.tell(Event::Returned { session: a, tenant, pieces, unused: Units(0) });
+    desk.give_back(a, &desk.pieces(a, T), 0);
     let b = desk.job(spec("b"));
     let has = grow(&mut desk, &[b], 8, 90, Life::Short);
     assert!(has[0] <= 70, "{has:?}: no room is left for what the other job had");
@@ -134,9 +132,7 @@ fn grown_beside_one_that_left_unused(unused: u32) -> u32 {
     let mut desk = with_tiers(30);
     let a = desk.job(spec("a"));
     desk.lease_ahead(a, T, 0, 40, 20);
-    let pieces = desk.pieces(a, T).iter().map(|placed| placed.piece).collect();
-    let tenant = desk.tenant(a);
-    desk.tell(Event::Returned { session: a, tenant, pieces, unused: Units(unused) });
+    desk.give_back(a, &desk.pieces(a, T), unused);
     let b = desk.job(spec("b"));
     let [grown] = grow(&mut desk, &[b], 8, 100, Life::Short)[..] else { unreachable!() };
     let step = desk.lease(a, T, 0, 60 - unused);
@@ -221,9 +217,8 @@ fn of_jobs_that_stood_still_the_one_that_has_waited_longest_comes_first() {
     assert_eq!(desk.phase(longest), Phase::Open);
 }
 
-/// The work of each may wait for a thread that waits for the memory: to try again would take as long each time.
-#[test]
-fn of_jobs_that_could_not_be_drained_once_and_wait_for_each_others_memory_the_last_that_came_is_refused() {
+/// Two jobs of 40 units, whose work does not end.
+fn undrainable_jobs() -> (Desk, [SessionId; 2]) {
     let mut desk = Desk::new(|_| {});
     let jobs = [desk.job(spec("a")), desk.job(spec("b"))];
     for job in jobs {
@@ -232,6 +227,13 @@ fn of_jobs_that_could_not_be_drained_once_and_wait_for_each_others_memory_the_la
         desk.until(|desk| desk.answers(job, lease) == 1);
         desk.undrainable.insert(job);
     }
+    (desk, jobs)
+}
+
+/// The work of each may wait for a thread that waits for the memory: to try again would take as long each time.
+#[test]
+fn of_jobs_that_could_not_be_drained_once_and_wait_for_each_others_memory_the_last_that_came_is_refused() {
+    let (mut desk, jobs) = undrainable_jobs();
     let [first, last] = jobs.map(|job| desk.lease(job, T, 40, 30));
     desk.until(|desk| desk.was_refused(jobs[1], last));
     assert!(jobs.iter().all(|job| desk.job_of(*job).failed_drains <= 1), "{:#?}", desk.scheduler.jobs());
@@ -243,14 +245,7 @@ fn of_jobs_that_could_not_be_drained_once_and_wait_for_each_others_memory_the_la
 /// The same where the closing of the second takes longer than the pause after the first has failed.
 #[test]
 fn a_job_that_could_not_be_drained_and_waits_for_memory_is_not_closed_anew_while_another_closes() {
-    let mut desk = Desk::new(|_| {});
-    let jobs = [desk.job(spec("a")), desk.job(spec("b"))];
-    for job in jobs {
-        let lease = desk.lease(job, T, 0, 40);
-        desk.live(job, T, 0, 40 * UNIT, Life::Long);
-        desk.until(|desk| desk.answers(job, lease) == 1);
-        desk.undrainable.insert(job);
-    }
+    let (mut desk, jobs) = undrainable_jobs();
     desk.deaf.insert(jobs[1]);
     let [first, last] = jobs.map(|job| desk.lease(job, T, 40, 30));
     desk.until(|desk| desk.job_of(jobs[0]).failed_drains == 1 && desk.phase(jobs[1]) == Phase::Closing);
@@ -288,10 +283,8 @@ fn a_job_whose_memory_changes_its_class_gets_no_more_than_it_was_promised() {
     desk.live(b, T, 0, 50 * UNIT, Life::Short);
     let is_persistent = |desk: &Desk| desk.scheduler.gpus()[&GPU].ledger.held(desk.tenant(a), P) == 60;
     desk.until(|desk| is_persistent(desk) && desk.phase(a) == Phase::Open);
-    let pieces = desk.pieces(a, T).iter().map(|placed| placed.piece).collect();
-    let tenant = desk.tenant(a);
     desk.dead(a, T);
-    desk.tell(Event::Returned { session: a, tenant, pieces, unused: Units(0) });
+    desk.give_back(a, &desk.pieces(a, T), 0);
     let step = desk.lease(a, T, 0, 60);
     desk.until(|desk| desk.answers(a, step) > 0);
     desk.live(a, T, 0, 60 * UNIT, Life::Short);

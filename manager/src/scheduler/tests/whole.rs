@@ -43,7 +43,7 @@ fn what_was_given_back_is_whole_no_more() {
     let a = sharer(&mut desk);
     let whole = desk.pieces(a, T).into_iter().find(|placed| placed.slot.0 == 10).unwrap();
     let tenant = desk.tenant(a);
-    desk.tell(Event::Returned { session: a, tenant, pieces: vec![whole.piece], unused: Units(0) });
+    desk.give_back(a, &[whole], 0);
     desk.lease(a, T, 10, 5);
     desk.lease(a, T, 15, 10);
     assert!(desk.scheduler.tenants()[&tenant].whole.is_empty());
