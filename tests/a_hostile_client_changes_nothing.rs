@@ -102,7 +102,12 @@ fn lies(n: u64) -> [FromShim; 8] {
             ahead: units,
             whole: n.is_multiple_of(2),
         }),
-        FromShim::Return { tenant, pieces: (0..10_000).map(PieceId).collect(), unused: Units(u32::MAX) },
+        FromShim::Return {
+            tenant,
+            pieces: (0..10_000).map(PieceId).collect(),
+            unused: Units(u32::MAX),
+            recalled: true,
+        },
         FromShim::Drained(drained),
         FromShim::Done { step },
         FromShim::Failed { step, reason: "x\n".repeat(100_000) },

@@ -78,6 +78,38 @@ fn what_a_job_had_while_it_was_alone_it_has_again() {
     }
 }
 
+/// A job that fills and frees so many pieces of 2 MiB.
+fn had(manager: &Manager, arguments: &[&str], pieces: usize) -> Probe {
+    let mut job = manager.probe(&[&["--name", "first"], arguments].concat());
+    job.tell("device 0");
+    for piece in 0..pieces {
+        job.tell(&format!("alloc piece{piece} {}", 2 * MIB));
+        job.tell(&format!("fill piece{piece} 1"));
+    }
+    (0..pieces).for_each(|piece| drop(job.tell(&format!("free piece{piece}"))));
+    job
+}
+
+#[test]
+fn what_a_job_has_freed_does_not_count_towards_its_quota() {
+    let manager = Manager::start("1x64MiB", &[]);
+    let mut job = had(&manager, &["--memory", "35MiB"], 17);
+    job.tell(&format!("handle {}", 4 * MIB));
+}
+
+#[test]
+fn memory_for_a_handle_does_not_count_beside_what_was_freed_for_it() {
+    let manager = Manager::start("1x64MiB", &["--slice", "20ms", "--dram", "8MiB"]);
+    let mut first = had(&manager, &[], 15);
+    first.tell(&format!("handle {}", 30 * MIB));
+    let mut second = manager.probe(&["--name", "second"]);
+    second.tell("device 0");
+    // Of 64 MiB and 8 MiB more, the first job has had 30 MiB at once, and one piece stays free.
+    for piece in 0..20 {
+        second.tell(&format!("alloc more{piece} {}", 2 * MIB));
+    }
+}
+
 /// The size of the tier, and what two jobs get that use 100 MiB each and ask for 60 MiB more in steps.
 fn jobs_that_grow_beyond(tier: u64) {
     const STEPS: usize = 15;

@@ -174,7 +174,13 @@ impl Bench {
             leases.push(self.lease(tenant, Class::Temporary, behind, 1));
             let pieces = std::mem::take(&mut self.leased);
             assert_eq!(pieces.len(), 1, "the lease was not served at once");
-            frees.push(self.tell(Event::Returned { session, tenant, pieces, unused: Units(0) }));
+            frees.push(self.tell(Event::Returned {
+                session,
+                tenant,
+                pieces,
+                unused: Units(0),
+                recalled: false,
+            }));
         }
         [median(leases), median(frees)]
     }
@@ -232,9 +238,13 @@ impl Bench {
             Effect::Shim(session, ToShim::Unmap { step, .. } | ToShim::Map { step, .. }) => {
                 Some(Event::ShimDone { session, step })
             }
-            Effect::Shim(session, ToShim::Recall { tenant }) => {
-                Some(Event::Returned { session, tenant, pieces: Vec::new(), unused: Units(0) })
-            }
+            Effect::Shim(session, ToShim::Recall { tenant }) => Some(Event::Returned {
+                session,
+                tenant,
+                pieces: Vec::new(),
+                unused: Units(0),
+                recalled: true,
+            }),
             Effect::Shim(_, ToShim::Leased { pieces, .. }) => {
                 self.leased = pieces.iter().map(|placed| placed.piece).collect();
                 None

@@ -207,6 +207,11 @@ impl Arena {
         }
     }
 
+    /// Whether a slot is backed and no place touches it.
+    pub fn has_idle(&self) -> bool {
+        self.free.iter().any(|(start, end)| start.next_multiple_of(self.unit) + self.unit <= end)
+    }
+
     /// Takes these slots out of use, if all are backed and no place touches them: the piece
     /// behind them is going to be given back. Ends with [`Arena::left`], or [`Arena::back`].
     #[must_use]
@@ -458,6 +463,19 @@ mod tests {
         let place = arena.place(100, Units(9)).unwrap();
         assert_eq!((place.start, place.claims.len()), (first, 0));
         assert_eq!(arena.backed(), Units(1));
+    }
+
+    #[test]
+    fn a_slot_is_idle_when_no_place_touches_any_of_it() {
+        let mut arena = arena();
+        let places = [0, 1, 2].map(|_| allocate(&mut arena, UNIT / 2));
+        assert!(!arena.has_idle(), "half of the second slot is in use");
+        arena.free(places[1]);
+        assert!(!arena.has_idle());
+        arena.free(places[2]);
+        assert!(arena.has_idle());
+        assert!(arena.start_leaving(SlotIndex(1), Units(1)));
+        assert!(!arena.has_idle(), "it is on its way");
     }
 
     #[test]

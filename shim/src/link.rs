@@ -315,7 +315,12 @@ impl Link {
     /// Gives pieces back that nothing of the process can reach.
     pub fn give_back(&self, tenant: TenantId, pieces: Vec<PieceId>, unused: Units) {
         // When the session is over nobody takes anything back.
-        let _ = self.send(FromShim::Return { tenant, pieces, unused });
+        let _ = self.send(FromShim::Return { tenant, pieces, unused, recalled: false });
+    }
+
+    /// The same as the answer to a `Recall`.
+    pub fn answer_recall(&self, tenant: TenantId, pieces: Vec<PieceId>, unused: Units) {
+        let _ = self.send(FromShim::Return { tenant, pieces, unused, recalled: true });
     }
 }
 

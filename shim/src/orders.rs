@@ -55,7 +55,9 @@ fn failure_of(order: &ToShim) -> Option<FromShim> {
         ToShim::Unmap { step, .. } | ToShim::Map { step, .. } => {
             Some(FromShim::Failed { step, reason: reason() })
         }
-        ToShim::Recall { tenant } => Some(FromShim::Return { tenant, pieces: Vec::new(), unused: Units(0) }),
+        ToShim::Recall { tenant } => {
+            Some(FromShim::Return { tenant, pieces: Vec::new(), unused: Units(0), recalled: true })
+        }
         _ => None,
     }
 }
@@ -317,9 +319,9 @@ fn done_or_failed(step: Step, outcome: Result<(), String>) -> FromShim {
 
 fn recall(process: &Process, tenant: TenantId) {
     let Some(known) = find(process, tenant) else {
-        return process.link.give_back(tenant, Vec::new(), Units(0));
+        return process.link.answer_recall(tenant, Vec::new(), Units(0));
     };
-    let outcome = with_context_of(process, known, |tenant| tenant.give_back_idle(process));
+    let outcome = with_context_of(process, known, |tenant| tenant.answer_recall(process));
     if let Err(error) = outcome {
         info!("memory that nobody uses could not be given back: {error}");
     }

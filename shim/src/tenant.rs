@@ -63,6 +63,8 @@ pub struct Tenant {
     /// Held while pieces are held or let go of and the manager is told: the last word on a piece is
     /// what the books say.
     holding: Mutex<()>,
+    /// Held from when pieces leave the books until the manager is told: the answer to a recall comes after.
+    leaving: Mutex<()>,
     /// Who asks for pieces.
     leases: Turnstile,
     /// Who asks for room outside of pieces.
@@ -176,6 +178,7 @@ impl Tenant {
             books: Mutex::new(books),
             ordered: Mutex::default(),
             uses: Mutex::default(),
+            leaving: Mutex::default(),
             holding: Mutex::new(()),
             leases: Turnstile::default(),
             rooms: Turnstile::default(),
@@ -413,6 +416,7 @@ impl Tenant {
             // Inside the gate, as for every other place: a closing comes before it or after.
             let place = {
                 let _pass = GATE.pass()?;
+                self.give_back_what_no_handle_can_use(process);
                 let place = self.books().classes[class.index()].arena.place_apart(bytes);
                 place.ok_or(Shortage::Range)?
             };
@@ -442,6 +446,7 @@ impl Tenant {
         if let Some(dead) = self.bury(process, class, start) {
             self.let_go(process, class, start, dead);
         }
+        let leaving = self.leaving.lock();
         let unused = {
             let mut books = self.books();
             let unused = books.unused();
@@ -453,6 +458,7 @@ impl Tenant {
             unused
         };
         process.link.give_back(self.id, ids(gone), unused);
+        drop(leaving);
         self.books().end_leaving(gone, &[]);
         self.publish_mapped(process);
     }
@@ -838,10 +844,20 @@ impl Tenant {
         self.books().classes.iter_mut().for_each(|class| class.arena.reopen());
     }
 
+    /// Answers a recall: gives back the pieces that no allocation touches.
+    pub fn answer_recall(&self, process: &Process) -> Result<(), DriverError> {
+        self.give_back_idle(process, |gone, unused| process.link.answer_recall(self.id, gone, unused))
+    }
+
     /// Gives back the pieces that no allocation touches. Their slots are free for other pieces
     /// only when the manager has been told: a lease for them must not come before that.
-    pub fn give_back_idle(&self, process: &Process) -> Result<(), DriverError> {
+    fn give_back_idle(
+        &self,
+        process: &Process,
+        tell: impl FnOnce(Vec<PieceId>, Units),
+    ) -> Result<(), DriverError> {
         self.reclaim();
+        let leaving = self.leaving.lock();
         let (idle, unused) = {
             let mut books = self.books();
             let unused = books.unused();
@@ -855,10 +871,21 @@ impl Tenant {
             outcome.is_ok()
         });
         info!("{}: gave back {} idle pieces and kept {}", self.id, gone.len(), kept.len());
-        process.link.give_back(self.id, gone.iter().map(|placed| placed.piece).collect(), unused);
+        tell(ids(&gone), unused);
+        drop(leaving);
         self.books().end_leaving(&gone, &kept);
         self.publish_mapped(process);
         outcome
+    }
+
+    /// A handle gets pieces of its own. Idle ones would count beside them, as if the process needed both.
+    fn give_back_what_no_handle_can_use(&self, process: &Process) {
+        let tell = |gone, unused| process.link.give_back(self.id, gone, unused);
+        if self.books().classes.iter().any(|class| class.arena.has_idle())
+            && let Err(error) = self.give_back_idle(process, tell)
+        {
+            info!("idle pieces could not be given back before memory for a handle was asked for: {error}");
+        }
     }
 
     /// The byte of one of the tenant's ranges that an address is.

@@ -237,7 +237,7 @@ impl World {
             3..=8 => Event::Lease { session, request: lease(input, step, tenant)? },
             9..=11 => {
                 let (pieces, unused) = (self.some_pieces(input, tenant)?, Units(input.int_in_range(0..=9)?));
-                Event::Returned { session, tenant, pieces, unused }
+                Event::Returned { session, tenant, pieces, unused, recalled: input.arbitrary()? }
             }
             12..=15 => {
                 let closing = own.closing.unwrap_or(Step(input.int_in_range(0..=99)?));

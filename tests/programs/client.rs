@@ -221,9 +221,10 @@ impl Client {
                 state.take(pieces, fds)?;
                 self.say(FromShim::Done { step }, &[])?;
             }
-            ToShim::Recall { tenant } => {
-                self.say(FromShim::Return { tenant, pieces: Vec::new(), unused: Units(0) }, &[])?
-            }
+            ToShim::Recall { tenant } => self.say(
+                FromShim::Return { tenant, pieces: Vec::new(), unused: Units(0), recalled: true },
+                &[],
+            )?,
             ToShim::Refused { reason } | ToShim::LeaseRefused { reason, .. } => return Err(reason.into()),
             _ => {}
         }

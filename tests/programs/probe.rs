@@ -8,6 +8,7 @@
 //! device N                     use GPU N from now on
 //! alloc NAME BYTES [class]     class: persistent, temporary (told through tidegate.h)
 //! free NAME                    address NAME
+//! handle BYTES                 memory with a handle, mapped nowhere, on GPU 0
 //! fill NAME SEED               check NAME SEED          (a pattern over all its bytes)
 //! poke NAME OFFSET BYTE        peek NAME OFFSET
 //! set NAME OFFSET BYTES BYTE   described NAME OFFSET BYTES ORDER (an order that uses these bytes only, as it says)
@@ -65,6 +66,7 @@ impl Probe {
             ["alloc", name, bytes] => self.alloc(name, bytes.parse()?),
             ["alloc", name, bytes, class] => scoped(class, || self.alloc(name, bytes.parse()?)),
             ["free", name] => self.free(name),
+            ["handle", bytes] => self.handle(bytes.parse()?),
             ["address", name] => Ok(format!("{:#x}", self.find(name)?.0)),
             ["fill", name, seed] => self.fill(name, seed.parse()?),
             ["check", name, seed] => self.check(name, seed.parse()?),
@@ -135,6 +137,17 @@ impl Probe {
         // SAFETY: the address came from malloc_sync and is freed once.
         unsafe { result::free_sync(address) }?;
         Ok(String::new())
+    }
+
+    fn handle(&mut self, bytes: usize) -> Answer {
+        // SAFETY: plain C data; zero is a value of each of its enums, and as an ordinal the first GPU.
+        let mut properties: sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
+        properties.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+        properties.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+        let mut handle = 0;
+        // SAFETY: both are valid for the call.
+        unsafe { sys::cuMemCreate(&mut handle, bytes, &properties, 0) }.result()?;
+        Ok(format!("{handle:#x}"))
     }
 
     fn find(&self, name: &str) -> Result<(u64, usize), Box<dyn Error>> {

@@ -158,6 +158,8 @@ pub enum FromShim {
         pieces: Vec<PieceId>,
         /// Of the units that its process had just before, those that were leased ahead and never used.
         unused: Units,
+        /// Whether this answers a `Recall`.
+        recalled: bool,
     },
     /// These pieces must stay where they are from now on: mapped by this process alone, through all
     /// switches. Only while the gate is open.

@@ -140,6 +140,8 @@ pub enum Event {
         pieces: Vec<PieceId>,
         /// Of the units that it had just before, those that were leased ahead and never used.
         unused: Units,
+        /// Whether it was asked for all that it does not use.
+        recalled: bool,
     },
     /// A process needs pieces to stay where they are.
     Hold {

@@ -416,11 +416,21 @@ pub enum Recall {
     /// It may have unused pieces.
     Unasked,
     /// Asked, not answered.
-    Asked,
+    Asked {
+        /// It has asked for memory since, and may have freed some before that: it is asked once more.
+        again: bool,
+    },
     /// Not answered in time: nobody waits for it.
     Overdue,
     /// Answered; it has got no new pieces since.
     Answered,
+}
+
+impl Recall {
+    /// Is an answer outstanding that is waited for.
+    pub fn is_asked(self) -> bool {
+        matches!(self, Recall::Asked { .. })
+    }
 }
 
 /// A range of a tenant's addresses whose memory was taken.

@@ -57,6 +57,9 @@ impl Scheduler {
                     && tenant.has_nothing_at(request.class, request.first.0, end as u32) =>
             {
                 tenant.waiting.push_back(request);
+                if let Recall::Asked { again } = &mut tenant.recall {
+                    *again = true;
+                }
                 self.forget_recalls(request.tenant);
                 self.note_context(request.tenant);
                 // Who asks is not idle, whatever it said before.
@@ -421,6 +424,15 @@ impl Scheduler {
         }
     }
 
+    /// A process was asked for all that it does not use, and gives it back with this.
+    pub(super) fn note_answered_recall(&mut self, session: SessionId, id: TenantId) {
+        let Some(tenant) = self.tenants.get_mut(&id).filter(|tenant| tenant.session == session) else {
+            return;
+        };
+        let again = tenant.recall == Recall::Asked { again: true };
+        tenant.recall = if again { Recall::Unasked } else { Recall::Answered };
+    }
+
     /// A process gave pieces back: unmapped, its bytes still in them.
     pub(super) fn take_back(&mut self, session: SessionId, id: TenantId, pieces: &[PieceId], unused: Units) {
         let Some(tenant) = self.tenants.get_mut(&id).filter(|tenant| tenant.session == session) else {
@@ -445,11 +457,6 @@ impl Scheduler {
         }
         let units: u32 = taken.iter().map(|placed| placed.units.0).sum();
         tenant.ahead = tenant.ahead.saturating_sub(units);
-        if matches!(tenant.recall, Recall::Asked | Recall::Overdue) {
-            tenant.recall = Recall::Answered;
-            // What it does not give back, it uses.
-            tenant.ahead = 0;
-        }
         if taken.len() != pieces.len() {
             self.expel(session, "it gave back memory that it does not have");
         }
@@ -601,28 +608,34 @@ impl Scheduler {
             self.recall(id);
         }
         let mut others = self.tenants_on(gpu).map(|(_, tenant)| tenant);
-        others.any(|tenant| tenant.recall == Recall::Asked && of.is_none_or(|job| job == tenant.job))
+        others.any(|tenant| tenant.recall.is_asked() && of.is_none_or(|job| job == tenant.job))
+    }
+
+    /// Does a job close whose processes may have pieces that they do not use: they are asked when it runs again. Where
+    /// work of one does not end, another's allocation may be what it waits for: then nothing is waited for.
+    pub(super) fn is_asked_later(&self, gpu: GpuUuid, job: JobId) -> bool {
+        let closes = self.jobs.get(&job).is_some_and(|job| job.phase == Phase::Closing);
+        let mut own = self.tenants_on(gpu).map(|(_, tenant)| tenant).filter(|tenant| tenant.job == job);
+        closes && !self.has_stalled(job) && own.any(Tenant::may_have_unused)
     }
 
     /// Has somebody on a GPU not answered yet what it does not use.
     pub(super) fn is_recalling(&self, gpu: GpuUuid) -> bool {
-        self.tenants_on(gpu).any(|(_, tenant)| tenant.recall == Recall::Asked)
+        self.tenants_on(gpu).any(|(_, tenant)| tenant.recall.is_asked())
     }
 
     fn recallable(&self, gpu: GpuUuid, of: Option<JobId>) -> Vec<TenantId> {
         let open = |tenant: &Tenant| self.phase_of(tenant) == Phase::Open;
         self.tenants_on(gpu)
             .filter(|(_, tenant)| of.is_none_or(|job| job == tenant.job))
-            .filter(|(_, tenant)| {
-                tenant.recall == Recall::Unasked && !tenant.pieces.is_empty() && open(tenant)
-            })
+            .filter(|(_, tenant)| tenant.may_have_unused() && open(tenant))
             .map(|(id, _)| id)
             .collect()
     }
 
     fn recall(&mut self, id: TenantId) {
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
-        tenant.recall = Recall::Asked;
+        tenant.recall = Recall::Asked { again: false };
         let session = tenant.session;
         self.expect_return(session, id);
         self.tell(session, ToShim::Recall { tenant: id });
@@ -700,6 +713,11 @@ impl Scheduler {
 }
 
 impl Tenant {
+    /// May it have pieces that its process does not use, and was not asked for.
+    fn may_have_unused(&self) -> bool {
+        self.recall == Recall::Unasked && !self.pieces.is_empty()
+    }
+
     /// Are the slots `first .. end` without a piece, saved bytes or another lease.
     fn has_nothing_at(&self, class: Class, first: u32, end: u32) -> bool {
         let apart = |at: u32, units: u32| at >= end || at + units <= first;

@@ -251,7 +251,10 @@ impl Scheduler {
             Event::Attach { session, step, gpu } => self.ask_attach(session, step, gpu),
             Event::MakeRoom { session, step, gpu, units } => self.ask_room(session, step, gpu, units),
             Event::Lease { session, request } => self.ask_lease(session, request),
-            Event::Returned { session, tenant, pieces, unused } => {
+            Event::Returned { session, tenant, pieces, unused, recalled } => {
+                if recalled {
+                    self.note_answered_recall(session, tenant);
+                }
                 self.take_back(session, tenant, &pieces, unused);
             }
             Event::Hold { session, tenant, pieces } => self.hold(session, tenant, pieces),

@@ -161,9 +161,11 @@ impl Scheduler {
     pub(super) fn without_place(&mut self, id: TenantId, request: LeaseRequest) -> Option<Served> {
         let reason =
             self.breaks_promise(id, request).or_else(|| self.lacks_place_beside_held(id, request))?;
-        let gpu = self.tenants.get(&id)?.gpu;
+        let tenant = self.tenants.get(&id)?;
+        let (gpu, job) = (tenant.gpu, tenant.job);
         let wanted = u64::from(request.units.0) * self.config.unit_bytes;
-        if self.doubts(id) || self.recall_unused(gpu, None) || self.claim_growth(id, wanted) {
+        let asks = self.doubts(id) || self.recall_unused(gpu, None) || self.is_asked_later(gpu, job);
+        if asks || self.claim_growth(id, wanted) {
             return Some(Served::Waits);
         }
         // They may have stopped using something when the next lease is asked for.

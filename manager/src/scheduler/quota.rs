@@ -13,7 +13,7 @@ use super::lease::Served;
 use super::{Scheduler, Tenant};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use tidegate_ffi::units::{Class, GpuUuid, JobId, TenantId};
+use tidegate_ffi::units::{GpuUuid, JobId, TenantId};
 use tidegate_ffi::wire::message::LeaseRequest;
 
 /// So many bytes for the jobs of one user.
@@ -128,20 +128,21 @@ impl Scheduler {
     /// What becomes of a lease that is too much for its process, or its user; `None`: it is not.
     pub(super) fn over_quota(&mut self, id: TenantId, request: LeaseRequest) -> Option<Served> {
         let tenant = self.tenants.get(&id)?;
-        let (gpu, uid) = (tenant.gpu, self.jobs.get(&tenant.job)?.uid);
-        let own = self.jobs.get(&tenant.job)?.spec.memory;
-        let ledger = &self.gpus[&gpu].ledger;
-        let on_gpu: u32 = Class::ALL.iter().map(|region| ledger.held(id, *region)).sum();
-        let held = on_gpu + tenant.hosted_units();
-        if let Some(reason) = self.too_much("the job's", own, held.saturating_sub(tenant.ahead), request) {
-            return Some(Served::Refused(reason));
-        }
-        let users = Some(self.config.user_quotas.of(uid)?);
-        let reason = self.too_much("the user's", users, self.units_of_user(gpu, uid), request)?;
+        let (gpu, job) = (tenant.gpu, tenant.job);
+        let uid = self.jobs.get(&job)?.uid;
+        let own = self.jobs.get(&job)?.spec.memory;
+        let has = (tenant.units() + tenant.hosted_units()).saturating_sub(tenant.ahead);
+        let (reason, jobs) = match self.too_much("the job's", own, has, request) {
+            Some(reason) => (reason, vec![job]),
+            None => {
+                let quota = Some(self.config.user_quotas.of(uid)?);
+                let reason = self.too_much("the user's", quota, self.units_of_user(gpu, uid), request)?;
+                let theirs = self.jobs.iter().filter(|(_, job)| job.uid == uid);
+                (reason, theirs.map(|(id, _)| *id).collect())
+            }
+        };
         // What a process has freed is still its own, until it is asked for it: one job after another.
-        let jobs: Vec<JobId> =
-            self.jobs.iter().filter(|(_, job)| job.uid == uid).map(|(id, _)| *id).collect();
-        if jobs.iter().any(|job| self.recall_unused(gpu, Some(*job))) {
+        if jobs.iter().any(|job| self.recall_unused(gpu, Some(*job))) || self.is_asked_later(gpu, job) {
             return Some(Served::Waits);
         }
         // They may have freed something when the next lease is too much.

@@ -94,7 +94,7 @@ impl Scheduler {
         match due.question {
             Question::Close(step) => session.closing == Some(step),
             Question::Order(step) => self.pending.contains_key(&step),
-            Question::Recall(id) => self.tenants.get(&id).is_some_and(|t| t.recall == Recall::Asked),
+            Question::Recall(id) => self.tenants.get(&id).is_some_and(|t| t.recall.is_asked()),
         }
     }
 

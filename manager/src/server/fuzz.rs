@@ -296,6 +296,7 @@ impl World {
                 tenant,
                 pieces: self.pieces(tenant),
                 unused: Units(self.random.index(9) as u32),
+                recalled: self.random.index(2) == 0,
             },
             10 => FromShim::Hold { tenant, pieces: self.pieces(tenant) },
             11 => FromShim::LetGo { tenant, pieces: self.pieces(tenant) },

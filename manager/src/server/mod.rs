@@ -431,8 +431,8 @@ impl Server {
             }
             FromShim::Attach { step, gpu } => Event::Attach { session, step, gpu },
             FromShim::Lease(request) => Event::Lease { session, request },
-            FromShim::Return { tenant, pieces, unused } => {
-                Event::Returned { session, tenant, pieces, unused }
+            FromShim::Return { tenant, pieces, unused, recalled } => {
+                Event::Returned { session, tenant, pieces, unused, recalled }
             }
             FromShim::Hold { tenant, pieces } => Event::Hold { session, tenant, pieces },
             FromShim::Borrow { step, tenant, class, first, units } => {

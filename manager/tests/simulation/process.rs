@@ -517,15 +517,15 @@ impl Process {
 
     fn give_back(&mut self, around: &mut Around) -> Result<(), String> {
         for index in 0..self.tenants.len() {
-            self.give_back_of(index, around)?;
+            self.give_back_of(index, false, around)?;
         }
         Ok(())
     }
 
-    fn give_back_of(&mut self, index: usize, around: &mut Around) -> Result<(), String> {
+    fn give_back_of(&mut self, index: usize, recalled: bool, around: &mut Around) -> Result<(), String> {
         let pieces = self.tenants[index].give_back_idle(around.memories)?;
         let (session, tenant) = (self.id, self.tenants[index].id);
-        around.says.push((0, Event::Returned { session, tenant, pieces, unused: Units(0) }));
+        around.says.push((0, Event::Returned { session, tenant, pieces, unused: Units(0), recalled }));
         Ok(())
     }
 
@@ -643,7 +643,7 @@ impl Process {
             ToShim::Open => self.open(around),
             ToShim::Recall { tenant } => {
                 let index = self.tenants.iter().position(|known| known.id == tenant);
-                index.map_or(Ok(()), |index| self.give_back_of(index, around))
+                index.map_or(Ok(()), |index| self.give_back_of(index, true, around))
             }
             ToShim::Watch { on } => {
                 self.watched = on;

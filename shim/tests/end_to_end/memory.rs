@@ -113,9 +113,9 @@ promise! {
         let (idle, address) = allocate(&mut line);
         assert_eq!(line.ask(&format!("free {address}")), "ok");
         manager.send(ToShim::Recall { tenant: TENANT }, &[]);
-        assert_eq!(manager.hear(), FromShim::Return { tenant: TENANT, pieces: vec![idle], unused: Units(0) });
+        assert_eq!(manager.hear(), FromShim::Return { tenant: TENANT, pieces: vec![idle], unused: Units(0), recalled: true });
         manager.send(ToShim::Recall { tenant: TENANT }, &[]);
-        assert_eq!(manager.hear(), FromShim::Return { tenant: TENANT, pieces: vec![], unused: Units(0) });
+        assert_eq!(manager.hear(), FromShim::Return { tenant: TENANT, pieces: vec![], unused: Units(0), recalled: true });
         line.tell(&format!("allocate {UNIT}"));
         let lease = manager.hear_lease();
         let fresh = manager.grant(&lease);

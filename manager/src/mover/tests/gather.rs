@@ -6,6 +6,8 @@ use super::*;
 
 /// A GPU on which batches are slow: its staging memory is 128 KiB, its slabs are of 2 MiB.
 const SLOW_BATCHES: &str = "1x16MiB,copy=200us";
+/// One on which they are so slow that the trial chooses to gather, however busy the machine is.
+const SLOWEST_BATCHES: &str = "1x16MiB,copy=2ms";
 /// One on which a launch and a copy are slower than a batch.
 const SLOW_CALLS: &str = "1x16MiB,call=2ms";
 const LOG_VARIABLE: &str = "TIDEGATE_SOFTGPU_FAULTS_LOG";
@@ -82,7 +84,7 @@ fn many_tiny_ranges_of_odd_sizes_are_gathered_and_come_back() {
     let test = "many_tiny_ranges_of_odd_sizes_are_gathered_and_come_back";
     // No batch but the trial's is taken.
     let faults = format!("cuMemcpyBatchAsync_v2@{}+=UNKNOWN", TRIAL_BATCHES + 1);
-    run_on(SLOW_BATCHES, test, &faults, &[], |bench| {
+    run_on(SLOWEST_BATCHES, test, &faults, &[], |bench| {
         go_and_come_back(bench, &odd());
         assert!(bench.slabs.len() > 1, "they lie in one slab");
         bench.destroy(&[1, 2]).unwrap();
@@ -94,7 +96,7 @@ fn many_tiny_ranges_of_odd_sizes_are_gathered_and_come_back() {
 fn ranges_of_all_sizes_come_back_some_gathered() {
     let test = "ranges_of_all_sizes_come_back_some_gathered";
     let launched = format!("cuLaunchKernel@{}=LAUNCH_OUT_OF_RESOURCES", TRIAL_LAUNCHES + 1);
-    let struck = run_on(SLOW_BATCHES, test, &launched, &[], |bench| {
+    let struck = run_on(SLOWEST_BATCHES, test, &launched, &[], |bench| {
         // Runs of tiny ones of many lengths, between some that are not.
         let bytes = |index: u64| match index % 151 {
             0 => 40_000,
@@ -157,7 +159,7 @@ fn memory_that_is_found_later_is_used() {
     // The save finds none. The restore does, and its first launch fails: it came to one.
     let launched = TRIAL_LAUNCHES + 1;
     let faults = format!("cuMemAlloc_v2@2=OUT_OF_MEMORY,cuLaunchKernel@{launched}=LAUNCH_OUT_OF_RESOURCES");
-    let struck = run_on(SLOW_BATCHES, "memory_that_is_found_later_is_used", &faults, &[], |bench| {
+    let struck = run_on(SLOWEST_BATCHES, "memory_that_is_found_later_is_used", &faults, &[], |bench| {
         go_and_come_back(bench, &odd());
     });
     assert_eq!(struck, "cuMemAlloc_v2\ncuLaunchKernel\n");

@@ -303,7 +303,7 @@ impl Desk {
             ToShim::Recall { tenant } => {
                 let pieces = self.recalls.remove(&session).unwrap_or_default();
                 let pieces = pieces.iter().map(|placed| placed.piece).collect();
-                Some(Event::Returned { session, tenant: *tenant, pieces, unused: Units(0) })
+                Some(Event::Returned { session, tenant: *tenant, pieces, unused: Units(0), recalled: true })
             }
             _ => None,
         }
@@ -336,9 +336,18 @@ impl Desk {
 
     /// A process gives pieces back, and says that so many units that were leased ahead it never used.
     pub fn give_back(&mut self, session: SessionId, pieces: &[Placed], unused: u32) {
+        self.returned(session, pieces, unused, false);
+    }
+
+    /// A process answers a recall with these pieces.
+    pub fn answer_recall(&mut self, session: SessionId, pieces: &[Placed]) {
+        self.returned(session, pieces, 0, true);
+    }
+
+    fn returned(&mut self, session: SessionId, pieces: &[Placed], unused: u32, recalled: bool) {
         let pieces = pieces.iter().map(|placed| placed.piece).collect();
         let tenant = self.tenant(session);
-        self.tell(Event::Returned { session, tenant, pieces, unused: Units(unused) });
+        self.tell(Event::Returned { session, tenant, pieces, unused: Units(unused), recalled });
     }
 
     /// A process says that it has passed the boundary at which it was to close.

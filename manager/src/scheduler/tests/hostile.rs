@@ -105,7 +105,13 @@ fn pieces_on_their_way_back_are_not_given_back() {
     desk.until(|desk| desk.phase(b) == Phase::Restoring);
     let pieces: Vec<PieceId> = desk.pieces(b, T).iter().map(|placed| placed.piece).collect();
     let tenant = desk.tenant(b);
-    desk.tell(Event::Returned { session: b, tenant, pieces: pieces.clone(), unused: Units(0) });
+    desk.tell(Event::Returned {
+        session: b,
+        tenant,
+        pieces: pieces.clone(),
+        unused: Units(0),
+        recalled: false,
+    });
     assert_eq!(desk.expelled, BTreeSet::from([b]));
     assert!(are_retired(&desk, &pieces));
     desk.finish_held();
@@ -123,7 +129,13 @@ fn pieces_that_were_taken_are_not_given_back() {
     let pieces: Vec<PieceId> = desk.pieces(a, T).iter().map(|placed| placed.piece).collect();
     let tenant = desk.tenant(a);
     desk.log.clear();
-    desk.tell(Event::Returned { session: a, tenant, pieces: pieces.clone(), unused: Units(0) });
+    desk.tell(Event::Returned {
+        session: a,
+        tenant,
+        pieces: pieces.clone(),
+        unused: Units(0),
+        recalled: false,
+    });
     assert!(desk.expelled.contains(&a));
     assert!(are_retired(&desk, &pieces));
     let scrubbed = |e: &Effect| matches!(e, Effect::Mover(_, ToMover::Scrub { .. }));

@@ -126,6 +126,41 @@ fn what_a_job_had_before_it_gets_again_though_others_have_grown_since() {
     assert!(!desk.was_refused(a, step));
 }
 
+#[test]
+fn a_job_that_closes_is_not_refused_what_its_own_unused_memory_has_room_for() {
+    let mut desk = with_tiers(30);
+    let jobs = [job_with(&mut desk, "a", 1, 60), job_with(&mut desk, "b", 1, 60)];
+    desk.until(|desk| desk.phase(jobs[0]) == Phase::Open);
+    desk.deaf.insert(jobs[0]);
+    desk.until(|desk| desk.phase(jobs[0]) == Phase::Closing);
+    let unused = desk.pieces(jobs[0], T)[1..].to_vec();
+    desk.recalls.insert(jobs[0], unused);
+    let step = desk.lease(jobs[0], T, 100, 8);
+    assert!(!desk.was_refused(jobs[0], step), "it was not asked for it yet");
+    desk.deaf.remove(&jobs[0]);
+    desk.answer_closings(jobs[0]);
+    desk.until(|desk| desk.answers(jobs[0], step) > 0 || desk.was_refused(jobs[0], step));
+    assert!(!desk.was_refused(jobs[0], step));
+}
+
+#[test]
+fn what_was_freed_while_a_recall_was_under_way_is_asked_for_before_a_lease_is_refused() {
+    let mut desk = with_tiers(30);
+    let jobs = [job_with(&mut desk, "a", 1, 60), job_with(&mut desk, "b", 1, 60)];
+    desk.until(|desk| desk.phase(jobs[0]) == Phase::Open);
+    let a = jobs[0];
+    // Its answers are given here.
+    desk.stopped.insert(a);
+    let [first, second] = [100, 108].map(|slot| desk.lease(a, T, slot, 8));
+    // What it had to give back when it was asked: one piece that it frees by itself is no answer.
+    let [piece, unused @ ..] = &desk.pieces(a, T)[..] else { unreachable!() };
+    desk.give_back(a, std::slice::from_ref(piece), 0);
+    desk.answer_recall(a, &[]);
+    assert!(!desk.was_refused(a, first), "it has freed some since it was asked");
+    desk.answer_recall(a, unused);
+    assert!(![first, second].into_iter().any(|lease| desk.was_refused(a, lease)));
+}
+
 /// Of 40 units and 20 ahead that a job had alone, and gives back, it says that so many were never used: what another
 /// job gets then, of 100 units and 30 in the tiers.
 fn grown_beside_one_that_left_unused(unused: u32) -> u32 {

@@ -14,6 +14,21 @@ fn a_quota_refuses_what_is_over_it() {
     assert_eq!(desk.refusals(a), 1);
 }
 
+#[test]
+fn what_a_job_has_freed_does_not_count_towards_its_quota() {
+    let mut desk = Desk::new(|_| {});
+    let a = desk.job(JobSpec { memory: Some(20 * UNIT), ..spec("a") });
+    // Each time that it asks for too much it is asked what of it is in use.
+    for first in [0, 20, 40] {
+        let unused = desk.pieces(a, T);
+        desk.recalls.insert(a, unused);
+        desk.lease(a, T, first, 15);
+        assert_eq!((desk.refusals(a), desk.units(a, T)), (0, 15));
+    }
+    desk.lease(a, T, 60, 6);
+    assert_eq!((desk.refusals(a), desk.units(a, T)), (1, 15), "it uses all of it");
+}
+
 /// Users 1 and 2 may have so many units each; user 3 may have more.
 fn limited(units: u64) -> Desk {
     Desk::new(|config| {
