@@ -126,39 +126,53 @@ fn what_a_job_had_before_it_gets_again_though_others_have_grown_since() {
     assert!(!desk.was_refused(a, step));
 }
 
+/// A job that has all that it can get beside another, and is open: it was refused more.
+fn who_has_all() -> (Desk, SessionId) {
+    let mut desk = with_tiers(30);
+    let [job, other] = ["a", "b"].map(|name| job_with(&mut desk, name, 1, 59));
+    desk.until(|desk| desk.units(other, T) == 59);
+    for slot in (60..).step_by(4) {
+        let step = desk.lease(job, T, slot, 4);
+        desk.until(|desk| desk.answers(job, step) > 0 || desk.was_refused(job, step));
+        if desk.was_refused(job, step) {
+            break;
+        }
+        desk.live(job, T, u64::from(slot) * UNIT, 4 * UNIT, Life::Short);
+    }
+    desk.until(|desk| desk.phase(job) == Phase::Open);
+    (desk, job)
+}
+
 #[test]
 fn a_job_that_closes_is_not_refused_what_its_own_unused_memory_has_room_for() {
-    let mut desk = with_tiers(30);
-    let jobs = [job_with(&mut desk, "a", 1, 60), job_with(&mut desk, "b", 1, 60)];
-    desk.until(|desk| desk.phase(jobs[0]) == Phase::Open);
-    desk.deaf.insert(jobs[0]);
-    desk.until(|desk| desk.phase(jobs[0]) == Phase::Closing);
-    let unused = desk.pieces(jobs[0], T)[1..].to_vec();
-    desk.recalls.insert(jobs[0], unused);
-    let step = desk.lease(jobs[0], T, 100, 8);
-    assert!(!desk.was_refused(jobs[0], step), "it was not asked for it yet");
-    desk.deaf.remove(&jobs[0]);
-    desk.answer_closings(jobs[0]);
-    desk.until(|desk| desk.answers(jobs[0], step) > 0 || desk.was_refused(jobs[0], step));
-    assert!(!desk.was_refused(jobs[0], step));
+    let (mut desk, job) = who_has_all();
+    desk.deaf.insert(job);
+    desk.until(|desk| desk.phase(job) == Phase::Closing);
+    desk.dead(job, T);
+    let step = desk.lease(job, T, 100, 8);
+    assert!(!desk.was_refused(job, step), "it was not asked for it yet");
+    desk.deaf.remove(&job);
+    desk.answer_closings(job);
+    desk.until(|desk| desk.answers(job, step) > 0 || desk.was_refused(job, step));
+    assert!(!desk.was_refused(job, step));
 }
 
 #[test]
 fn what_was_freed_while_a_recall_was_under_way_is_asked_for_before_a_lease_is_refused() {
-    let mut desk = with_tiers(30);
-    let jobs = [job_with(&mut desk, "a", 1, 60), job_with(&mut desk, "b", 1, 60)];
-    desk.until(|desk| desk.phase(jobs[0]) == Phase::Open);
-    let a = jobs[0];
+    let (mut desk, job) = who_has_all();
     // Its answers are given here.
-    desk.stopped.insert(a);
-    let [first, second] = [100, 108].map(|slot| desk.lease(a, T, slot, 8));
-    // What it had to give back when it was asked: one piece that it frees by itself is no answer.
-    let [piece, unused @ ..] = &desk.pieces(a, T)[..] else { unreachable!() };
-    desk.give_back(a, std::slice::from_ref(piece), 0);
-    desk.answer_recall(a, &[]);
-    assert!(!desk.was_refused(a, first), "it has freed some since it was asked");
-    desk.answer_recall(a, unused);
-    assert!(![first, second].into_iter().any(|lease| desk.was_refused(a, lease)));
+    desk.stopped.insert(job);
+    let [first, second] = [100, 120].map(|slot| desk.lease(job, T, slot, 20));
+    let is_refused = |desk: &Desk| [first, second].into_iter().any(|lease| desk.was_refused(job, lease));
+    // One piece that it gives back by itself is no answer.
+    let [piece, unused @ ..] = &desk.pieces(job, T)[..] else { unreachable!() };
+    desk.give_back(job, std::slice::from_ref(piece), 0);
+    assert!(!is_refused(&desk), "it has not answered");
+    desk.answer_recall(job, &[]);
+    assert!(!is_refused(&desk), "it has freed some since it was asked");
+    desk.answer_recall(job, unused);
+    desk.until(|desk| desk.answers(job, first) > 0 && desk.answers(job, second) > 0);
+    assert!(!is_refused(&desk));
 }
 
 /// Of 40 units and 20 ahead that a job had alone, and gives back, it says that so many were never used: what another
