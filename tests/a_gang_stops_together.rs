@@ -7,8 +7,13 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use support::deaths::{kill, status_after};
+use support::patience::finish_within;
 use support::{Jobs, MIB, Manager, Probe, Status};
+use tidegate_manager::artifacts;
+
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Who holds the GPU is written down at each opening and closing: jobs that do not fit together
 /// must never have been open at once.
@@ -146,6 +151,30 @@ fn stop_at_one_boundary(start: fn(&Manager) -> [Probe; 2], idle: usize, between:
 #[test]
 fn two_processes_of_one_job_stop_at_one_boundary() {
     stop_at_one_boundary(ranks_of_one_run, 0, |_| {});
+}
+
+/// Two ranks that sum something up again and again, with hardly a wait between.
+fn steady_ranks(manager: &Manager, name: &str) -> std::process::Child {
+    let mut ranks = manager.run(&["--name", name], &artifacts::example("ranks").unwrap());
+    let libraries = artifacts::software_libraries().unwrap();
+    ranks.args(["steady", "2"]).env("ROUNDS", "4000").env("STAND_IN", libraries);
+    ranks.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+#[test]
+fn ranks_without_boundaries_stop_before_one_collective() {
+    let options = ["--unit", "64KiB", "--offset", "64KiB", "--slice", "10ms"];
+    let manager = Manager::start("2x6MiB", &options);
+    let gangs = ["one", "two"].map(|name| steady_ranks(&manager, name));
+    for gang in gangs {
+        let output = finish_within(PATIENCE, gang);
+        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert!(output.status.success(), "{}\n{}", said(&output.stdout), said(&output.stderr));
+    }
+    let status = manager.status_when(|status| ["one", "two"].iter().all(|gang| status.has_ended(gang)));
+    let figures = ["one", "two"].map(|gang| status.ended_job(gang).clone());
+    println!("{:?}", figures.each_ref().map(|figures| (figures.switches, figures.at_boundary)));
+    assert!(figures.iter().any(|figures| figures.at_boundary > 0), "{figures:#?}");
 }
 
 /// It has begun to use CUDA, as torchrun does, and reports no boundary. The deadline never comes.

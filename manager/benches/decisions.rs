@@ -82,6 +82,10 @@ impl Pages for NoPages {
         0
     }
 
+    fn collectives(&self, _: SessionId) -> u64 {
+        0
+    }
+
     fn is_stopped(&self, _: SessionId) -> bool {
         false
     }

@@ -141,6 +141,11 @@ unsafe fn describe(launch: Launch) -> Option<Described> {
 }
 
 impl Launch {
+    /// What is launched.
+    pub fn function(self) -> CUfunction {
+        self.function
+    }
+
     /// The allocations that its parameters point into, if that is all it touches.
     ///
     /// # Safety

@@ -42,6 +42,7 @@ mod borrowed;
 mod capi;
 mod captures;
 mod classify;
+mod collectives;
 mod contexts;
 mod drain;
 mod driver;

@@ -73,10 +73,10 @@ fn own_up(process: &'static Process, failure: Option<FromShim>) {
 
 fn obey(process: &'static Process, message: ToShim, handles: Vec<OwnedFd>, watch: &mut Watch) {
     let answered = match message {
-        ToShim::Close { step, boundary, deadline_ms, wait_ms, drain_ms, calls, has_peers } => {
+        ToShim::Close { step, boundary, at_collective, deadline_ms, wait_ms, drain_ms, calls, has_peers } => {
             let [deadline, wait, drain] = [deadline_ms, wait_ms, drain_ms].map(ms);
             let calls = if GATE.is_open() { 0 } else { calls };
-            close(process, Closing { step, boundary, deadline, wait, drain, calls, has_peers })
+            close(process, Closing { step, boundary, at_collective, deadline, wait, drain, calls, has_peers })
         }
         ToShim::Unmap { step, tenant, pieces } => {
             let is_allowed = !GATE.is_open() && !GATE.is_ajar();
@@ -141,6 +141,8 @@ fn ms(milliseconds: u64) -> Duration {
 struct Closing {
     step: Step,
     boundary: u64,
+    /// It is a collective's number.
+    at_collective: bool,
     deadline: Duration,
     wait: Duration,
     drain: Duration,
@@ -167,6 +169,8 @@ fn close(process: &'static Process, closing: Closing) -> Result<(), Gone> {
         if GATE.at_boundary().is_some() { BoundaryWait::Reached } else { BoundaryWait::Deadline }
     } else if closing.deadline.is_zero() && process.waits.are_frequent(closing.wait) {
         GATE.wait_for_wait(Instant::now() + closing.wait)
+    } else if closing.at_collective {
+        GATE.wait_for_collective(closing.boundary, Instant::now() + closing.deadline)
     } else {
         GATE.wait_for_boundary(closing.boundary, Instant::now() + closing.deadline)
     };
@@ -404,8 +408,16 @@ mod tests {
     fn whoever_waits_for_an_answer_is_told_of_a_failure() {
         let (step, tenant) = (Step(7), TenantId(1));
         let (boundary, deadline_ms, wait_ms, drain_ms) = (0, 1, 0, 1);
-        let close =
-            ToShim::Close { step, boundary, deadline_ms, wait_ms, drain_ms, calls: 0, has_peers: false };
+        let close = ToShim::Close {
+            step,
+            boundary,
+            at_collective: false,
+            deadline_ms,
+            wait_ms,
+            drain_ms,
+            calls: 0,
+            has_peers: false,
+        };
         assert!(matches!(failure_of(&close), Some(FromShim::NotDrained { step: Step(7), .. })));
         let map = ToShim::Map { step, tenant, pieces: Vec::new() };
         assert!(matches!(failure_of(&map), Some(FromShim::Failed { step: Step(7), .. })));

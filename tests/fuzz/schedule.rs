@@ -23,6 +23,10 @@ impl Pages for Page {
         session.0 % 3
     }
 
+    fn collectives(&self, session: SessionId) -> u64 {
+        session.0 % 4 * self.0
+    }
+
     fn is_stopped(&self, session: SessionId) -> bool {
         (self.0 + session.0).is_multiple_of(5)
     }

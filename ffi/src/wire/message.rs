@@ -392,6 +392,8 @@ pub enum ToShim {
         step: Step,
         /// The boundary count at which to close (0: the next boundary, whichever it is).
         boundary: u64,
+        /// Whether `boundary` is the number of a launch of a collective instead, before which the process is to stop.
+        at_collective: bool,
         /// How long to wait for that boundary, in milliseconds; 0: for none.
         deadline_ms: u64,
         /// How long to wait for a thread that has waited for its GPU, where none is waited for and threads do

@@ -28,6 +28,8 @@ pub struct Page {
     /// another process of its job may have seen at this moment. 0: no loop is known. Read only while `last_boundary`
     /// is 0.
     pub learning: AtomicU64,
+    /// Collectives that its threads have begun to launch since the start.
+    pub collectives: AtomicU64,
     /// One row per GPU of the process, in the order of attaching.
     pub tenants: [TenantRow; MAX_TENANTS],
 }

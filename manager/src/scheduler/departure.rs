@@ -4,7 +4,7 @@
 //! (I5), nothing is saved before it is unmapped (from then on nothing of the job can write), no
 //! unit is set free before its bytes are saved.
 
-use super::gang::{Rank, Stop, are_far_apart, stops};
+use super::gang::{COLLECTIVES_AHEAD, Rank, Stop, are_far_apart, stops, stops_by_collectives};
 use super::{
     AwayRange, Closing, Departure, Effect, Job, MOVES_PER_MESSAGE, NAMES_PER_MESSAGE, PIECES_PER_MESSAGE,
     Pages, Pending, Phase, Scheduler, Session, Tenant, Time,
@@ -58,20 +58,27 @@ impl Scheduler {
         };
         let sessions: Vec<SessionId> = job.sessions.iter().copied().collect();
         let ranks: Vec<Rank> = sessions.iter().map(rank).collect();
-        let (stops, boundary) = stops(&ranks, job.closing.far_in_vain);
         let is_known = ranks.iter().any(|rank| rank.boundary > 0);
+        let launching = |(id, rank): (&SessionId, &Rank)| Rank { boundary: pages.collectives(*id), ..*rank };
+        let launching: Vec<Rank> = sessions.iter().zip(&ranks).map(launching).collect();
+        let far_in_vain = job.closing.far_in_vain;
+        let at_collective = stops_by_collectives(&launching, far_in_vain).filter(|_| is_gang && !is_known);
+        // Until they are seen to reach one.
+        let in_vain = is_known && sessions.iter().all(|session| pages.boundaries(*session) == 0);
+        let is_known = is_known || at_collective.is_some();
+        let is_far = at_collective.is_some();
+        let (stops, boundary) = at_collective.unwrap_or_else(|| stops(&ranks, far_in_vain));
         // Of two ranks one may be a whole iteration behind the other.
         let patience = self.config.boundary_deadline * if boundary > 0 { 2 } else { 1 };
         let patience = if is_known { patience } else { Duration::ZERO };
-        // Until they are seen to reach one.
-        let in_vain = is_known && sessions.iter().all(|session| pages.boundaries(*session) == 0);
         job.closing = Closing {
             since: self.now,
             until: self.now + patience,
             passed: None,
             repeats: 0,
             in_vain: in_vain || job.closing.in_vain,
-            is_far: are_far_apart(&ranks, &stops),
+            at_collective: is_far,
+            is_far: is_far || are_far_apart(&ranks, &stops),
             ..job.closing
         };
         job.stats.last_at_boundary = is_known || !is_gang;
@@ -104,7 +111,9 @@ impl Scheduler {
     /// Asks those to close that are to stop first.
     fn close_ranks(&mut self, id: JobId, boundary: u64) {
         let Some(job) = self.jobs.get(&id) else { return };
-        let (left, is_far) = (job.closing.until.saturating_sub(self.now), job.closing.is_far);
+        let left = job.closing.until.saturating_sub(self.now);
+        // What is launched before one collective ends, however much it is; of far boundaries that is not so sure.
+        let is_unsure = job.closing.is_far && !job.closing.at_collective;
         let sessions = job.sessions.clone();
         // While one rank waits for its GPU the next may already need it.
         let several = self.works_in_several(id);
@@ -116,7 +125,7 @@ impl Scheduler {
             };
             match *stop {
                 Stop::Together if !left.is_zero() => {
-                    let drain = if is_far { apart } else { self.config.drain_limit };
+                    let drain = if is_unsure { apart } else { self.config.drain_limit };
                     self.close_session(session, boundary, left, Duration::ZERO, drain, 0);
                 }
                 Stop::Together | Stop::Alone => {
@@ -153,7 +162,8 @@ impl Scheduler {
         }
         // Where messages take longer than iterations the next one may be passed, too.
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        let margin = 2u64.saturating_pow(job.closing.repeats);
+        let least = if job.closing.at_collective { COLLECTIVES_AHEAD } else { 1 };
+        let margin = 2u64.saturating_pow(job.closing.repeats).saturating_mul(least);
         job.closing.repeats = job.closing.repeats.saturating_add(1);
         self.close_ranks(id, passed.saturating_add(margin));
     }
@@ -208,7 +218,10 @@ impl Scheduler {
         let [deadline_ms, wait_ms, drain_ms] =
             [deadline, wait, drain].map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
         self.expect_closing(id, step, deadline + wait);
-        self.tell(id, ToShim::Close { step, boundary, deadline_ms, wait_ms, drain_ms, calls, has_peers });
+        let at_collective = boundary > 0 && self.jobs.get(&job).is_some_and(|job| job.closing.at_collective);
+        let close =
+            ToShim::Close { step, boundary, at_collective, deadline_ms, wait_ms, drain_ms, calls, has_peers };
+        self.tell(id, close);
     }
 
     pub(super) fn drained(

@@ -369,6 +369,9 @@ pub trait Pages {
     /// job's other processes may have told at this moment of their loop. 0: none is in sight.
     fn learning(&self, session: SessionId) -> u64;
 
+    /// How many collectives a process has begun to launch.
+    fn collectives(&self, session: SessionId) -> u64;
+
     /// Whether a process is stopped (SIGSTOP, Ctrl-Z): until it is continued it hears nothing.
     fn is_stopped(&self, session: SessionId) -> bool;
 }

@@ -9,6 +9,8 @@
 //!   in every iteration, or some more where only its work does. They stop together, at the boundary after the last one that
 //!   any of them has reported. A rank that has passed that one before the manager's message reached it says so, and all are
 //!   asked to stop at the next.
+//! - Where no process reports boundaries, those that launch collectives (NCCL) stop before one of the same number: all that
+//!   any of them has launched before it end.
 //! - A process that reports other numbers, and is busy, is no rank of these: it stops at its own next boundary.
 //! - All others (launchers, idle workers, helpers without boundaries) are closed when those have stopped.
 //!
@@ -23,6 +25,11 @@ use serde::{Deserialize, Serialize};
 const IN_STEP: u64 = 2;
 /// Stages of a pipeline only submit work that waits, and may be as far apart as their streams have room for.
 const FAR: u64 = 64;
+/// Ranks that only launch collectives may be so many apart: as many as a stream has room for, some times.
+const FAR_BY_COLLECTIVES: u64 = 4096;
+/// Where a rank has launched the collective before which it was to stop when the message comes, so many more are allowed for
+/// the next message's way, and twice as many each time.
+pub(super) const COLLECTIVES_AHEAD: u64 = 16;
 /// Those that were far apart and did not come to one boundary, twice of late, may have nothing to do with each other: that they
 /// did not weighs as much as so many closings in which they were not asked to.
 pub(super) const WEIGHT_OF_VAIN: u32 = 8;
@@ -77,6 +84,19 @@ pub(super) fn stops(ranks: &[Rank], far_in_vain: u32) -> (Vec<Stop>, u64) {
     };
     let boundary = if together == Stop::Together { last.saturating_add(1) } else { 0 };
     (ranks.iter().map(stop).collect(), boundary)
+}
+
+/// The same of processes of which none reports boundaries: those that launch collectives, of which `ranks` has the numbers,
+/// stop together before one of them, the others after them. `None`: not two do, or they are too far apart, or it was in vain
+/// of late.
+pub(super) fn stops_by_collectives(ranks: &[Rank], far_in_vain: u32) -> Option<(Vec<Stop>, u64)> {
+    let launches = |rank: &&Rank| rank.works && rank.boundary > 0;
+    let numbers = || ranks.iter().filter(launches).map(|rank| rank.boundary);
+    let (first, last) = (numbers().min()?, numbers().max()?);
+    let is_sure = far_in_vain <= WEIGHT_OF_VAIN && last - first <= FAR_BY_COLLECTIVES;
+    let stop = |rank: &Rank| if launches(&rank) { Stop::Together } else { Stop::Later };
+    let stops = || (ranks.iter().map(stop).collect(), last.saturating_add(1));
+    (is_sure && numbers().count() > 1).then(stops)
 }
 
 /// Whether some that stop together are far apart.
@@ -134,6 +154,19 @@ mod tests {
     #[test]
     fn a_number_beyond_all_others_is_no_reason_to_fail() {
         assert_eq!(stops(&ranks([u64::MAX, u64::MAX], NONE), 0), (vec![Together, Together], u64::MAX));
+    }
+
+    #[test]
+    fn ranks_without_boundaries_stop_before_one_collective() {
+        let by_collectives = |numbers, idle| stops_by_collectives(&ranks(numbers, idle), 0);
+        // The first has not come to a GPU. One that waits for the others may call itself idle.
+        let together = Some((vec![Later, Together, Together, Later], 301));
+        assert_eq!(by_collectives([7, 300, 20, 0], [2, 9]), together);
+        assert_eq!(by_collectives([300, 300, 0, 0], NONE), None, "only one launches collectives");
+        assert_eq!(by_collectives([0, 9000, 10, 10], NONE), None);
+        let numbers = ranks([0, 300, 20], NONE);
+        assert!(stops_by_collectives(&numbers, WEIGHT_OF_VAIN).is_some());
+        assert_eq!(stops_by_collectives(&numbers, WEIGHT_OF_VAIN + 1), None);
     }
 
     #[test]

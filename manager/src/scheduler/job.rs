@@ -300,6 +300,8 @@ pub struct Closing {
     /// So often in a row its processes could not be drained where they were stopped without a common boundary: one
     /// may have waited for another's work.
     pub failed_apart: u32,
+    /// Those that are to stop together do so before a collective, not at a boundary.
+    pub at_collective: bool,
     /// Those that are to stop together are far apart from each other.
     pub is_far: bool,
     /// How much it weighs that such processes did not ([`WEIGHT_OF_VAIN`](super::gang::WEIGHT_OF_VAIN)).

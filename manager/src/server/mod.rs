@@ -189,6 +189,10 @@ impl Pages for PublishedPages<'_> {
         self.page(session).map_or(0, |page| page.learning.load(Ordering::Relaxed))
     }
 
+    fn collectives(&self, session: SessionId) -> u64 {
+        self.page(session).map_or(0, |page| page.collectives.load(Ordering::Relaxed))
+    }
+
     fn is_stopped(&self, session: SessionId) -> bool {
         self.0.get(&ClientId(session.0)).is_some_and(Client::is_stopped)
     }

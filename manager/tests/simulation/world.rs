@@ -73,6 +73,10 @@ impl Pages for Published {
         0
     }
 
+    fn collectives(&self, _: SessionId) -> u64 {
+        0
+    }
+
     fn is_stopped(&self, _: SessionId) -> bool {
         false
     }

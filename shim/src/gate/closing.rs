@@ -26,6 +26,8 @@ enum Phase {
     Open,
     /// Until a boundary with at least this number.
     Closing(u64),
+    /// Until a collective with at least this number is about to be launched.
+    ClosingAtCollective(u64),
     /// Until a thread comes out of a wait for its GPU, or to a boundary.
     ClosingAtWait,
     AtBoundary,
@@ -36,6 +38,8 @@ struct State {
     phase: Phase,
     /// The number of the program's last boundary.
     last: u64,
+    /// The same of the collectives that it has begun to launch.
+    last_collective: u64,
     /// Who has come to the boundary, and is done with what it has freed.
     at_boundary: Option<Stamp>,
     openings: u64,
@@ -81,7 +85,7 @@ impl Closing {
     constructor! {
         pub fn new() -> Self {
             Self {
-                state: Mutex::new(State { phase: Phase::Open, last: 0, at_boundary: None, openings: 0, held: 0, catches: false, times: 0, draw: 0, boundary: Boundary::Stays, given_up: false }),
+                state: Mutex::new(State { phase: Phase::Open, last: 0, last_collective: 0, at_boundary: None, openings: 0, held: 0, catches: false, times: 0, draw: 0, boundary: Boundary::Stays, given_up: false }),
                 changed: Condvar::new(),
                 arrivals: AtomicU32::new(0),
             }
@@ -96,11 +100,18 @@ impl Closing {
         self.wait_in(Phase::Closing(target), deadline)
     }
 
+    pub fn wait_for_collective(&self, target: u64, deadline: Instant) -> BoundaryWait {
+        self.wait_in(Phase::ClosingAtCollective(target), deadline)
+    }
+
     /// A target that the program has passed is not waited for: a process that waits for others of its job would stop later than
     /// they do.
     fn passed(state: &State, phase: Phase) -> Option<u64> {
         match phase {
             Phase::Closing(target) if target > 0 && state.last >= target => Some(state.last),
+            Phase::ClosingAtCollective(target) if state.last_collective >= target => {
+                Some(state.last_collective)
+            }
             _ => None,
         }
     }
@@ -180,12 +191,30 @@ impl Closing {
         match state.phase {
             Phase::Open => return,
             Phase::Closing(target) if count < target => return,
+            Phase::ClosingAtCollective(_) => return,
             Phase::Closing(_) | Phase::ClosingAtWait => {
                 state.phase = Phase::AtBoundary;
                 state.at_boundary = Some(Stamp::now());
                 self.changed.notify_all();
             }
             Phase::AtBoundary | Phase::Closed => {}
+        }
+        let openings = state.openings;
+        drop(state);
+        self.wait_for_opening_after(openings, true, announce);
+    }
+
+    /// Waits for the next opening if the gate was waiting for collective `number`: it is not launched yet. What the thread
+    /// has freed it may be about to use.
+    pub fn collective(&self, number: u64, announce: impl FnOnce()) {
+        let mut state = self.state.lock();
+        state.last_collective = state.last_collective.max(number);
+        match state.phase {
+            Phase::ClosingAtCollective(target) if number >= target => {
+                state.phase = Phase::AtBoundary;
+                self.changed.notify_all();
+            }
+            _ => return,
         }
         let openings = state.openings;
         drop(state);

@@ -374,6 +374,12 @@ impl Gate {
         self.closing.wait_for_boundary(target, deadline)
     }
 
+    /// Closing: waits until collective `target` is about to be launched, or until `deadline`.
+    pub fn wait_for_collective(&self, target: u64, deadline: Instant) -> BoundaryWait {
+        self.announced.store(false, Ordering::Relaxed);
+        self.closing.wait_for_collective(target, deadline)
+    }
+
     /// Closing, where no boundary is waited for: until a thread comes out of a wait for its GPU, or `deadline`.
     pub fn wait_for_wait(&self, deadline: Instant) -> BoundaryWait {
         self.announced.store(false, Ordering::Relaxed);
@@ -585,6 +591,13 @@ impl Gate {
     pub fn boundary(&self, count: u64) {
         if self.word.0.load(Ordering::Relaxed) != INERT {
             self.closing.boundary(count, || self.announce());
+        }
+    }
+
+    /// The program is about to launch its collective `number`. Waits here when a closing is waiting for that.
+    pub fn collective(&self, number: u64) {
+        if self.word.0.load(Ordering::Relaxed) != INERT {
+            self.closing.collective(number, || self.announce());
         }
     }
 

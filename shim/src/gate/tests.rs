@@ -31,6 +31,7 @@ fn the_gate_keeps_its_promises() {
         it_is_known_who_is_done_with_what_was_freed_until_the_gate_opens();
         who_has_waited_is_held_only_where_that_is_waited_for();
         boundaries_before_the_target_and_deadlines_do_not_hold_anybody();
+        a_collective_that_was_waited_for_is_not_launched_before_the_gate_opens();
         a_boundary_that_was_passed_is_not_waited_for();
         a_gate_is_not_shut_while_pieces_arrive();
         ajar_only_work_whose_operands_are_there_goes_through();
@@ -284,6 +285,37 @@ fn boundaries_before_the_target_and_deadlines_do_not_hold_anybody() {
         assert_eq!(closer.join().unwrap(), BoundaryWait::Deadline);
     });
     GATE.open();
+}
+
+fn a_collective_that_was_waited_for_is_not_launched_before_the_gate_opens() {
+    // Their numbers only grow.
+    static LAUNCHED: AtomicU64 = AtomicU64::new(0);
+    let last = || LAUNCHED.load(Ordering::SeqCst);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                // Boundaries have other numbers.
+                GATE.boundary(u64::MAX);
+                let number = last() + 1;
+                GATE.collective(number);
+                LAUNCHED.store(number, Ordering::SeqCst);
+            }
+        });
+        let target = loop {
+            let target = last() + 1000;
+            match GATE.wait_for_collective(target, soon()) {
+                BoundaryWait::Reached => break target,
+                BoundaryWait::Passed(number) => assert!(number >= target),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(GATE.shut(soon()));
+        assert_eq!(last(), target - 1);
+        assert!(GATE.at_boundary().is_none(), "it may be about to use what it has freed");
+        is_over.store(true, Ordering::Relaxed);
+        GATE.open();
+    });
 }
 
 fn a_boundary_that_was_passed_is_not_waited_for() {

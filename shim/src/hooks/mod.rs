@@ -27,6 +27,7 @@ mod stream;
 mod values;
 mod vmm;
 
+use crate::collectives;
 use crate::driver;
 use crate::gate;
 use crate::kernels;
@@ -180,6 +181,9 @@ macro_rules! export {
             if kernels::are_listed() {
                 // SAFETY: the program's own arguments, and its promise.
                 unsafe { kernels::note_use(($($arg),*).into()) };
+            }
+            if collectives::is_one(kernels::Launch::from(($($arg),*)).function()) {
+                collectives::come();
             }
             // SAFETY: as above.
             let are_resident = || unsafe { kernels::are_operands_resident(($($arg),*).into()) };

@@ -340,14 +340,32 @@ impl Manager {
     /// The same, with how long the drain may take.
     pub fn ask_to_drain(&self, step: Step, boundary: u64, deadline_ms: u64, drain_ms: u64) {
         let (wait_ms, calls, has_peers) = (0, 0, false);
-        let close = ToShim::Close { step, boundary, deadline_ms, wait_ms, drain_ms, calls, has_peers };
+        let close = ToShim::Close {
+            step,
+            boundary,
+            at_collective: false,
+            deadline_ms,
+            wait_ms,
+            drain_ms,
+            calls,
+            has_peers,
+        };
         self.send(close, &[]);
     }
 
     /// Closes anew who has drained, after so many calls of each thread.
     pub fn ask_to_go_on(&self, calls: u32) {
         let (step, boundary, deadline_ms, wait_ms, drain_ms) = (Step(99), 0, 0, 0, PATIENCE_MS);
-        let close = ToShim::Close { step, boundary, deadline_ms, wait_ms, drain_ms, calls, has_peers: true };
+        let close = ToShim::Close {
+            step,
+            boundary,
+            at_collective: false,
+            deadline_ms,
+            wait_ms,
+            drain_ms,
+            calls,
+            has_peers: true,
+        };
         self.send(close, &[]);
     }
 

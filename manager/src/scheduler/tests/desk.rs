@@ -23,20 +23,29 @@ pub fn lease_event(session: SessionId, tenant: TenantId, class: Class, first: u3
     Event::Lease { session, request }
 }
 
-#[derive(Default)]
-pub struct Counts(pub BTreeMap<SessionId, u64>, pub BTreeSet<SessionId>, pub BTreeMap<SessionId, u64>);
+#[derive(Clone, Default)]
+pub struct Counts {
+    pub boundaries: BTreeMap<SessionId, u64>,
+    pub stopped: BTreeSet<SessionId>,
+    pub learning: BTreeMap<SessionId, u64>,
+    pub collectives: BTreeMap<SessionId, u64>,
+}
 
 impl Pages for Counts {
     fn boundaries(&self, session: SessionId) -> u64 {
-        self.0.get(&session).copied().unwrap_or(0)
+        self.boundaries.get(&session).copied().unwrap_or(0)
     }
 
     fn learning(&self, session: SessionId) -> u64 {
-        self.2.get(&session).copied().unwrap_or(0)
+        self.learning.get(&session).copied().unwrap_or(0)
+    }
+
+    fn collectives(&self, session: SessionId) -> u64 {
+        self.collectives.get(&session).copied().unwrap_or(0)
     }
 
     fn is_stopped(&self, session: SessionId) -> bool {
-        self.1.contains(&session)
+        self.stopped.contains(&session)
     }
 }
 
@@ -59,6 +68,8 @@ pub struct Desk {
     pub undrainable: BTreeSet<SessionId>,
     pub expelled: BTreeSet<SessionId>,
     pub boundaries: BTreeMap<SessionId, u64>,
+    /// How many collectives processes have launched.
+    pub collectives: BTreeMap<SessionId, u64>,
     /// Of processes that have told no boundary yet, what they are about to.
     pub learning: BTreeMap<SessionId, u64>,
     /// Processes that do not come to a boundary before the deadline.
@@ -139,6 +150,7 @@ impl Desk {
             undrainable: BTreeSet::new(),
             expelled: BTreeSet::new(),
             boundaries: BTreeMap::new(),
+            collectives: BTreeMap::new(),
             learning: BTreeMap::new(),
             late: BTreeSet::new(),
             stopped: BTreeSet::new(),
@@ -259,7 +271,12 @@ impl Desk {
     pub fn tell(&mut self, event: Event) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
-            let pages = Counts(self.boundaries.clone(), self.stopped.clone(), self.learning.clone());
+            let pages = Counts {
+                boundaries: self.boundaries.clone(),
+                stopped: self.stopped.clone(),
+                learning: self.learning.clone(),
+                collectives: self.collectives.clone(),
+            };
             let effects = self.scheduler.handle(self.now, event, &pages);
             self.scheduler.check().unwrap();
             for effect in effects {

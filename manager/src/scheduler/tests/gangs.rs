@@ -149,6 +149,57 @@ fn ranks_that_never_learn_any_are_waited_for_once() {
     assert_eq!(desk.closes(rank)[..3], [(5, 40), (0, 0), (0, 0)]);
 }
 
+/// Two ranks without boundaries that launch collectives, beside a rival. Whether they come to none in time.
+fn launching_gang(late: bool) -> (Desk, [SessionId; 2]) {
+    let mut desk = Desk::new(|_| {});
+    let (job, rank) = desk.start(spec("gang"));
+    let ranks = [rank, desk.join(job)];
+    for ((rank, gpu), collectives) in ranks.into_iter().zip([GPU, OTHER_GPU]).zip([300, 7]) {
+        desk.attach(rank, gpu);
+        fill(&mut desk, rank, 5, 60);
+        desk.collectives.insert(rank, collectives);
+        if late {
+            desk.late.insert(rank);
+        }
+    }
+    job_with(&mut desk, "rival", 5, 60);
+    (desk, ranks)
+}
+
+#[test]
+fn ranks_without_boundaries_stop_before_one_collective() {
+    let (mut desk, ranks) = launching_gang(false);
+    desk.until(|desk| desk.closings(ranks[0]) >= 3);
+    for rank in ranks {
+        assert!(desk.closes(rank).iter().all(|close| *close == (301, 40)), "{:?}", desk.closes(rank));
+    }
+    let is_said = |effect: &Effect| match effect {
+        Effect::Shim(_, ToShim::Close { boundary, at_collective, .. }) => *at_collective == (*boundary > 0),
+        _ => true,
+    };
+    assert!(desk.log.iter().all(is_said));
+}
+
+#[test]
+fn ranks_that_come_to_no_collective_in_common_are_not_waited_for_each_time() {
+    let (mut desk, [rank, _]) = launching_gang(true);
+    desk.until(|desk| desk.closings(rank) >= 12);
+    let closes = desk.closes(rank);
+    let waited: Vec<bool> = closes.iter().map(|(boundary, _)| *boundary > 0).collect();
+    assert!(waited[..2].iter().all(|waited| *waited) && waited.iter().filter(|waited| **waited).count() < 5);
+}
+
+#[test]
+fn a_rank_that_has_launched_more_collectives_meanwhile_is_given_more_time() {
+    let (mut desk, ranks) = launching_gang(false);
+    desk.deaf.extend(ranks);
+    desk.until(|desk| desk.closings(ranks[0]) == 1);
+    desk.pass_by(ranks[0], 330);
+    desk.answer_closings(ranks[1]);
+    desk.until(|desk| desk.closings(ranks[0]) == 2);
+    assert_eq!(desk.closes(ranks[0])[1].0, 346);
+}
+
 /// A job of two processes without boundaries that closes: the second has drained, the first does not answer. And a
 /// rival that waits for their memory.
 fn stalled_gang() -> (Desk, [SessionId; 2], SessionId) {

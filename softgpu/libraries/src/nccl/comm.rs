@@ -219,7 +219,11 @@ impl Comm {
                 order.next - 1
             });
             let id = remember(Launch { comm: self.clone(), plan, ticket });
-            if driver::launch_with_configuration(c"softgpu_nccl", stream, &Call { function: execute, id }) {
+            if driver::launch_with_configuration(
+                c"nccl_softgpu_kernel",
+                stream,
+                &Call { function: execute, id },
+            ) {
                 return Some(());
             }
             drop(forget(id));
@@ -447,7 +451,7 @@ extern "C" fn execute(id: u64) {
 }
 
 kernels! {
-    fn softgpu_nccl, softgpu_nccl_params(call: Call) {
+    fn nccl_softgpu_kernel, nccl_softgpu_kernel_params(call: Call) {
         (call.function)(call.id);
     }
 }

@@ -3,7 +3,7 @@
 //! Written from the public `nccl.h` (release 2.28). Ranks are processes of one machine, or threads.
 //!
 //! ```text
-//! ncclAllReduce ─ api ─ group ─► comm: a plan ─► driver ─► softgpu_nccl, a kernel in the caller's stream
+//! ncclAllReduce ─ api ─ group ─► comm: a plan ─► driver ─► nccl_softgpu_kernel, a kernel in the caller's stream
 //!                                                 cuLaunchKernelEx      │
 //!                                                                       ▼
 //!                                       engine: offers, then data ◄─► segment ◄─► the other ranks' engines
