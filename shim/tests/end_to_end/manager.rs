@@ -339,33 +339,18 @@ impl Manager {
 
     /// The same, with how long the drain may take.
     pub fn ask_to_drain(&self, step: Step, boundary: u64, deadline_ms: u64, drain_ms: u64) {
-        let (wait_ms, calls, has_peers) = (0, 0, false);
-        let close = ToShim::Close {
-            step,
-            boundary,
-            at_collective: false,
-            deadline_ms,
-            wait_ms,
-            drain_ms,
-            calls,
-            has_peers,
-        };
-        self.send(close, &[]);
+        self.send_close(step, boundary, [deadline_ms, drain_ms], 0);
     }
 
     /// Closes anew who has drained, after so many calls of each thread.
     pub fn ask_to_go_on(&self, calls: u32) {
-        let (step, boundary, deadline_ms, wait_ms, drain_ms) = (Step(99), 0, 0, 0, PATIENCE_MS);
-        let close = ToShim::Close {
-            step,
-            boundary,
-            at_collective: false,
-            deadline_ms,
-            wait_ms,
-            drain_ms,
-            calls,
-            has_peers: true,
-        };
+        self.send_close(Step(99), 0, [0, PATIENCE_MS], calls);
+    }
+
+    fn send_close(&self, step: Step, boundary: u64, [deadline_ms, drain_ms]: [u64; 2], calls: u32) {
+        let (at_collective, wait_ms, has_peers) = (false, 0, calls > 0);
+        let close =
+            ToShim::Close { step, boundary, at_collective, deadline_ms, wait_ms, drain_ms, calls, has_peers };
         self.send(close, &[]);
     }
 

@@ -118,20 +118,26 @@ fn a_gang_whose_work_does_not_end_at_its_boundary_is_left_alone_as_others_are() 
     assert_eq!(desk.closings(rank), closings);
 }
 
-/// Two ranks that have told no boundary, of which both are learning, beside a rival.
-fn learning_gang(late: bool) -> (Desk, SessionId) {
+/// Two ranks that have told no boundary, with what else is known of them, beside a rival. Whether they come to none in time.
+fn gang_without_boundaries(late: bool, tell: impl Fn(&mut Desk, [SessionId; 2])) -> (Desk, [SessionId; 2]) {
     let mut desk = Desk::new(|_| {});
     let (job, rank) = desk.start(spec("gang"));
-    let other = desk.join(job);
-    for (rank, gpu) in [(rank, GPU), (other, OTHER_GPU)] {
+    let ranks = [rank, desk.join(job)];
+    for (rank, gpu) in ranks.into_iter().zip([GPU, OTHER_GPU]) {
         desk.attach(rank, gpu);
         fill(&mut desk, rank, 5, 60);
-        desk.learning.insert(rank, 4);
         if late {
             desk.late.insert(rank);
         }
     }
+    tell(&mut desk, ranks);
     job_with(&mut desk, "rival", 5, 60);
+    (desk, ranks)
+}
+
+fn learning_gang(late: bool) -> (Desk, SessionId) {
+    let (desk, [rank, _]) =
+        gang_without_boundaries(late, |desk, ranks| desk.learning.extend(ranks.map(|rank| (rank, 4))));
     (desk, rank)
 }
 
@@ -149,21 +155,10 @@ fn ranks_that_never_learn_any_are_waited_for_once() {
     assert_eq!(desk.closes(rank)[..3], [(5, 40), (0, 0), (0, 0)]);
 }
 
-/// Two ranks without boundaries that launch collectives, beside a rival. Whether they come to none in time.
 fn launching_gang(late: bool) -> (Desk, [SessionId; 2]) {
-    let mut desk = Desk::new(|_| {});
-    let (job, rank) = desk.start(spec("gang"));
-    let ranks = [rank, desk.join(job)];
-    for ((rank, gpu), collectives) in ranks.into_iter().zip([GPU, OTHER_GPU]).zip([300, 7]) {
-        desk.attach(rank, gpu);
-        fill(&mut desk, rank, 5, 60);
-        desk.collectives.insert(rank, collectives);
-        if late {
-            desk.late.insert(rank);
-        }
-    }
-    job_with(&mut desk, "rival", 5, 60);
-    (desk, ranks)
+    gang_without_boundaries(late, |desk, [first, second]| {
+        desk.collectives.extend([(first, 300), (second, 7)])
+    })
 }
 
 #[test]
