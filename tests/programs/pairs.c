@@ -6,19 +6,8 @@
  * Says "begun", goes on until the end of standard input, and says "as expected" if every byte is what it should be.
  */
 #define _GNU_SOURCE
-#include "current.h"
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <stdint.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include "waiting.h"
 
-/* What the kernels count up, of each thread. */
-#define PART (64u << 10)
 /* So many iterations the waiting thread may be ahead. */
 #define AHEAD 4
 /* CUstreamBatchMemOpType, and the flags of waits. */
@@ -43,25 +32,7 @@ struct batch_node {
     unsigned flags;
 };
 
-/* CUipcMemHandle */
-struct shared_memory {
-    char name[64];
-};
-
-int cuIpcGetMemHandle(struct shared_memory *shared, CUdeviceptr address);
-int cuIpcOpenMemHandle_v2(CUdeviceptr *address, struct shared_memory shared, unsigned flags);
-int cuCtxGetCurrent(void **context);
-int cuMemAlloc_v2(CUdeviceptr *address, size_t bytes);
-int cuMemsetD8_v2(CUdeviceptr address, unsigned char byte, size_t bytes);
 int cuMemsetD32Async(CUdeviceptr address, unsigned value, size_t count, void *stream);
-int cuMemcpyDtoH_v2(void *host, CUdeviceptr address, size_t bytes);
-int cuModuleLoad(void **module, const char *image);
-int cuModuleGetFunction(void **function, void *module, const char *name);
-int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-    unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **parameters, void **extra);
-int cuLaunchHostFunc(void *stream, void (*function)(void *), void *data);
-int cuStreamCreate(void **stream, unsigned flags);
-int cuStreamSynchronize(void *stream);
 int cuStreamWaitValue32_v2(void *stream, CUdeviceptr address, uint32_t value, unsigned flags);
 int cuStreamWriteValue32_v2(void *stream, CUdeviceptr address, uint32_t value, unsigned flags);
 int cuStreamBatchMemOp_v2(void *stream, unsigned count, union memory_operation *list, unsigned flags);

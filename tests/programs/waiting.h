@@ -1,0 +1,33 @@
+/* What pairs.c and chains.c share: programs whose work waits for other work, in threads and processes. */
+#include "current.h"
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* What the kernels count up, of each thread. */
+#define PART (64u << 10)
+
+/* CUipcMemHandle */
+struct shared_memory {
+    char name[64];
+};
+
+int cuIpcGetMemHandle(struct shared_memory *shared, CUdeviceptr address);
+int cuIpcOpenMemHandle_v2(CUdeviceptr *address, struct shared_memory shared, unsigned flags);
+int cuCtxGetCurrent(void **context);
+int cuMemAlloc_v2(CUdeviceptr *address, size_t bytes);
+int cuMemsetD8_v2(CUdeviceptr address, unsigned char byte, size_t bytes);
+int cuMemcpyDtoH_v2(void *host, CUdeviceptr address, size_t bytes);
+int cuModuleLoad(void **module, const char *image);
+int cuModuleGetFunction(void **function, void *module, const char *name);
+int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+    unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **parameters, void **extra);
+int cuLaunchHostFunc(void *stream, void (*function)(void *), void *data);
+int cuStreamCreate(void **stream, unsigned flags);
+int cuStreamSynchronize(void *stream);
