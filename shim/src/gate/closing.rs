@@ -31,7 +31,16 @@ enum Phase {
     /// Until a thread comes out of a wait for its GPU, or to a boundary.
     ClosingAtWait,
     AtBoundary,
+    /// A thread is about to launch the collective that was waited for, or a later one.
+    AtCollective(u64),
     Closed,
+}
+
+impl Phase {
+    /// What was waited for has come.
+    fn is_reached(self) -> bool {
+        matches!(self, Phase::AtBoundary | Phase::AtCollective(_))
+    }
 }
 
 struct State {
@@ -131,11 +140,11 @@ impl Closing {
             if state.given_up {
                 return BoundaryWait::GivenUp;
             }
-            if state.phase == Phase::AtBoundary {
+            if state.phase.is_reached() {
                 return BoundaryWait::Reached;
             }
             if self.changed.wait_until(&mut state, deadline).timed_out() {
-                let reached = state.phase == Phase::AtBoundary;
+                let reached = state.phase.is_reached();
                 return if reached { BoundaryWait::Reached } else { BoundaryWait::Deadline };
             }
         }
@@ -191,7 +200,7 @@ impl Closing {
         match state.phase {
             Phase::Open => return,
             Phase::Closing(target) if count < target => return,
-            Phase::ClosingAtCollective(_) => return,
+            Phase::ClosingAtCollective(_) | Phase::AtCollective(_) => return,
             Phase::Closing(_) | Phase::ClosingAtWait => {
                 state.phase = Phase::AtBoundary;
                 state.at_boundary = Some(Stamp::now());
@@ -204,16 +213,18 @@ impl Closing {
         self.wait_for_opening_after(openings, true, announce);
     }
 
-    /// Waits for the next opening if the gate was waiting for collective `number`: it is not launched yet. What the thread
-    /// has freed it may be about to use.
+    /// Waits for the next opening if the gate was waiting for collective `number`, or for one before it: it is not launched
+    /// yet. What the thread has freed it may be about to use.
     pub fn collective(&self, number: u64, announce: impl FnOnce()) {
         let mut state = self.state.lock();
         state.last_collective = state.last_collective.max(number);
         match state.phase {
             Phase::ClosingAtCollective(target) if number >= target => {
-                state.phase = Phase::AtBoundary;
+                state.phase = Phase::AtCollective(target);
                 self.changed.notify_all();
             }
+            // Another thread's, for another GPU.
+            Phase::AtCollective(target) if number >= target => {}
             _ => return,
         }
         let openings = state.openings;
@@ -259,6 +270,12 @@ impl Closing {
     /// Whether a thread waits for an opening.
     pub fn holds_threads(&self) -> bool {
         self.state.lock().held > 0
+    }
+
+    /// How many threads wait for an opening.
+    #[cfg(test)]
+    pub fn held(&self) -> u32 {
+        self.state.lock().held
     }
 
     pub fn arrival(&'static self) -> Arrival {

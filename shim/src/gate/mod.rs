@@ -392,6 +392,12 @@ impl Gate {
         self.closing.at_boundary()
     }
 
+    /// How many threads wait at a boundary, before a collective, or where they came out of a wait.
+    #[cfg(test)]
+    pub fn held(&self) -> u32 {
+        self.closing.held()
+    }
+
     /// Shuts the gate and waits until nobody is inside. False when that took longer than `until`, or
     /// cannot be known: the gate is still shut and the caller reopens it.
     #[cfg(test)]

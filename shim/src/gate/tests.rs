@@ -292,16 +292,18 @@ fn a_collective_that_was_waited_for_is_not_launched_before_the_gate_opens() {
     static LAUNCHED: AtomicU64 = AtomicU64::new(0);
     let last = || LAUNCHED.load(Ordering::SeqCst);
     let is_over = AtomicBool::new(false);
+    let launch = || {
+        while !is_over.load(Ordering::Relaxed) {
+            // Boundaries have other numbers.
+            GATE.boundary(u64::MAX);
+            let number = last() + 1;
+            GATE.collective(number);
+            LAUNCHED.fetch_max(number, Ordering::SeqCst);
+        }
+    };
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !is_over.load(Ordering::Relaxed) {
-                // Boundaries have other numbers.
-                GATE.boundary(u64::MAX);
-                let number = last() + 1;
-                GATE.collective(number);
-                LAUNCHED.store(number, Ordering::SeqCst);
-            }
-        });
+        // Of two threads neither launches it.
+        let _threads = [scope.spawn(launch), scope.spawn(launch)];
         let target = loop {
             let target = last() + 1000;
             match GATE.wait_for_collective(target, soon()) {
@@ -310,6 +312,9 @@ fn a_collective_that_was_waited_for_is_not_launched_before_the_gate_opens() {
                 other => panic!("{other:?}"),
             }
         };
+        while GATE.held() < 2 && last() < target {
+            std::thread::yield_now();
+        }
         let found = (GATE.shut(soon()), last() + 1, GATE.at_boundary().is_some());
         // A thread that stays held would keep the test from ending in words.
         is_over.store(true, Ordering::Relaxed);
