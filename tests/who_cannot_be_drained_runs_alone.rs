@@ -1,4 +1,4 @@
-//! A job whose work does not end cannot be stopped. After three tries it is left alone: it runs on,
+//! A job whose work does not end cannot be stopped. After three tries it is asked seldom: it runs on,
 //! who needs its room waits and is told so, and runs as soon as it is gone.
 
 #[path = "support/c.rs"]
@@ -15,9 +15,10 @@ use support::{Jobs, MIB, Manager, Probe, Status};
 
 /// `DRAINS_BEFORE_UNSLICEABLE` of manager/src/scheduler/mod.rs.
 const TRIES: u64 = 3;
-/// Microseconds of waiting after which it would have been closed again if it were to be: the pause
-/// after the third try is eight slices of 5 ms.
+/// Microseconds of waiting after which it would have been closed dozens of times: the pauses before were of some slices of
+/// 5 ms. From the third try on they are 3, 6, 12, then 24 drain limits of 20 ms.
 const LONG_AFTER: u64 = 1_000_000;
+const SELDOM: u64 = 5;
 
 #[test]
 fn who_cannot_be_drained_runs_alone() {
@@ -42,9 +43,10 @@ fn who_cannot_be_drained_runs_alone() {
     let begin = manager.status_when(tried).now_micros;
     let status = manager.status_when(|status| status.now_micros > begin + LONG_AFTER);
     let job = status.job("endless");
-    assert_eq!((&job.state[..], job.figures.slices), ("open", 1 + TRIES), "it is closed no more: {job:#?}");
+    let tries = job.figures.failed_drains;
+    assert!(tries <= TRIES + SELDOM, "it is closed seldom: {job:#?}");
     assert_eq!((job.figures.switches, job.figures.saved_bytes), (0, 0), "nothing was taken from it");
-    assert_eq!(job.figures.failed_drains, TRIES);
+    assert!(tries >= TRIES && job.figures.slices >= tries);
     assert_eq!((status.job("waiter").queue_place, &status.job("waiter").state[..]), (1, "waiting"));
     assert!(job.unsliceable && !status.job("waiter").unsliceable);
     let line = told.next().unwrap();

@@ -71,6 +71,7 @@ pub struct Arena {
     apart: BTreeSet<u64>,
     free: Extents,
     backed: u32,
+    leaving: u32,
     /// Backed slots in which no place has been since they came.
     unused: BTreeSet<u32>,
 }
@@ -87,6 +88,7 @@ impl Arena {
             apart: BTreeSet::new(),
             free: Extents::default(),
             backed: 0,
+            leaving: 0,
             unused: BTreeSet::new(),
         }
     }
@@ -205,6 +207,11 @@ impl Arena {
                 *slot = Slot::Unbacked;
             }
         }
+    }
+
+    /// Whether a piece is being given back: no place can be where it was.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving > 0
     }
 
     /// Whether a slot is backed and no place touches it.
@@ -409,7 +416,9 @@ impl Arena {
         if index >= self.slots.len() {
             self.slots.resize(index + 1, Slot::Unbacked);
         }
-        self.slots[index] = state;
+        let before = std::mem::replace(&mut self.slots[index], state);
+        self.leaving -= u32::from(before == Slot::Leaving);
+        self.leaving += u32::from(state == Slot::Leaving);
     }
 
     fn run(&self, first: SlotIndex, units: Units) -> Range<u32> {
@@ -475,7 +484,9 @@ mod tests {
         arena.free(places[2]);
         assert!(arena.has_idle());
         assert!(arena.start_leaving(SlotIndex(1), Units(1)));
-        assert!(!arena.has_idle(), "it is on its way");
+        assert!(!arena.has_idle() && arena.is_leaving(), "it is on its way");
+        arena.left(SlotIndex(1), Units(1));
+        assert!(!arena.is_leaving());
     }
 
     #[test]

@@ -63,7 +63,8 @@ pub struct Tenant {
     /// Held while pieces are held or let go of and the manager is told: the last word on a piece is
     /// what the books say.
     holding: Mutex<()>,
-    /// Held from when pieces leave the books until the manager is told: the answer to a recall comes after.
+    /// Held from when pieces leave the books until the manager is told and their slots are free: the answer to a recall
+    /// comes after, and so does a lease for these slots.
     leaving: Mutex<()>,
     /// Who asks for pieces.
     leases: Turnstile,
@@ -364,6 +365,9 @@ impl Tenant {
             let place = {
                 let _pass = GATE.pass()?;
                 let ahead = self.most_ahead(class);
+                // Slots whose pieces are just going back would be passed over, and more asked for than is needed.
+                let is_leaving = self.books().classes[class.index()].arena.is_leaving();
+                let _left = is_leaving.then(|| self.leaving.lock());
                 let place = self.books().start(class, bytes, ahead);
                 let place = place.ok_or(Shortage::Range)?;
                 if place.claims.is_empty() {
@@ -446,7 +450,7 @@ impl Tenant {
         if let Some(dead) = self.bury(process, class, start) {
             self.let_go(process, class, start, dead);
         }
-        let leaving = self.leaving.lock();
+        let _leaving = self.leaving.lock();
         let unused = {
             let mut books = self.books();
             let unused = books.unused();
@@ -458,7 +462,6 @@ impl Tenant {
             unused
         };
         process.link.give_back(self.id, ids(gone), unused);
-        drop(leaving);
         self.books().end_leaving(gone, &[]);
         self.publish_mapped(process);
     }
@@ -857,7 +860,7 @@ impl Tenant {
         tell: impl FnOnce(Vec<PieceId>, Units),
     ) -> Result<(), DriverError> {
         self.reclaim();
-        let leaving = self.leaving.lock();
+        let _leaving = self.leaving.lock();
         let (idle, unused) = {
             let mut books = self.books();
             let unused = books.unused();
@@ -872,7 +875,6 @@ impl Tenant {
         });
         info!("{}: gave back {} idle pieces and kept {}", self.id, gone.len(), kept.len());
         tell(ids(&gone), unused);
-        drop(leaving);
         self.books().end_leaving(&gone, &kept);
         self.publish_mapped(process);
         outcome

@@ -118,7 +118,7 @@ pub(super) struct Options {
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     boundary_deadline: Option<Duration>,
     /// How long a preempted job's kernels and copies may take to finish; one that takes longer keeps
-    /// the GPU for another slice.
+    /// the GPU for another slice, and after three times for some of these limits.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     drain_limit: Duration,
     /// How long a process may take to answer, beyond what its work takes. Then it is expelled if it

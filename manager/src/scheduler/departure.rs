@@ -6,8 +6,8 @@
 
 use super::gang::{COLLECTIVES_AHEAD, Rank, Stop, are_far_apart, stops, stops_by_collectives};
 use super::{
-    AwayRange, Closing, Departure, Effect, Job, MOVES_PER_MESSAGE, NAMES_PER_MESSAGE, PIECES_PER_MESSAGE,
-    Pages, Pending, Phase, Scheduler, Session, Tenant, Time,
+    AwayRange, Closing, DRAINS_BEFORE_UNSLICEABLE, Departure, Effect, Job, MOVES_PER_MESSAGE,
+    NAMES_PER_MESSAGE, PIECES_PER_MESSAGE, Pages, Pending, Phase, Scheduler, Session, Tenant, Time,
 };
 use crate::ledger::Owner;
 use std::collections::BTreeMap;
@@ -30,6 +30,10 @@ struct Content {
 
 /// How long a job without boundaries may take until a thread has waited for its GPU.
 const LONGEST_WAIT: Duration = Duration::from_millis(50);
+/// A job whose work did not end again and again is closed again after so many drain limits, twice as many each time, up to so
+/// many times twice; for it, such a part of the drain limit is enough.
+const SELDOM: u32 = 3;
+const ENDLESS: u32 = 4;
 /// Processes that stop apart from each other have such a part of the drain limit at least, at the first try.
 const APART: u32 = 8;
 /// For such a part of the drain limit those that have drained submit a little at a time for one that has not.
@@ -141,7 +145,8 @@ impl Scheduler {
     /// wait for another's work. Longer after each closing in which it did not end.
     fn drain_limit_apart(&self, id: JobId) -> Duration {
         if !self.works_in_several(id) {
-            return self.config.drain_limit;
+            let is_endless = self.jobs.get(&id).is_some_and(Job::is_endless);
+            return self.config.drain_limit / if is_endless { ENDLESS } else { 1 };
         }
         let failed = self.jobs.get(&id).map_or(0, |job| job.closing.failed_apart);
         let first = self.config.boundary_deadline.max(self.config.drain_limit / APART);
@@ -409,7 +414,10 @@ impl Scheduler {
         if std::mem::take(&mut job.reopen) {
             job.stats.failed_drains += 1;
             let failed = job.count_failed_drain(apart);
-            let pause = self.config.slice.saturating_mul(2u32.saturating_pow(failed.min(16)));
+            let pause = match failed.checked_sub(DRAINS_BEFORE_UNSLICEABLE).filter(|_| !apart) {
+                Some(more) => self.config.drain_limit * SELDOM * 2u32.pow(more.min(SELDOM)),
+                None => self.config.slice.saturating_mul(2u32.saturating_pow(failed.min(16))),
+            };
             // Where processes wait for each other, that they did so often says nothing of the next time.
             let longest = if apart { self.config.drain_limit.saturating_mul(2) } else { Duration::MAX };
             job.not_closed_before = self.now.saturating_add(pause.min(longest));

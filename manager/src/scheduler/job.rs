@@ -238,6 +238,11 @@ impl Job {
         self.spec.resident || self.cannot_be_stopped()
     }
 
+    /// May it never be closed, now and later. One whose work does not end is closed seldom.
+    pub(super) fn is_never_closed(&self) -> bool {
+        self.spec.resident || self.has_unmovable_memory() || self.is_stuck()
+    }
+
     /// Why it is never closed, for people.
     pub fn why_unsliceable(&self) -> Option<&str> {
         if let Some(reason) = self.unmovable.values().next() {
@@ -262,7 +267,7 @@ impl Job {
     }
 
     /// Could it not be drained, however often that was tried.
-    fn is_endless(&self) -> bool {
+    pub(super) fn is_endless(&self) -> bool {
         self.failed_drains >= super::DRAINS_BEFORE_UNSLICEABLE
     }
 

@@ -86,7 +86,7 @@ use std::time::Duration;
 use tidegate_ffi::units::{GpuUuid, JobId, PieceId, SessionId, Step, TenantId, Tier, Units};
 use tidegate_ffi::wire::message::{JobSpec, Layout, LinkRates, Need, Shortage, ToMover, ToShim};
 
-/// After so many drains that did not end, a job is never closed again.
+/// After so many drains that did not end, a job is closed seldom: its work may end after all.
 pub const DRAINS_BEFORE_UNSLICEABLE: u32 = 3;
 /// Pieces in one message that brings a file descriptor for each.
 const PIECES_PER_MESSAGE: usize = 200;

@@ -220,7 +220,7 @@ impl Scheduler {
     /// May the job be closed at all, and already.
     pub(super) fn may_close(&self, id: JobId) -> bool {
         let may = |job: &Job| {
-            !job.unsliceable()
+            !job.is_never_closed()
                 && self.now >= job.not_closed_before
                 && (job.failed_drains == 0 || !self.would_fail_again(id))
         };

@@ -170,14 +170,24 @@ impl Scheduler {
         let mut waits: Vec<Wait> =
             self.jobs.keys().filter(|id| keeps(id)).flat_map(|id| self.waits_of(*id)).collect();
         waits.retain(|wait| wait.wanted.is_memory());
+        // One that is closed holds memory that cannot be moved, and gives none of it back before its turn comes.
+        let closed = self.jobs.keys().filter(|id| self.holds_while_closed(**id));
+        waits.extend(closed.flat_map(|id| self.waits_of(*id)));
         loop {
             let among: BTreeSet<JobId> = waits.iter().map(|wait| wait.job).collect();
             let before = waits.len();
             waits.retain(|wait| !wait.awaits_event && !wait.jobs.is_empty() && wait.jobs.is_subset(&among));
             if waits.len() == before {
-                return among;
+                return among.into_iter().filter(keeps).collect();
             }
         }
+    }
+
+    /// Is a job closed that holds memory of a GPU which no switch takes away.
+    fn holds_while_closed(&self, id: JobId) -> bool {
+        let mut own = self.tenants.values().filter(|tenant| tenant.job == id);
+        self.jobs.get(&id).is_some_and(|job| job.phase == Phase::Waiting)
+            && own.any(|own| own.held_units() > 0)
     }
 
     /// Whether a job that could not be drained would most likely fail to be again: it waits for memory, and how the closing of

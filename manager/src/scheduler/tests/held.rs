@@ -71,6 +71,26 @@ fn what_is_held_is_not_taken_for_others() {
 }
 
 #[test]
+fn jobs_that_are_never_closed_and_wait_for_memory_that_a_closed_one_holds_do_not_wait_for_ever() {
+    let mut desk = Desk::new(|_| {});
+    let holder = with_temporary(&mut desk, "holder", 50);
+    let held = desk.pieces(holder, T)[..4].to_vec();
+    hold(&mut desk, holder, &held);
+    let residents = ["first", "second"].map(|name| {
+        let session = desk.job(JobSpec { resident: true, ..spec(name) });
+        desk.lease(session, T, 0, 30);
+        session
+    });
+    desk.until(|desk| residents.iter().all(|resident| desk.units(*resident, T) == 30));
+    assert_eq!(desk.phase(holder), Phase::Waiting);
+    let mut asked = Vec::new();
+    for slot in [30, 50] {
+        asked.extend(residents.map(|resident| (resident, desk.lease(resident, T, slot, 15))));
+    }
+    desk.until(|desk| asked.iter().any(|(of, step)| desk.was_refused(*of, *step)));
+}
+
+#[test]
 fn who_needs_held_room_waits_for_it_while_its_holder_runs() {
     let mut desk = Desk::new(|_| {});
     let (a, b) = rivals(&mut desk);
