@@ -18,8 +18,12 @@ use tidegate_ffi::cuda::sys::CUfunction;
 /// How the names of NCCL's kernels begin: `ncclDevKernel_…`, `ncclKernel_…`.
 const PREFIX: &[u8] = b"nccl";
 /// Kernels that are known at once: each has one place where it can be.
-const KNOWN: usize = 256;
+const KNOWN: usize = 4096;
+/// The same of those that are looked for first.
+const ORDINARY: usize = 256;
 
+/// Kernels that are no collective's, by a part of their addresses: all that a launch costs, nearly always.
+static ORDINARY_KERNELS: [AtomicU64; ORDINARY] = [const { AtomicU64::new(0) }; ORDINARY];
 /// By a part of its address: a kernel, doubled, and 1 for a collective's.
 static KERNELS: [AtomicU64; KNOWN] = [const { AtomicU64::new(0) }; KNOWN];
 
@@ -27,18 +31,23 @@ static KERNELS: [AtomicU64; KNOWN] = [const { AtomicU64::new(0) }; KNOWN];
 #[inline(always)]
 pub fn is_one(kernel: CUfunction) -> bool {
     let address = kernel.addr() as u64;
-    let place = &KERNELS[(address >> 4 ^ address >> 12) as usize % KNOWN];
-    let known = place.load(Ordering::Relaxed);
-    if known >> 1 == address { known & 1 == 1 } else { ask(kernel, address, place) }
+    let place = &ORDINARY_KERNELS[(address >> 4) as usize % ORDINARY];
+    place.load(Ordering::Relaxed) != address && look(kernel, place)
 }
 
 #[cold]
 #[inline(never)]
-fn ask(kernel: CUfunction, address: u64, place: &AtomicU64) -> bool {
-    let is_one = is_named_so(kernel);
+fn look(kernel: CUfunction, ordinary: &AtomicU64) -> bool {
+    let address = kernel.addr() as u64;
+    let place = &KERNELS[(address >> 4 ^ address >> 16) as usize % KNOWN];
+    let known = place.load(Ordering::Relaxed);
+    let is_one = if known >> 1 == address { known & 1 == 1 } else { is_named_so(kernel) };
     // Of an address that cannot be doubled nothing is kept.
     if address >> 63 == 0 {
         place.store(address << 1 | u64::from(is_one), Ordering::Relaxed);
+    }
+    if !is_one {
+        ordinary.store(address, Ordering::Relaxed);
     }
     is_one
 }
