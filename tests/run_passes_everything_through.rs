@@ -31,6 +31,16 @@ fn the_exit_status_is_the_programs() {
 }
 
 #[test]
+fn a_program_finds_its_manager_from_another_directory() {
+    let manager = manager();
+    let socket = manager.socket();
+    let here = Path::new(socket.file_name().unwrap());
+    let mut program = support::run_at(here, &["--name", "sh"], Path::new("/bin/sh"));
+    program.current_dir(socket.parent().unwrap()).args(["-c", "cd / && echo $TIDEGATE_SOCKET"]);
+    assert_eq!(output(program).stdout, format!("{}\n", socket.display()).into_bytes());
+}
+
+#[test]
 fn input_and_output_are_the_programs() {
     let manager = manager();
     let mut program = shell(&manager, "read line; echo \"got $line\"; echo oops >&2")

@@ -140,7 +140,7 @@ pub(super) struct Options {
     headroom: Option<ByteSize>,
     /// The most memory of each GPU that all jobs of one user may have together, resident or saved. With
     /// USER=SIZE, of this user, by name in /etc/passwd or number; with SIZE alone, of everybody who is not
-    /// named. May be given several times. Default: no limit.
+    /// named. What one of the user's jobs has freed another may take. May be given several times. Default: no limit.
     #[arg(long, value_name = "[USER=]SIZE")]
     user_memory: Vec<UserQuota>,
     /// The most that all jobs of one user may have saved at once in --dram, --cxl and --disk together, of all GPUs:

@@ -50,8 +50,9 @@ pub(super) struct Arguments {
     /// temporary at most (activations), as in 3GiB,8GiB. Default: what it needed last time.
     #[arg(long, value_name = "SIZE,SIZE")]
     need: Option<NeedArgument>,
-    /// Give the job host memory for what it needs beyond its GPU's, instead of CUDA_ERROR_OUT_OF_MEMORY. The GPU reaches
-    /// it over its link: the job goes on, more slowly. It sees a total larger than its GPU's.
+    /// Give the job host memory for what it needs beyond its GPU's, when it asks again after CUDA_ERROR_OUT_OF_MEMORY, as
+    /// frameworks do that have given back what they cached. The GPU reaches it over its link: the job goes on, more slowly. It
+    /// sees a total larger than its GPU's.
     #[arg(long)]
     oversubscribe: bool,
     /// A kernel, by its mangled name, that touches only the allocations which its parameters point into: it may
@@ -102,7 +103,10 @@ pub(super) fn execute(arguments: Arguments) -> anyhow::Result<ExitCode> {
     start_watcher(connection)?;
     let mut command = Command::new(program);
     command.args(rest).env("LD_PRELOAD", prepended(shim.as_os_str(), "LD_PRELOAD"));
-    command.env(SOCKET_VARIABLE, &socket).env(JOB_VARIABLE, token.to_string());
+    // The program may go to another directory before it uses CUDA.
+    let socket =
+        std::path::absolute(&socket).with_context(|| format!("{} has no place", socket.display()))?;
+    command.env(SOCKET_VARIABLE, socket).env(JOB_VARIABLE, token.to_string());
     if !arguments.described_kernels.is_empty() {
         command.env(KERNELS_VARIABLE, arguments.described_kernels.join(","));
     }
