@@ -127,7 +127,7 @@ fn what_a_job_had_before_it_gets_again_though_others_have_grown_since() {
 }
 
 /// A job that has all that it can get beside another, and is open: it was refused more.
-fn who_has_all() -> (Desk, SessionId) {
+fn job_that_has_all() -> (Desk, SessionId) {
     let mut desk = with_tiers(30);
     let [job, other] = ["a", "b"].map(|name| job_with(&mut desk, name, 1, 59));
     desk.until(|desk| desk.units(other, T) == 59);
@@ -145,7 +145,7 @@ fn who_has_all() -> (Desk, SessionId) {
 
 #[test]
 fn a_job_that_closes_is_not_refused_what_its_own_unused_memory_has_room_for() {
-    let (mut desk, job) = who_has_all();
+    let (mut desk, job) = job_that_has_all();
     desk.deaf.insert(job);
     desk.until(|desk| desk.phase(job) == Phase::Closing);
     desk.dead(job, T);
@@ -159,7 +159,7 @@ fn a_job_that_closes_is_not_refused_what_its_own_unused_memory_has_room_for() {
 
 #[test]
 fn what_was_freed_while_a_recall_was_under_way_is_asked_for_before_a_lease_is_refused() {
-    let (mut desk, job) = who_has_all();
+    let (mut desk, job) = job_that_has_all();
     // Its answers are given here.
     desk.stopped.insert(job);
     let [first, second] = [100, 120].map(|slot| desk.lease(job, T, slot, 20));
