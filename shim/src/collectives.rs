@@ -9,9 +9,7 @@
 use crate::driver;
 use crate::gate::GATE;
 use crate::process;
-use std::ffi::CStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate_ffi::cuda::sys::CUfunction;
 
@@ -41,7 +39,10 @@ fn look(kernel: CUfunction, ordinary: &AtomicU64) -> bool {
     let address = kernel.addr() as u64;
     let place = &KERNELS[(address >> 4 ^ address >> 16) as usize % KNOWN];
     let known = place.load(Ordering::Relaxed);
-    let is_one = if known >> 1 == address { known & 1 == 1 } else { is_named_so(kernel) };
+    // SAFETY: the kernel is about to be launched.
+    let name = || unsafe { driver::kernel_name(kernel) };
+    let is_named_so = || name().is_some_and(|name| name.to_bytes().starts_with(PREFIX));
+    let is_one = if known >> 1 == address { known & 1 == 1 } else { is_named_so() };
     // Of an address that cannot be doubled nothing is kept.
     if address >> 63 == 0 {
         place.store(address << 1 | u64::from(is_one), Ordering::Relaxed);
@@ -50,14 +51,6 @@ fn look(kernel: CUfunction, ordinary: &AtomicU64) -> bool {
         ordinary.store(address, Ordering::Relaxed);
     }
     is_one
-}
-
-fn is_named_so(kernel: CUfunction) -> bool {
-    let mut name = ptr::null();
-    // SAFETY: the result goes to our own variable; the driver checks the kernel.
-    let told = unsafe { driver::get().cuFuncGetName(&mut name, kernel) };
-    // SAFETY: a C string that stays as long as the kernel, which is about to be launched.
-    told.is_ok() && !name.is_null() && unsafe { CStr::from_ptr(name) }.to_bytes().starts_with(PREFIX)
 }
 
 /// The calling thread is about to launch a collective. Waits here when a closing waits for that.

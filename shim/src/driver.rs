@@ -196,6 +196,18 @@ pub fn stream_number(stream: CUstream) -> Option<u64> {
     Some(number)
 }
 
+/// The driver's name for a kernel; `None` where it tells none (before CUDA 12.3).
+///
+/// # Safety
+/// The kernel is not unloaded while the name is used.
+pub unsafe fn kernel_name<'a>(kernel: CUfunction) -> Option<&'a CStr> {
+    let mut name = ptr::null();
+    // SAFETY: the result goes to our own variable; the driver checks the kernel.
+    unsafe { get().cuFuncGetName(&mut name, kernel) }.ok()?;
+    // SAFETY: a C string that stays as long as the kernel: the caller's promise.
+    (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) })
+}
+
 /// The context of a stream.
 pub fn context_of(stream: CUstream) -> Result<Context, DriverError> {
     let mut context = ptr::null_mut();

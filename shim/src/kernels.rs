@@ -9,9 +9,8 @@ use crate::driver;
 use crate::operands;
 use crate::process::{self, Process};
 use std::collections::BTreeSet;
-use std::ffi::{CStr, CString, c_uint, c_void};
+use std::ffi::{CString, c_uint, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tidegate_ffi::cuda::sys::{CUdeviceptr, CUfunction, CUlaunchConfig, CUresult, CUstream};
 use tidegate_ffi::tensor::Region;
@@ -174,11 +173,8 @@ impl Launch {
     }
 
     fn is_listed(&self, listed: &Listed) -> bool {
-        let mut name = ptr::null();
-        // SAFETY: the result goes to our own variable; the driver checks the function.
-        let told = unsafe { driver::get().cuFuncGetName(&mut name, self.function) };
-        // SAFETY: a C string that stays as long as the function, which is about to be launched.
-        told.is_ok() && !name.is_null() && listed.0.contains(unsafe { CStr::from_ptr(name) })
+        // SAFETY: the function is about to be launched.
+        unsafe { driver::kernel_name(self.function) }.is_some_and(|name| listed.0.contains(name))
     }
 
     /// The size of a parameter, `Some(None)` behind the last. `None`: the driver does not tell.
@@ -206,6 +202,7 @@ fn allocation_at(process: &Process, address: CUdeviceptr) -> Option<Option<Regio
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ptr;
 
     #[test]
     fn names_are_read_as_people_write_them() {

@@ -90,7 +90,6 @@ pub struct Process {
     /// For its live maps: one for each tenant.
     pub spares: Spares,
     boundaries: AtomicU64,
-    collectives: AtomicU64,
     switches: AtomicU64,
 }
 
@@ -225,7 +224,6 @@ impl Process {
             drains: Drains::default(),
             spares: Spares::default(),
             boundaries: AtomicU64::new(0),
-            collectives: AtomicU64::new(0),
             switches: AtomicU64::new(0),
         }
     }
@@ -255,9 +253,7 @@ impl Process {
 
     /// Counts, and publishes, a collective that is about to be launched; returns its number.
     pub fn count_collective(&self) -> u64 {
-        let number = self.collectives.fetch_add(1, Ordering::Relaxed) + 1;
-        self.page.collectives.fetch_max(number, Ordering::Relaxed);
-        number
+        self.page.collectives.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Publishes a boundary, and returns its number. The candidates are locked: what is published last has

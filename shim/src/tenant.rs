@@ -882,10 +882,9 @@ impl Tenant {
 
     /// A handle gets pieces of its own. Idle ones would count beside them, as if the process needed both.
     fn give_back_what_no_handle_can_use(&self, process: &Process) {
+        let has_idle = self.books().classes.iter().any(|class| class.arena.has_idle());
         let tell = |gone, unused| process.link.give_back(self.id, gone, unused);
-        if self.books().classes.iter().any(|class| class.arena.has_idle())
-            && let Err(error) = self.give_back_idle(process, tell)
-        {
+        if has_idle && let Err(error) = self.give_back_idle(process, tell) {
             info!("idle pieces could not be given back before memory for a handle was asked for: {error}");
         }
     }

@@ -21,8 +21,6 @@ ask_t nvmlDeviceGetMemoryInfo;
 ask_v2_t nvmlDeviceGetMemoryInfo_v2;
 #endif
 
-int cuMemAlloc_v2(CUdeviceptr *address, size_t bytes);
-
 static ask_t *ask;
 static ask_v2_t *ask_v2;
 

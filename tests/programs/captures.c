@@ -18,13 +18,6 @@
 #define MORE_NS 7000000
 
 int cuCtxGetCurrent(void **context);
-int cuMemAlloc_v2(CUdeviceptr *address, size_t bytes);
-int cuMemsetD8_v2(CUdeviceptr address, unsigned char byte, size_t bytes);
-int cuMemcpyDtoH_v2(void *host, CUdeviceptr address, size_t bytes);
-int cuModuleLoad(void **module, const char *image);
-int cuModuleGetFunction(void **function, void *module, const char *name);
-int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-    unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **parameters, void **extra);
 int cuStreamCreate(void **stream, unsigned flags);
 int cuStreamSynchronize(void *stream);
 

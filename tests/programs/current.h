@@ -1,10 +1,8 @@
 /* The first GPU's context, for programs that are linked with the driver. */
 #include "driver.h"
 
-int cuInit(unsigned flags);
-int cuDeviceGet(int *device, int ordinal);
-int cuDevicePrimaryCtxRetain(void **context, int device);
-int cuCtxSetCurrent(void *context);
+#define DECLARATION(name, symbol, parameters) int symbol parameters;
+DRIVER_FUNCTIONS(DECLARATION)
 
 /* Makes it the calling thread's. */
 static int make_current(void)

@@ -3,9 +3,6 @@
 
 int cuCtxSynchronize(void);
 int cuModuleLoadData(void **module, const void *image);
-int cuModuleGetFunction(void **function, void *module, const char *name);
-int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-    unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **parameters, void **extra);
 
 static const char EMPTY_KERNEL[] = ".version 7.0\n"
                                    ".target sm_70\n"

@@ -3,15 +3,7 @@
 #include "current.h"
 
 int cuCtxSynchronize(void);
-int cuMemAlloc_v2(CUdeviceptr *address, size_t bytes);
 int cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned flags);
-int cuMemFree_v2(CUdeviceptr address);
-int cuMemsetD8_v2(CUdeviceptr address, unsigned char byte, size_t bytes);
-int cuMemcpyDtoH_v2(void *host, CUdeviceptr address, size_t bytes);
-int cuModuleLoad(void **module, const char *image);
-int cuModuleGetFunction(void **function, void *module, const char *name);
-int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-    unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **parameters, void **extra);
 
 static int all_are(const unsigned char *bytes, unsigned char expected)
 {

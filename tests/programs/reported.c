@@ -22,8 +22,6 @@ void _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(void *address, int64_
 
 enum { SEGMENT = 2 << 20, BLOCK = 512, BLOCKS = 200 };
 
-int cuMemAlloc_v2(uint64_t *address, size_t bytes);
-
 static size_t allocated;
 
 static void report(uint64_t address, int64_t change)
@@ -45,7 +43,7 @@ __attribute__((noinline)) void blocks_counted(uint64_t segment, int times)
 
 int main(int argc, char **argv)
 {
-    uint64_t segment;
+    CUdeviceptr segment;
 
     if (argc != 2)
         return 2;

@@ -30,10 +30,12 @@ struct Content {
 
 /// How long a job without boundaries may take until a thread has waited for its GPU.
 const LONGEST_WAIT: Duration = Duration::from_millis(50);
-/// A job whose work did not end again and again is closed again after so many drain limits, twice as many each time, up to so
-/// many times twice; for it, such a part of the drain limit is enough.
+/// A job whose work did not end again and again is closed again after so many drain limits, and twice as many each time, up
+/// to so many times.
 const SELDOM: u32 = 3;
-const ENDLESS: u32 = 4;
+const DOUBLINGS: u32 = 3;
+/// Its work may take such a part of the drain limit then.
+const ENDLESS_PART: u32 = 4;
 /// Processes that stop apart from each other have such a part of the drain limit at least, at the first try.
 const APART: u32 = 8;
 /// For such a part of the drain limit those that have drained submit a little at a time for one that has not.
@@ -63,15 +65,19 @@ impl Scheduler {
         let sessions: Vec<SessionId> = job.sessions.iter().copied().collect();
         let ranks: Vec<Rank> = sessions.iter().map(rank).collect();
         let is_known = ranks.iter().any(|rank| rank.boundary > 0);
-        let launching = |(id, rank): (&SessionId, &Rank)| Rank { boundary: pages.collectives(*id), ..*rank };
-        let launching: Vec<Rank> = sessions.iter().zip(&ranks).map(launching).collect();
-        let far_in_vain = job.closing.far_in_vain;
-        let at_collective = stops_by_collectives(&launching, far_in_vain).filter(|_| is_gang && !is_known);
         // Until they are seen to reach one.
         let in_vain = is_known && sessions.iter().all(|session| pages.boundaries(*session) == 0);
-        let is_known = is_known || at_collective.is_some();
-        let is_far = at_collective.is_some();
-        let (stops, boundary) = at_collective.unwrap_or_else(|| stops(&ranks, far_in_vain));
+        let far_in_vain = job.closing.far_in_vain;
+        let by_collectives = || {
+            let launching =
+                |(id, rank): (&SessionId, &Rank)| Rank { boundary: pages.collectives(*id), ..*rank };
+            let launching: Vec<Rank> = sessions.iter().zip(&ranks).map(launching).collect();
+            stops_by_collectives(&launching, far_in_vain)
+        };
+        let by_collectives = (is_gang && !is_known).then(by_collectives).flatten();
+        let at_collective = by_collectives.is_some();
+        let is_known = is_known || at_collective;
+        let (stops, boundary) = by_collectives.unwrap_or_else(|| stops(&ranks, far_in_vain));
         // Of two ranks one may be a whole iteration behind the other.
         let patience = self.config.boundary_deadline * if boundary > 0 { 2 } else { 1 };
         let patience = if is_known { patience } else { Duration::ZERO };
@@ -81,8 +87,8 @@ impl Scheduler {
             passed: None,
             repeats: 0,
             in_vain: in_vain || job.closing.in_vain,
-            at_collective: is_far,
-            is_far: is_far || are_far_apart(&ranks, &stops),
+            at_collective,
+            is_far: at_collective || are_far_apart(&ranks, &stops),
             ..job.closing
         };
         job.stats.last_at_boundary = is_known || !is_gang;
@@ -129,7 +135,7 @@ impl Scheduler {
             };
             match *stop {
                 Stop::Together if !left.is_zero() => {
-                    let drain = if is_unsure { apart } else { self.config.drain_limit };
+                    let drain = if is_unsure { apart } else { self.drain_limit(id) };
                     self.close_session(session, boundary, left, Duration::ZERO, drain, 0);
                 }
                 Stop::Together | Stop::Alone => {
@@ -141,12 +147,18 @@ impl Scheduler {
         }
     }
 
+    /// How long the work of a job may take to end: less where it did not again and again, so that the job is not stopped
+    /// for long in vain.
+    fn drain_limit(&self, id: JobId) -> Duration {
+        let is_endless = self.jobs.get(&id).is_some_and(Job::is_endless);
+        self.config.drain_limit / if is_endless { ENDLESS_PART } else { 1 }
+    }
+
     /// How long the work of a process may take to end where the processes of its job stop apart from each other: one may
     /// wait for another's work. Longer after each closing in which it did not end.
     fn drain_limit_apart(&self, id: JobId) -> Duration {
         if !self.works_in_several(id) {
-            let is_endless = self.jobs.get(&id).is_some_and(Job::is_endless);
-            return self.config.drain_limit / if is_endless { ENDLESS } else { 1 };
+            return self.drain_limit(id);
         }
         let failed = self.jobs.get(&id).map_or(0, |job| job.closing.failed_apart);
         let first = self.config.boundary_deadline.max(self.config.drain_limit / APART);
@@ -415,7 +427,7 @@ impl Scheduler {
             job.stats.failed_drains += 1;
             let failed = job.count_failed_drain(apart);
             let pause = match failed.checked_sub(DRAINS_BEFORE_UNSLICEABLE).filter(|_| !apart) {
-                Some(more) => self.config.drain_limit * SELDOM * 2u32.pow(more.min(SELDOM)),
+                Some(more) => self.config.drain_limit * SELDOM * 2u32.pow(more.min(DOUBLINGS)),
                 None => self.config.slice.saturating_mul(2u32.saturating_pow(failed.min(16))),
             };
             // Where processes wait for each other, that they did so often says nothing of the next time.

@@ -235,7 +235,7 @@ impl Job {
 
     /// May it never be closed: it serves, or it cannot be stopped.
     pub fn unsliceable(&self) -> bool {
-        self.spec.resident || self.cannot_be_stopped()
+        self.is_never_closed() || self.is_endless()
     }
 
     /// May it never be closed, now and later. One whose work does not end is closed seldom.

@@ -424,17 +424,15 @@ impl Scheduler {
         }
     }
 
-    /// A process was asked for all that it does not use, and gives it back with this.
-    pub(super) fn note_answered_recall(&mut self, session: SessionId, id: TenantId) {
-        let Some(tenant) = self.tenants.get_mut(&id).filter(|tenant| tenant.session == session) else {
-            return;
-        };
-        let again = tenant.recall == Recall::Asked { again: true };
-        tenant.recall = if again { Recall::Unasked } else { Recall::Answered };
-    }
-
-    /// A process gave pieces back: unmapped, its bytes still in them.
-    pub(super) fn take_back(&mut self, session: SessionId, id: TenantId, pieces: &[PieceId], unused: Units) {
+    /// A process gave pieces back: unmapped, its bytes still in them. All that it does not use, if it was `recalled`.
+    pub(super) fn take_back(
+        &mut self,
+        session: SessionId,
+        id: TenantId,
+        pieces: &[PieceId],
+        unused: Units,
+        recalled: bool,
+    ) {
         let Some(tenant) = self.tenants.get_mut(&id).filter(|tenant| tenant.session == session) else {
             return self.expel(session, "it gave back memory that is not its own");
         };
@@ -457,6 +455,10 @@ impl Scheduler {
         }
         let units: u32 = taken.iter().map(|placed| placed.units.0).sum();
         tenant.ahead = tenant.ahead.saturating_sub(units);
+        if recalled {
+            let again = tenant.recall == Recall::Asked { again: true };
+            tenant.recall = if again { Recall::Unasked } else { Recall::Answered };
+        }
         if taken.len() != pieces.len() {
             self.expel(session, "it gave back memory that it does not have");
         }

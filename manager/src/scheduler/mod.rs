@@ -252,10 +252,7 @@ impl Scheduler {
             Event::MakeRoom { session, step, gpu, units } => self.ask_room(session, step, gpu, units),
             Event::Lease { session, request } => self.ask_lease(session, request),
             Event::Returned { session, tenant, pieces, unused, recalled } => {
-                if recalled {
-                    self.note_answered_recall(session, tenant);
-                }
-                self.take_back(session, tenant, &pieces, unused);
+                self.take_back(session, tenant, &pieces, unused, recalled);
             }
             Event::Hold { session, tenant, pieces } => self.hold(session, tenant, pieces),
             Event::Borrow { session, step, tenant, class, first, units } => {

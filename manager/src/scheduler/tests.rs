@@ -403,8 +403,8 @@ fn a_gang_gets_its_grants_together_and_stops_at_one_boundary() {
     desk.attach(other, OTHER_GPU);
     fill(&mut desk, rank, 5, 60);
     fill(&mut desk, other, 5, 60);
-    desk.boundaries.insert(rank, 7);
-    desk.boundaries.insert(other, 6);
+    desk.pages.boundaries.insert(rank, 7);
+    desk.pages.boundaries.insert(other, 6);
     desk.deaf.extend([rank, other]);
     desk.log.clear();
     let rival = job_with(&mut desk, "rival", 5, 60);
@@ -491,7 +491,7 @@ fn who_waits_for_memory_is_not_idle() {
 fn a_higher_class_closes_a_lower_one_at_once() {
     let mut desk = Desk::new(|_| {});
     let (a, b) = rivals(&mut desk);
-    desk.boundaries.insert(a, 3);
+    desk.pages.boundaries.insert(a, 3);
     let now = desk.now;
     let need = Some(Need { persistent: 5 * UNIT, temporary: 70 * UNIT });
     let c = desk.job(JobSpec { priority: 1, need, ..spec("c") });

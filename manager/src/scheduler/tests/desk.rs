@@ -23,11 +23,15 @@ pub fn lease_event(session: SessionId, tenant: TenantId, class: Class, first: u3
     Event::Lease { session, request }
 }
 
-#[derive(Clone, Default)]
+/// What the processes' pages, and the kernel, say.
+#[derive(Default)]
 pub struct Counts {
     pub boundaries: BTreeMap<SessionId, u64>,
+    /// Processes that are stopped: what they are told, they hear when they go on.
     pub stopped: BTreeSet<SessionId>,
+    /// Of processes that have told no boundary yet, what they are about to.
     pub learning: BTreeMap<SessionId, u64>,
+    /// How many collectives processes have launched.
     pub collectives: BTreeMap<SessionId, u64>,
 }
 
@@ -67,15 +71,9 @@ pub struct Desk {
     /// Processes whose work does not end.
     pub undrainable: BTreeSet<SessionId>,
     pub expelled: BTreeSet<SessionId>,
-    pub boundaries: BTreeMap<SessionId, u64>,
-    /// How many collectives processes have launched.
-    pub collectives: BTreeMap<SessionId, u64>,
-    /// Of processes that have told no boundary yet, what they are about to.
-    pub learning: BTreeMap<SessionId, u64>,
+    pub pages: Counts,
     /// Processes that do not come to a boundary before the deadline.
     pub late: BTreeSet<SessionId>,
-    /// Processes that are stopped: what they are told, they hear when they go on.
-    pub stopped: BTreeSet<SessionId>,
     /// What they have not heard.
     unheard: Vec<(SessionId, ToShim)>,
     /// What processes give back when asked.
@@ -149,11 +147,8 @@ impl Desk {
             silent: BTreeSet::new(),
             undrainable: BTreeSet::new(),
             expelled: BTreeSet::new(),
-            boundaries: BTreeMap::new(),
-            collectives: BTreeMap::new(),
-            learning: BTreeMap::new(),
+            pages: Counts::default(),
             late: BTreeSet::new(),
-            stopped: BTreeSet::new(),
             unheard: Vec::new(),
             recalls: BTreeMap::new(),
             outstanding: Vec::new(),
@@ -271,13 +266,7 @@ impl Desk {
     pub fn tell(&mut self, event: Event) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
-            let pages = Counts {
-                boundaries: self.boundaries.clone(),
-                stopped: self.stopped.clone(),
-                learning: self.learning.clone(),
-                collectives: self.collectives.clone(),
-            };
-            let effects = self.scheduler.handle(self.now, event, &pages);
+            let effects = self.scheduler.handle(self.now, event, &self.pages);
             self.scheduler.check().unwrap();
             for effect in effects {
                 if let Effect::Standstill(report) = &effect {
@@ -305,7 +294,7 @@ impl Desk {
     }
 
     fn answer_as_process(&mut self, session: SessionId, message: &ToShim) -> Option<Event> {
-        if self.stopped.contains(&session) {
+        if self.pages.stopped.contains(&session) {
             self.unheard.push((session, message.clone()));
             return None;
         }
@@ -451,7 +440,7 @@ impl Desk {
 
     /// A stopped process goes on, and answers what it was told meanwhile.
     pub fn go_on(&mut self, session: SessionId) {
-        self.stopped.remove(&session);
+        self.pages.stopped.remove(&session);
         let (heard, unheard) =
             std::mem::take(&mut self.unheard).into_iter().partition(|(to, _)| *to == session);
         self.unheard = unheard;

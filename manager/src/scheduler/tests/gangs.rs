@@ -14,7 +14,7 @@ fn closing_gang(change: impl FnOnce(&mut Config)) -> (Desk, [SessionId; 3], Sess
         fill(&mut desk, rank, 5, 60);
         rank
     });
-    desk.boundaries.extend([(ranks[0], 7), (ranks[1], 6)]);
+    desk.pages.boundaries.extend([(ranks[0], 7), (ranks[1], 6)]);
     desk.deaf.extend([launcher, ranks[0], ranks[1]]);
     desk.log.clear();
     let rival = job_with(&mut desk, "rival", 5, 60);
@@ -137,7 +137,7 @@ fn gang_without_boundaries(late: bool, tell: impl Fn(&mut Desk, [SessionId; 2]))
 
 fn learning_gang(late: bool) -> (Desk, SessionId) {
     let (desk, [rank, _]) =
-        gang_without_boundaries(late, |desk, ranks| desk.learning.extend(ranks.map(|rank| (rank, 4))));
+        gang_without_boundaries(late, |desk, ranks| desk.pages.learning.extend(ranks.map(|rank| (rank, 4))));
     (desk, rank)
 }
 
@@ -157,7 +157,7 @@ fn ranks_that_never_learn_any_are_waited_for_once() {
 
 fn launching_gang(late: bool) -> (Desk, [SessionId; 2]) {
     gang_without_boundaries(late, |desk, [first, second]| {
-        desk.collectives.extend([(first, 300), (second, 7)])
+        desk.pages.collectives.extend([(first, 300), (second, 7)])
     })
 }
 
@@ -413,7 +413,7 @@ fn a_rank_leaves_the_common_boundary_when_work_has_not_ended_for_an_eighth_of_th
 fn gang_ahead(boundary: u64) -> (Desk, [SessionId; 2], SessionId) {
     let (mut desk, [launcher, rank, other], rival) = closing_gang(|_| {});
     desk.deaf.clear();
-    desk.boundaries.insert(rank, boundary);
+    desk.pages.boundaries.insert(rank, boundary);
     desk.undrainable.insert(other);
     [rank, other, launcher].into_iter().for_each(|session| desk.answer_closings(session));
     (desk, [rank, other], rival)

@@ -103,15 +103,9 @@ fn pieces_on_their_way_back_are_not_given_back() {
     desk.until(|desk| desk.phase(b) == Phase::Waiting);
     desk.hold = |effect| matches!(effect, Effect::Mover(_, ToMover::Restore { .. }));
     desk.until(|desk| desk.phase(b) == Phase::Restoring);
-    let pieces: Vec<PieceId> = desk.pieces(b, T).iter().map(|placed| placed.piece).collect();
-    let tenant = desk.tenant(b);
-    desk.tell(Event::Returned {
-        session: b,
-        tenant,
-        pieces: pieces.clone(),
-        unused: Units(0),
-        recalled: false,
-    });
+    let placed = desk.pieces(b, T);
+    let pieces: Vec<PieceId> = placed.iter().map(|placed| placed.piece).collect();
+    desk.give_back(b, &placed, 0);
     assert_eq!(desk.expelled, BTreeSet::from([b]));
     assert!(are_retired(&desk, &pieces));
     desk.finish_held();
@@ -126,16 +120,10 @@ fn pieces_that_were_taken_are_not_given_back() {
     let (a, _b) = rivals(&mut desk);
     desk.hold = |effect| matches!(effect, Effect::Mover(_, ToMover::Save { .. }));
     desk.until(|desk| desk.phase(a) == Phase::Leaving);
-    let pieces: Vec<PieceId> = desk.pieces(a, T).iter().map(|placed| placed.piece).collect();
-    let tenant = desk.tenant(a);
+    let placed = desk.pieces(a, T);
+    let pieces: Vec<PieceId> = placed.iter().map(|placed| placed.piece).collect();
     desk.log.clear();
-    desk.tell(Event::Returned {
-        session: a,
-        tenant,
-        pieces: pieces.clone(),
-        unused: Units(0),
-        recalled: false,
-    });
+    desk.give_back(a, &placed, 0);
     assert!(desk.expelled.contains(&a));
     assert!(are_retired(&desk, &pieces));
     let scrubbed = |e: &Effect| matches!(e, Effect::Mover(_, ToMover::Scrub { .. }));

@@ -161,7 +161,7 @@ fn a_job_that_closes_is_not_refused_what_its_own_unused_memory_has_room_for() {
 fn what_was_freed_while_a_recall_was_under_way_is_asked_for_before_a_lease_is_refused() {
     let (mut desk, job) = job_that_has_all();
     // Its answers are given here.
-    desk.stopped.insert(job);
+    desk.pages.stopped.insert(job);
     let [first, second] = [100, 120].map(|slot| desk.lease(job, T, slot, 20));
     let is_refused = |desk: &Desk| [first, second].into_iter().any(|lease| desk.was_refused(job, lease));
     // One piece that it gives back by itself is no answer.

@@ -12,7 +12,7 @@ fn a_stopped_jobs_closing_waits_for_it_while_others_go_on_beside_it() {
     let c = job_with(&mut desk, "c", 5, 30);
     desk.until(|desk| desk.phase(a) == Phase::Open && desk.units(c, T) == 30);
     desk.until(|desk| desk.phase(a) == Phase::Open);
-    desk.stopped.insert(a);
+    desk.pages.stopped.insert(a);
     desk.until(|desk| desk.phase(a) == Phase::Closing);
     desk.pass(LATE);
     assert!(desk.job_of(a).unsliceable() && desk.expelled.is_empty());
@@ -33,7 +33,7 @@ fn a_stopped_jobs_closing_waits_for_it_while_others_go_on_beside_it() {
 fn who_waits_is_told_behind_whom_that_does_not_answer() {
     let mut desk = Desk::new(|_| {});
     let (a, b) = rivals(&mut desk);
-    desk.stopped.insert(a);
+    desk.pages.stopped.insert(a);
     desk.until(|desk| desk.phase(a) == Phase::Closing);
     let (of_a, of_b) = [a, b].map(|session| desk.scheduler.sessions()[&session].job).into();
     let told = |desk: &Desk| {
@@ -58,12 +58,12 @@ fn a_stopped_process_is_not_expelled_for_what_it_did_not_unmap_but_one_that_runs
         desk.hold = |effect| matches!(effect, Effect::Shim(_, ToShim::Unmap { .. }));
         desk.deaf.clear();
         desk.answer_closings(a);
-        desk.stopped.extend(stops.then_some(a));
+        desk.pages.stopped.extend(stops.then_some(a));
         desk.pass(LATE);
         assert_eq!(desk.expelled.contains(&a), !stops);
         if stops {
             assert!(desk.job_of(a).unsliceable());
-            desk.stopped.clear();
+            desk.pages.stopped.clear();
             desk.finish_held();
             desk.until(|desk| desk.phase(b) == Phase::Open);
             desk.until(|desk| desk.phase(a) == Phase::Open);
@@ -76,7 +76,7 @@ fn who_is_stopped_is_not_brought_back_until_it_goes_on() {
     let mut desk = Desk::new(|_| {});
     let (a, b) = rivals(&mut desk);
     desk.until(|desk| desk.phase(b) == Phase::Open);
-    desk.stopped.insert(a);
+    desk.pages.stopped.insert(a);
     let (closings, slices) = (desk.closings(b), desk.job_of(a).stats.slices);
     desk.pass(ms(3000));
     assert_eq!((desk.phase(a), desk.phase(b)), (Phase::Waiting, Phase::Open));
@@ -89,7 +89,7 @@ fn who_is_stopped_is_not_brought_back_until_it_goes_on() {
 fn nobody_waits_for_ever_for_what_a_stopped_process_does_not_give_back() {
     let mut desk = Desk::new(|_| {});
     let a = job_with(&mut desk, "a", 5, 30);
-    desk.stopped.insert(a);
+    desk.pages.stopped.insert(a);
     let b = desk.job(spec("b"));
     desk.pass(LATE);
     fill(&mut desk, b, 5, 30);
@@ -119,7 +119,7 @@ fn a_job_that_does_not_map_is_silent_and_runs_when_it_has() {
 fn who_does_not_answer_is_expelled_where_that_is_the_policy() {
     let mut desk = Desk::new(|config| config.expel_silent = true);
     let (a, b) = rivals(&mut desk);
-    desk.stopped.insert(a);
+    desk.pages.stopped.insert(a);
     desk.until(|desk| desk.phase(a) == Phase::Closing);
     desk.pass(LATE);
     assert!(desk.expelled.contains(&a));
@@ -134,7 +134,7 @@ fn beside_who_cannot_be_closed_others_give_way_to_each_other() {
     let (b, c) = (job_with(&mut desk, "b", 40, 5), job_with(&mut desk, "c", 40, 5));
     desk.until(|desk| desk.units(c, P) == 40);
     desk.until(|desk| desk.phase(a) == Phase::Open);
-    desk.stopped.insert(a);
+    desk.pages.stopped.insert(a);
     desk.pass(LATE);
     let slices = |desk: &Desk| [b, c].map(|session| desk.job_of(session).stats.slices);
     let before = slices(&desk);
