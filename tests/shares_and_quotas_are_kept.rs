@@ -111,6 +111,24 @@ fn memory_for_a_handle_does_not_count_beside_what_was_freed_for_it() {
 }
 
 /// The size of the tier, and what two jobs get that use 100 MiB each and ask for 60 MiB more in steps.
+#[test]
+fn what_is_freed_between_pieces_of_memory_can_be_had_in_larger_ones() {
+    let manager = Manager::start("1x64MiB", &[]);
+    let mut job = manager.probe(&["--name", "a"]);
+    job.tell("device 0");
+    // The first, of a few bytes, does not shift all others.
+    job.tell("alloc small 8");
+    let is_had = |job: &mut Probe, name: String, mib: u64| {
+        job.try_tell(&format!("alloc {name} {}", mib * MIB))
+            .is_ok_and(|_| job.tell(&format!("fill {name} 1")).is_empty())
+    };
+    let pieces = (0..).take_while(|piece| is_had(&mut job, format!("piece{piece}"), 2)).count();
+    assert!(pieces >= 28, "{pieces}");
+    (0..pieces).step_by(2).for_each(|piece| drop(job.tell(&format!("free piece{piece}"))));
+    let larger = (0..).take_while(|piece| is_had(&mut job, format!("larger{piece}"), 4)).count();
+    assert!(larger >= pieces / 4, "{larger} times 4 MiB, where {} times 2 MiB are free", pieces.div_ceil(2));
+}
+
 fn jobs_that_grow_beyond(tier: u64) {
     const STEPS: usize = 15;
     let dram = format!("{tier}MiB");

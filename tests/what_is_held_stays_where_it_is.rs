@@ -48,3 +48,47 @@ fn what_is_held_stays_where_it_is() {
     b.tell("check t 3");
     assert_eq!(manager.job("a").held_bytes, 0);
 }
+
+#[test]
+fn what_another_job_needs_to_come_back_is_not_held() {
+    let manager = Manager::start("1x64MiB", &["--slice", "20ms", "--dram", "64MiB"]);
+    let mut jobs = ["a", "b"].map(|name| manager.probe(&["--name", name]));
+    for job in &mut jobs {
+        job.tell("device 0");
+        for piece in 0..5 {
+            job.tell(&format!("alloc piece{piece} {}", 8 * MIB));
+            job.tell(&format!("fill piece{piece} {piece}"));
+        }
+    }
+    let [a, b] = &mut jobs;
+    let held = (0..5).take_while(|piece| a.try_tell(&format!("hold piece{piece}")).is_ok()).count();
+    assert!((1..=3).contains(&held), "{held} times 8 MiB beside another's 40 MiB, of 64 MiB");
+    let refused = a.try_tell("hold piece4").unwrap_err();
+    assert!(refused.contains("error 2"), "{refused}");
+    manager.work_until_switched(&["a", "b"], 6, || {
+        a.tell("check piece4 4");
+        b.tell("check piece4 4");
+    });
+    b.tell("free piece4");
+}
+
+#[test]
+fn a_resident_job_and_those_beside_it_are_told_what_has_no_place() {
+    let manager = Manager::start("1x64MiB", &["--slice", "20ms", "--dram", "128MiB"]);
+    let mut train = manager.probe(&["--name", "train"]);
+    let mut serve = manager.probe(&["--name", "serve", "--resident"]);
+    for job in [&mut train, &mut serve] {
+        job.tell("device 0");
+    }
+    let grow = |job: &mut Probe, pieces: usize| {
+        let mut got = (0..pieces).map(|piece| job.try_tell(&format!("alloc piece{piece} {}", 4 * MIB)));
+        let refused = got.find_map(Result::err).unwrap();
+        assert!(refused.contains("CUDA_ERROR_OUT_OF_MEMORY"), "{refused}");
+    };
+    (0..8).for_each(|piece| drop(train.tell(&format!("alloc had{piece} {}", 4 * MIB))));
+    grow(&mut serve, 16);
+    for piece in 0..8 {
+        train.tell(&format!("fill had{piece} {piece}"));
+    }
+    grow(&mut train, 16);
+}

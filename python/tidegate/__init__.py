@@ -13,6 +13,7 @@ from typing import Any, Dict, Iterator, Optional, Sequence, Tuple, Union
 __all__ = ["persistent", "temporary", "step", "tag", "hold", "operands", "status"]
 
 _PERSISTENT, _TEMPORARY = 1, 2
+_OUT_OF_MEMORY = 2
 
 
 class _Tensor(ctypes.Structure):
@@ -44,7 +45,7 @@ class _Library:
         self.scope_pop = function("tidegate_scope_pop", None)
         self.boundary = function("tidegate_boundary", ctypes.c_int)
         self.tag = function("tidegate_tag", None, ctypes.c_uint64, ctypes.c_int)
-        self.hold = function("tidegate_hold", None, ctypes.c_uint64)
+        self.hold = function("tidegate_hold", ctypes.c_int, ctypes.c_uint64)
         self.operands_push = function(
             "tidegate_operands_push", ctypes.c_int, ctypes.POINTER(_Tensor), ctypes.c_size_t
         )
@@ -94,8 +95,13 @@ def hold(tensor: Any) -> None:
     """The allocation behind `tensor` stays resident, where it is, until it is freed: somebody outside the program
     relies on it, as a network card does. Nobody else can use that memory meanwhile: hold little.
 
-    `tensor` as for `tag`. Of PyTorch's tensors the whole segment stays."""
-    _library.hold(_address(tensor))
+    `tensor` as for `tag`. Of PyTorch's tensors the whole segment stays. Raises `MemoryError` where another job would have
+    no room any more for what it had, and `RuntimeError` with the driver's error where the GPU cannot be used."""
+    error = _library.hold(_address(tensor))
+    if error == _OUT_OF_MEMORY:
+        raise MemoryError("the tensor cannot stay where it is: another job would have no room any more")
+    if error != 0:
+        raise RuntimeError(f"the tensor cannot stay where it is: error {error} of the CUDA driver")
 
 
 @contextlib.contextmanager

@@ -47,9 +47,10 @@ int tidegate_boundary(void);
 /* The allocation that `device_address` belongs to stays where it is until it is freed: resident,
  * in the same physical memory, mapped by this process alone, also while other jobs run. For what
  * somebody outside the program relies on (a network card's registered memory). Nobody else can
- * use that memory meanwhile, and a job that needs it waits: hold little. Waits here when it is
- * another job's turn. Unknown addresses are ignored. */
-void tidegate_hold(uint64_t device_address);
+ * use that memory meanwhile: hold little. Waits here when it is another job's turn. Unknown addresses
+ * are ignored. Returns 0, or an error of the CUDA driver, and then it does not stay: 2 (out of
+ * memory) where another job would have no room any more for what it had. */
+int tidegate_hold(uint64_t device_address);
 
 /* A tensor in the GPU's memory: an element of `element` bytes at address + sum(position[i] * strides[i]) for every
  * position with 0 <= position[i] < sizes[i]. `address` is that of the element at position 0; `rank` is 0 (one

@@ -94,7 +94,8 @@ impl Arena {
     }
 
     /// Finds room for `bytes` (at least 1): in the backed free space where it fits best, else
-    /// where the fewest new slots are needed. Up to `ahead` slots more are claimed behind the
+    /// where the fewest new slots are needed. Of equally good places one that begins with a slot: what fills slots
+    /// leaves whole ones behind when it is freed. Up to `ahead` slots more are claimed behind the
     /// last. `None`: the address range is full.
     pub fn place(&mut self, bytes: u64, ahead: Units) -> Option<Place> {
         if let Some(start) = self.place_backed(bytes) {
@@ -110,7 +111,8 @@ impl Arena {
     /// Finds room for `bytes` in the backed free space, where it fits best.
     pub fn place_backed(&mut self, bytes: u64) -> Option<u64> {
         let bytes = bytes.max(1).checked_next_multiple_of(ALIGNMENT)?;
-        let start = self.free.best_fit(bytes)?;
+        let from_slot = self.free.best_fit_from_multiple_of(self.unit, bytes).filter(|_| bytes >= self.unit);
+        let start = from_slot.or_else(|| self.free.best_fit(bytes))?;
         self.occupy(start, bytes);
         Some(start)
     }
@@ -295,14 +297,19 @@ impl Arena {
         }
     }
 
-    /// The start, among those worth trying, that needs the fewest new slots; the lowest of equals.
+    /// The start, among those worth trying, that needs the fewest new slots; of equals one that begins with a slot, then the
+    /// lowest.
     fn cheapest_start(&self, bytes: u64) -> Option<u64> {
-        let from_free = self.free.iter().filter(|&(_, end)| self.may_grow_at(end)).map(|(start, _)| start);
+        let growing = self.free.iter().filter(|&(_, end)| self.may_grow_at(end));
+        let from_free = growing.flat_map(|(start, end)| {
+            let slot = start.next_multiple_of(self.unit);
+            [start].into_iter().chain((slot < end && slot != start).then_some(slot))
+        });
         from_free
             .chain(self.unbacked_runs())
-            .filter_map(|start| Some((self.cost(start, bytes)?, start)))
+            .filter_map(|start| Some((self.cost(start, bytes)?, !start.is_multiple_of(self.unit), start)))
             .min()
-            .map(|(_, start)| start)
+            .map(|(_, _, start)| start)
     }
 
     /// Whether free space that ends at `end` can go on into a slot without a piece.
@@ -508,9 +515,24 @@ mod tests {
     fn a_place_grows_from_backed_free_space() {
         let mut arena = arena();
         allocate(&mut arena, 1024);
-        let place = arena.place(2 * UNIT, Units(3)).unwrap();
-        assert_eq!(place.start, 1024);
+        let place = arena.place(2 * UNIT + UNIT / 2, Units(3)).unwrap();
+        assert_eq!(place.start, 1024, "from the next slot it would need three");
         assert_eq!(claims(&place), [(1, 2, 3)]);
+    }
+
+    #[test]
+    fn what_fills_slots_begins_with_one_so_that_it_leaves_whole_ones() {
+        let mut arena = arena();
+        let small = allocate(&mut arena, 8);
+        let large = [0; 3].map(|_| allocate(&mut arena, UNIT));
+        assert_eq!((small, large), (0, [UNIT, 2 * UNIT, 3 * UNIT]));
+        arena.free(large[1]);
+        assert!(arena.has_idle());
+        arena.free(small);
+        // What is free ends with the first slot, and begins with the third.
+        assert_eq!(allocate(&mut arena, 8), 0, "small ones share a slot");
+        arena.free(large[0]);
+        assert_eq!(allocate(&mut arena, UNIT), UNIT, "not at the first free byte");
     }
 
     #[test]

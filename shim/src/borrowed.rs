@@ -106,11 +106,6 @@ struct Window {
 }
 
 impl Borrowed {
-    /// Waits until the manager has heard what was said about `shared` so far.
-    pub fn wait_for_manager(&self, process: &Process, shared: &Shared) -> Answer {
-        ask(process, Shared { bytes: 0, start: shared.first() * shared.unit, ..*shared }).map(drop)
-    }
-
     /// Opens memory on `device`, or once more what is open already.
     pub fn open(&self, process: &Process, device: CUdevice, shared: Shared) -> Result<CUdeviceptr, Status> {
         // One at a time: two threads that open the same get the same.
@@ -166,7 +161,9 @@ fn ask(process: &Process, shared: Shared) -> Result<(Vec<Placed>, Vec<OwnedFd>),
             info!("memory of another process cannot be opened: {reason}");
             Err(Status::INVALID_VALUE)
         }
-        Reply::Attached { .. } | Reply::Leased { .. } | Reply::Room { .. } => Err(Status::UNKNOWN),
+        Reply::Attached { .. } | Reply::Leased { .. } | Reply::Held | Reply::Room { .. } => {
+            Err(Status::UNKNOWN)
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use crate::classify::Scopes;
 use crate::log::{Once, info};
 use crate::operands;
 use crate::process;
+use crate::status::Status;
 use std::cell::Cell;
 use std::ffi::{c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -79,14 +80,15 @@ pub extern "C" fn tidegate_boundary() -> c_int {
 
 /// See tidegate.h.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub extern "C" fn tidegate_hold(address: u64) {
+pub extern "C" fn tidegate_hold(address: u64) -> c_int {
+    let mut held = Err(Status::UNKNOWN);
     shielded(|| {
-        if let Some(process) = process::active()
-            && let Some(tenant) = process.tenants.with_address(address)
-        {
-            tenant.hold(process, address);
-        }
+        held = match process::active().map(|process| (process, process.tenants.with_address(address))) {
+            Some((process, Some(tenant))) => tenant.hold(process, address),
+            _ => Ok(()),
+        };
     });
+    held.map_or_else(|Status(error)| error as c_int, |()| 0)
 }
 
 /// A `tidegate_tensor`, see tidegate.h.
@@ -228,7 +230,7 @@ mod tests {
             "void tidegate_scope_pop(void);",
             "void tidegate_tag(uint64_t device_address, int cls);",
             "int tidegate_boundary(void);",
-            "void tidegate_hold(uint64_t device_address);",
+            "int tidegate_hold(uint64_t device_address);",
             "int tidegate_operands_push(const tidegate_tensor *operands, size_t count);",
             "void tidegate_operands_pop(void);",
             "uint64_t address, element, rank;",

@@ -54,6 +54,15 @@ impl Extents {
         self.by_length.range((bytes, 0)..).next().map(|&(_, start)| start)
     }
 
+    /// The first multiple of `unit` in the smallest extent that has room for `bytes` from there on; the lowest of equals.
+    pub fn best_fit_from_multiple_of(&self, unit: u64, bytes: u64) -> Option<u64> {
+        let fit = |&(length, start): &(u64, u64)| {
+            let from = start.checked_next_multiple_of(unit)?;
+            (from - start <= length - bytes).then_some(from)
+        };
+        self.by_length.range((bytes, 0)..).find_map(fit)
+    }
+
     /// All extents by address, as `(start, end)`.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.by_start.iter().map(|(&start, &end)| (start, end))
@@ -102,5 +111,14 @@ mod tests {
         let choice = extents(&[(0, 100), (200, 210), (300, 310)]);
         assert_eq!(choice.best_fit(10), Some(200));
         assert_eq!(choice.best_fit(11), Some(0));
+    }
+
+    #[test]
+    fn the_smallest_that_has_a_multiple_with_room_is_chosen() {
+        let choice = extents(&[(1, 100), (205, 215), (308, 321), (608, 621)]);
+        assert_eq!(choice.best_fit_from_multiple_of(10, 5), Some(210));
+        assert_eq!(choice.best_fit_from_multiple_of(10, 6), Some(310));
+        assert_eq!(choice.best_fit_from_multiple_of(10, 12), Some(10));
+        assert_eq!(choice.best_fit_from_multiple_of(10, 91), None);
     }
 }

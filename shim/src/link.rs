@@ -76,6 +76,8 @@ pub enum Reply {
         /// Their handles, in order; fewer, where the process has no descriptors left.
         handles: Vec<OwnedFd>,
     },
+    /// To `Hold`: they stay.
+    Held,
     /// To `MakeRoom`: there is so much, or all that can be had.
     Room {
         /// Whether asking for more could bring more.
@@ -245,6 +247,7 @@ impl Link {
             ToShim::Lent { step, pieces } => {
                 self.waiting.lock().answer_last(step, Reply::Lent { pieces, handles: fds });
             }
+            ToShim::Held { step } => self.waiting.lock().answer_last(step, Reply::Held),
             ToShim::Room { step, more } => self.waiting.lock().answer_last(step, Reply::Room { more }),
             ToShim::LeaseRefused { step, reason } => {
                 self.waiting.lock().answer_last(step, Reply::Refused(reason));

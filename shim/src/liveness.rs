@@ -231,6 +231,13 @@ impl<Owner: Copy + PartialEq> Liveness<Owner> {
         (!before).then(|| start..start + allocation.bytes)
     }
 
+    /// What `at` belongs to need not stay where it is.
+    pub fn let_go(&mut self, at: u64) {
+        if let Some((_, Known { allocation, .. })) = self.known_at(at) {
+            allocation.held = false;
+        }
+    }
+
     /// Whether anything that touches these bytes is held.
     pub fn holds_any_of(&self, bytes: Range<u64>) -> bool {
         let before = self.containing(bytes.start).map(|(_, allocation)| allocation.held);
@@ -412,6 +419,9 @@ mod tests {
         let held = |from, to| liveness.holds_any_of(from..to);
         assert!(held(0, 101) && held(149, 200) && held(120, 130) && held(0, 500));
         assert!(!held(0, 100) && !held(150, 500));
+        liveness.let_go(120);
+        assert!(!liveness.holds_any_of(0..500));
+        assert_eq!(liveness.hold(120), Some(100..150));
     }
 
     #[test]

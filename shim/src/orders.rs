@@ -117,6 +117,7 @@ fn obey(process: &'static Process, message: ToShim, handles: Vec<OwnedFd>, watch
         | ToShim::Room { .. }
         | ToShim::Leased { .. }
         | ToShim::Lent { .. }
+        | ToShim::Held { .. }
         | ToShim::LeaseRefused { .. } => Ok(()),
     };
     // The reader notices the end of the session too: it is the next order.

@@ -392,7 +392,9 @@ impl Process {
                 warning!("{gpu} cannot be used: {reason}");
                 Err(Status::OUT_OF_MEMORY)
             }
-            Reply::Leased { .. } | Reply::Lent { .. } | Reply::Room { .. } => Err(Status::UNKNOWN),
+            Reply::Leased { .. } | Reply::Lent { .. } | Reply::Held | Reply::Room { .. } => {
+                Err(Status::UNKNOWN)
+            }
         }
     }
 

@@ -22,7 +22,7 @@ use crate::mapping::Ranges;
 use crate::ordered::{Ordered, Waiting};
 use crate::process::{Process, Stretch};
 use crate::raw::Properties;
-use crate::status::Status;
+use crate::status::{Answer, Status};
 use crate::torch;
 use crate::turnstile::Turnstile;
 use crate::uses::Uses;
@@ -519,7 +519,7 @@ impl Tenant {
                     self.enter_arrived(process, replies.step());
                     return Err(Shortage::Refused(reason));
                 }
-                Reply::Attached { .. } | Reply::Lent { .. } | Reply::Room { .. } => {
+                Reply::Attached { .. } | Reply::Lent { .. } | Reply::Held | Reply::Room { .. } => {
                     return Err(Shortage::Misplaced);
                 }
             }
@@ -720,24 +720,42 @@ impl Tenant {
     }
 
     /// The allocation that an address belongs to stays where it is until it is freed. Waits while
-    /// the gate is closed: then it may not be there.
-    pub fn hold(&self, process: &Process, address: CUdeviceptr) {
-        if let Some((class, at)) = self.place_of(address) {
-            self.hold_at(process, class, at);
+    /// the gate is closed: then it may not be there. Out of memory: another job would have no place beside it any more.
+    pub fn hold(&self, process: &Process, address: CUdeviceptr) -> Answer {
+        match self.place_of(address) {
+            Some((class, at)) => self.hold_at(process, class, at),
+            None => Ok(()),
         }
     }
 
     /// The same by a byte of one of the ranges.
-    pub fn hold_at(&self, process: &Process, class: Class, at: u64) {
-        let _pass = GATE.pass();
+    pub fn hold_at(&self, process: &Process, class: Class, at: u64) -> Answer {
+        let _pass = GATE.pass()?;
         let _order = self.holding.lock();
+        // Before it is asked for, so that whoever frees it meanwhile lets go of it.
         let pieces = {
             let mut books = self.books();
-            let Some(held) = books.classes[class.index()].live.hold(at) else { return };
+            let Some(held) = books.classes[class.index()].live.hold(at) else { return Ok(()) };
             books.pieces_behind(class, held, self.layout.unit_bytes)
         };
-        // Without a manager nothing is moved.
-        let _ = process.link.send(FromShim::Hold { tenant: self.id, pieces: ids(&pieces) });
+        let held = self.ask_to_hold(process, &pieces);
+        if held.is_err() {
+            self.books().classes[class.index()].live.let_go(at);
+        }
+        held
+    }
+
+    fn ask_to_hold(&self, process: &Process, pieces: &[Placed]) -> Answer {
+        let question = |step| FromShim::Hold { step, tenant: self.id, pieces: ids(pieces) };
+        match process.link.request(question).and_then(|replies| replies.next()) {
+            // Without a manager nothing is moved.
+            Ok(Reply::Held) | Err(Gone { .. }) => Ok(()),
+            Ok(Reply::Refused(reason)) => {
+                info!("memory cannot be held where it is: {reason}");
+                Err(Status::OUT_OF_MEMORY)
+            }
+            Ok(_) => Err(Status::UNKNOWN),
+        }
     }
 
     /// The allocation that an address belongs to is shared with other processes of the job: it stays
@@ -745,7 +763,7 @@ impl Tenant {
     pub fn share(&self, process: &Process, address: CUdeviceptr) -> Result<Shared, Status> {
         let (class, at) = self.place_of(address).ok_or(Status::INVALID_VALUE)?;
         let found = self.find(address).ok_or(Status::INVALID_VALUE)?;
-        self.hold_at(process, class, at);
+        self.hold_at(process, class, at)?;
         let (_, start) = self.place_of(found.start).ok_or(Status::INVALID_VALUE)?;
         let unit = self.layout.unit_bytes;
         let mut books = self.books();

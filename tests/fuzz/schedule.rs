@@ -268,7 +268,7 @@ impl World {
                 Event::ShimFailed { session, step, reason: String::new() }
             }
             20 if input.ratio(1, 3)? => return Ok(Some(Event::SessionEnded { session })),
-            21 => Event::Hold { session, tenant, pieces: self.some_pieces(input, tenant)? },
+            21 => Event::Hold { session, step, tenant, pieces: self.some_pieces(input, tenant)? },
             23 if input.ratio(1, 8)? => Event::Unsliceable { session, reason: String::new() },
             22 => Event::LetGo { session, tenant, pieces: self.some_pieces(input, tenant)? },
             _ => return Ok(None),

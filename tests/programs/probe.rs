@@ -212,11 +212,13 @@ impl Probe {
 
 fn hold(address: u64) -> Answer {
     let hold = tidegate(c"tidegate_hold").ok_or("the shim is not there")?;
-    // SAFETY: tidegate.h: void tidegate_hold(uint64_t).
-    let hold: unsafe extern "C" fn(u64) = unsafe { std::mem::transmute(hold) };
+    // SAFETY: tidegate.h: int tidegate_hold(uint64_t).
+    let hold: unsafe extern "C" fn(u64) -> i32 = unsafe { std::mem::transmute(hold) };
     // SAFETY: it may be called at any time, with any address.
-    unsafe { hold(address) };
-    Ok(String::new())
+    match unsafe { hold(address) } {
+        0 => Ok(String::new()),
+        error => Err(format!("error {error}").into()),
+    }
 }
 
 fn info() -> Answer {

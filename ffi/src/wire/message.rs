@@ -162,16 +162,17 @@ pub enum FromShim {
         recalled: bool,
     },
     /// These pieces must stay where they are from now on: mapped by this process alone, through all
-    /// switches. Only while the gate is open.
+    /// switches. Only while the gate is open. Answered by `Held` or `LeaseRefused`.
     Hold {
+        /// Repeated by the answer.
+        step: Step,
         /// Whose.
         tenant: TenantId,
         /// Which.
         pieces: Vec<PieceId>,
     },
     /// Asks for the pieces behind slots of another process of the same job, all of them held.
-    /// Answered by `Lent` or `LeaseRefused`. Asked for no units: the answer says that all before was
-    /// heard.
+    /// Answered by `Lent` or `LeaseRefused`.
     Borrow {
         /// Repeated by the answer.
         step: Step,
@@ -379,7 +380,12 @@ pub enum ToShim {
         /// The pieces, and where they lie in their tenant's range.
         pieces: Vec<Placed>,
     },
-    /// The other answer to `Lease` (out of memory) and to `Borrow`.
+    /// The answer to `Hold`: no switch takes the pieces away.
+    Held {
+        /// Of the `Hold`.
+        step: Step,
+    },
+    /// The other answer to `Lease` and `Hold` (out of memory) and to `Borrow`.
     LeaseRefused {
         /// Of the question.
         step: Step,

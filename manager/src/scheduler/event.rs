@@ -147,6 +147,8 @@ pub enum Event {
     Hold {
         /// The process.
         session: SessionId,
+        /// Of the question.
+        step: Step,
         /// Whose pieces.
         tenant: TenantId,
         /// Which.

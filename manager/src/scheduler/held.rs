@@ -1,5 +1,6 @@
 //! Held pieces: somebody outside relies on their place, a network card perhaps. No switch takes
-//! them and no room is made with them; so they count as persistent, and who needs their room waits.
+//! them and no room is made with them; so they count as persistent. No more is held than leaves every other job room for
+//! what it has or had ([`promises`](super::promises)).
 //!
 //! A held piece may be lent to other processes of the job (IPC), who map it too. So one whose tenant is
 //! no more is destroyed, and never anybody else's: a borrower may still have it.
@@ -7,18 +8,27 @@
 //! Invariant: a held piece is its tenant's, mapped, until the process lets go of it or is no more.
 
 use super::{NAMES_PER_MESSAGE, Phase, Scheduler, Tenant};
+use std::collections::BTreeSet;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, SlotIndex, Step, TenantId, Units};
 use tidegate_ffi::wire::message::{Placed, ToShim};
 
 impl Scheduler {
-    pub(super) fn hold(&mut self, session: SessionId, id: TenantId, pieces: Vec<PieceId>) {
+    /// Holds pieces for a process; not where another job would have no place beside them any more.
+    pub(super) fn hold(&mut self, session: SessionId, step: Step, id: TenantId, pieces: &[PieceId]) {
         let may = self.may_change_pieces(session);
-        match self.tenants.get_mut(&id) {
-            Some(tenant) if may && tenant.session == session && tenant.has_all(&pieces) => {
-                tenant.held.extend(pieces);
-            }
-            _ => self.expel(session, "it held memory that it cannot reach"),
+        let tenant = self.tenants.get(&id).filter(|tenant| may && tenant.session == session);
+        let Some(tenant) = tenant.filter(|tenant| tenant.has_all(pieces)) else {
+            return self.expel(session, "it held memory that it cannot reach");
+        };
+        let (gpu, job) = (tenant.gpu, tenant.job);
+        let more = if self.is_resident(job) { 0 } else { tenant.units_not_held(pieces) };
+        if let Some(reason) = self.shut_out_by(gpu, job, more) {
+            return self.tell(session, ToShim::LeaseRefused { step, reason });
         }
+        if let Some(tenant) = self.tenants.get_mut(&id) {
+            tenant.held.extend(pieces);
+        }
+        self.tell(session, ToShim::Held { step });
     }
 
     /// Until all processes of a job have drained nothing is taken from any, and one that has may go on for another.
@@ -58,10 +68,10 @@ impl Scheduler {
         }
     }
 
-    /// Units of other jobs' held pieces.
-    pub(super) fn units_held_by_others(&self, gpu: GpuUuid, job: JobId) -> u32 {
-        let others = self.tenants_on(gpu).filter(|(_, tenant)| tenant.job != job);
-        others.map(|(_, tenant)| tenant.held_units()).sum()
+    /// Units of a GPU in a job's held pieces.
+    pub(super) fn held_units(&self, gpu: GpuUuid, job: JobId) -> u32 {
+        let own = self.tenants_on(gpu).filter(|(_, tenant)| tenant.job == job);
+        own.map(|(_, tenant)| tenant.held_units()).sum()
     }
 }
 
@@ -86,8 +96,19 @@ impl Tenant {
 
     /// Units of its held pieces that are GPU memory.
     pub fn held_units(&self) -> u32 {
-        let on_gpu = self.held.iter().filter(|piece| !self.hosted.contains_key(piece));
-        on_gpu.filter_map(|piece| self.pieces.get(piece)).map(|placed| placed.units.0).sum()
+        self.held.iter().map(|piece| self.units_on_gpu(piece)).sum()
+    }
+
+    /// Those of some of its pieces that are not held yet.
+    fn units_not_held(&self, pieces: &[PieceId]) -> u64 {
+        let new: BTreeSet<&PieceId> = pieces.iter().filter(|piece| !self.held.contains(piece)).collect();
+        new.into_iter().map(|piece| u64::from(self.units_on_gpu(piece))).sum()
+    }
+
+    /// Units of a piece of it that are GPU memory.
+    fn units_on_gpu(&self, piece: &PieceId) -> u32 {
+        let placed = self.pieces.get(piece).filter(|_| !self.hosted.contains_key(piece));
+        placed.map_or(0, |placed| placed.units.0)
     }
 
     /// Its pieces that a switch may take.

@@ -254,7 +254,7 @@ impl Scheduler {
             Event::Returned { session, tenant, pieces, unused, recalled } => {
                 self.take_back(session, tenant, &pieces, unused, recalled);
             }
-            Event::Hold { session, tenant, pieces } => self.hold(session, tenant, pieces),
+            Event::Hold { session, step, tenant, pieces } => self.hold(session, step, tenant, &pieces),
             Event::Borrow { session, step, tenant, class, first, units } => {
                 self.lend(session, step, tenant, held::Slots { class, first, units });
             }

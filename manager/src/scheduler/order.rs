@@ -197,14 +197,14 @@ impl Scheduler {
     }
 
     /// Does the group with one more member fit on all the member's GPUs, beside those who keep what
-    /// they have, once everybody else's memory is away.
+    /// they have, once everybody else's memory is away. Offsets between spans keep nothing out.
     fn fits_without_others(&self, group: &[JobId], newcomer: JobId) -> bool {
         self.gpus_of(newcomer).into_iter().all(|gpu_id| {
             let ledger = &self.gpus[&gpu_id].ledger;
             let stays = |job: JobId| job == newcomer || group.contains(&job) || self.is_kept(job);
             let members = self.tenants_on(gpu_id).filter(|(_, tenant)| stays(tenant.job));
             let needed = members.map(|(id, tenant)| {
-                u64::from(self.units_to_come(id, tenant)) + u64::from(ledger.held(id, Class::Persistent))
+                u64::from(self.units_missing(id, tenant)) + u64::from(ledger.held(id, Class::Persistent))
             });
             let others = self.tenants_on(gpu_id).filter(|(_, tenant)| !stays(tenant.job));
             let held: u64 = others.map(|(_, tenant)| u64::from(tenant.held_units())).sum();
@@ -246,21 +246,33 @@ impl Scheduler {
         })
     }
 
-    /// Units that a tenant needs to run, beyond its resident persistent ones.
+    /// Units that a tenant needs to run, beyond its resident persistent ones, and the offset of a span that it begins.
     pub(super) fn units_to_come(&self, id: TenantId, tenant: &Tenant) -> u32 {
+        let begins_span = self.persistent_missing(id, tenant) > 0
+            && self.gpus[&tenant.gpu].ledger.held(id, Class::Persistent) == 0;
+        let offset = if begins_span { self.config.offset_units } else { 0 };
+        self.units_missing(id, tenant).saturating_add(offset)
+    }
+
+    /// Units that a tenant needs to run, beyond its resident persistent ones.
+    fn units_missing(&self, id: TenantId, tenant: &Tenant) -> u32 {
         let ledger = &self.gpus[&tenant.gpu].ledger;
         let need = self.jobs.get(&tenant.job).and_then(|job| job.spec.need).unwrap_or_default();
         let in_use = ledger.held(id, Class::Temporary).saturating_sub(tenant.ahead);
         let temporary = in_use.saturating_add(tenant.asked(Class::Temporary));
         let temporary = temporary.max(tenant.peak_temporary).max(self.units_for(need.temporary));
         let temporary = temporary.saturating_add(tenant.asked_outside());
-        let resident = ledger.held(id, Class::Persistent);
+        temporary.saturating_add(self.persistent_missing(id, tenant))
+    }
+
+    /// Persistent units that a tenant needs to run, beyond its resident ones.
+    fn persistent_missing(&self, id: TenantId, tenant: &Tenant) -> u32 {
+        let need = self.jobs.get(&tenant.job).and_then(|job| job.spec.need).unwrap_or_default();
+        let resident = self.gpus[&tenant.gpu].ledger.held(id, Class::Persistent);
         // What is on its way back is resident by the ledger.
         let away = tenant.units_away(Class::Persistent);
         let whole = (resident + away).saturating_add(tenant.asked(Class::Persistent));
-        let persistent = whole.max(self.units_for(need.persistent)) - resident;
-        let offset = if persistent > 0 && resident == 0 { self.config.offset_units } else { 0 };
-        temporary.saturating_add(persistent).saturating_add(offset)
+        whole.max(self.units_for(need.persistent)) - resident
     }
 
     pub(super) fn units_for(&self, bytes: u64) -> u32 {

@@ -175,8 +175,9 @@ impl Scheduler {
     pub(super) fn is_shut_out(&self, id: JobId) -> bool {
         self.gpus_of(id).into_iter().any(|gpu| {
             let ledger = &self.gpus[&gpu].ledger;
-            let taken = ledger.outside() + ledger.retired() + self.units_held_by_others(gpu, id);
-            self.units_in_use(gpu, id) + taken > ledger.total()
+            let taken =
+                u64::from(ledger.outside() + ledger.retired()) + self.unmovable_units_of_others(gpu, id);
+            u64::from(self.units_in_use(gpu, id)) + taken > u64::from(ledger.total())
         })
     }
 

@@ -14,8 +14,14 @@
 //! on the GPU together, or all of it in its share of the tiers: both full to the last piece would be slow, and tiers take
 //! less than their size.
 //!
-//! Memory that jobs hold (IPC, `tidegate_hold`) stays on the GPU. What a job has must fit beside that of all others, so an
-//! allocation that would not is refused, too: else two jobs could each wait for what the other holds.
+//! Memory that jobs hold (IPC, `tidegate_hold`) stays on the GPU, as does all memory of a resident job. What a job has
+//! must fit beside that of all others, so an allocation that would not is refused, too: else two jobs could each wait for
+//! what the other holds. And what a job had must go on to fit: no more of others' memory is held, and no resident job gets
+//! more, where it would not.
+//!
+//! ```text
+//! for each job:  Σ its units  +  Σ units of other jobs that cannot be moved  ≤  GPU − reserved
+//! ```
 //!
 //! The units are those of pieces, not of live bytes: an upper bound of what a switch may have to save. The room that
 //! a tier really has may be less than its size, for a mover stores whole blocks. It is learnt: after a save that found
@@ -112,17 +118,57 @@ impl Scheduler {
         self.units_for(self.need_bytes(job)).into()
     }
 
-    /// Why a lease has no place beside the memory that other jobs hold: no switch takes that away, and it may stay for as
-    /// long as they live. `None`: it has one, or would have none alone either.
-    fn lacks_place_beside_held(&self, id: TenantId, request: LeaseRequest) -> Option<String> {
+    /// Why a lease has no place beside other jobs' memory that cannot be moved: no switch takes that away, and it may stay
+    /// for as long as they live. `None`: it has one, or would have none alone either.
+    fn lacks_place_beside_unmovable(&self, id: TenantId, request: LeaseRequest) -> Option<String> {
         let tenant = self.tenants.get(&id)?;
         let (gpu, job) = (tenant.gpu, tenant.job);
         let on_gpu = self.movable_units(gpu);
         let own = u64::from(self.units_of_job(gpu, job)) + u64::from(request.units.0);
-        let held = u64::from(self.units_held_by_others(gpu, job));
-        (held > 0 && own <= on_gpu && own + held > on_gpu).then(|| {
-            format!("no room for it on {gpu}: other jobs hold {held} of {on_gpu} units there, which cannot be moved")
+        let stays = self.unmovable_units_of_others(gpu, job);
+        (stays > 0 && own <= on_gpu && own + stays > on_gpu).then(|| {
+            format!(
+                "no room for it on {gpu}: {stays} of {on_gpu} units there are other jobs' and cannot be moved"
+            )
         })
+    }
+
+    /// Why a lease of a resident job would leave another job without a place: what that one had it could not have again, for
+    /// as long as the first lives.
+    fn shuts_out_another(&self, id: TenantId, request: LeaseRequest) -> Option<String> {
+        let tenant = self.tenants.get(&id)?;
+        let (gpu, job) = (tenant.gpu, tenant.job);
+        let own = u64::from(self.units_of_job(gpu, job)) + u64::from(request.units.0);
+        let more = own.saturating_sub(self.promised_units(gpu, job));
+        if self.is_resident(job) { self.shut_out_by(gpu, job, more) } else { None }
+    }
+
+    pub(super) fn is_resident(&self, job: JobId) -> bool {
+        self.jobs.get(&job).is_some_and(|job| job.spec.resident)
+    }
+
+    /// Why another job would have no place any more if so many more units of one could not be moved; `None`: all have.
+    pub(super) fn shut_out_by(&self, gpu: GpuUuid, job: JobId, more: u64) -> Option<String> {
+        let on_gpu = self.movable_units(gpu);
+        let mut others = self.jobs_on(gpu).into_iter().filter(|other| *other != job && more > 0);
+        let is_shut_out = |other: &JobId| {
+            self.promised_units(gpu, *other) + self.unmovable_units_of_others(gpu, *other) + more > on_gpu
+        };
+        let other = others.find(is_shut_out)?;
+        Some(format!(
+            "no room for it on {gpu}: it could not be moved, and job {other} would not fit beside it any more"
+        ))
+    }
+
+    /// Units of a GPU that no switch takes from other jobs, as long as they live: all that resident ones have or had, and
+    /// what the rest hold. (A job that cannot be stopped, though it did not ask for that, is waited for: it ends.)
+    pub(super) fn unmovable_units_of_others(&self, gpu: GpuUuid, job: JobId) -> u64 {
+        let others = self.jobs_on(gpu).into_iter().filter(|other| *other != job);
+        let units = |other: JobId| match self.is_resident(other) {
+            true => self.promised_units(gpu, other),
+            false => self.held_units(gpu, other).into(),
+        };
+        others.map(units).sum()
     }
 
     /// Units of a GPU that a job has or had at once, in whichever place: it may come to have them again.
@@ -159,8 +205,10 @@ impl Scheduler {
     /// What becomes of a lease that has no place beside other jobs' memory; `None`: it has. First processes are asked
     /// for what they do not use, and a larger share of the tiers is asked for.
     pub(super) fn without_place(&mut self, id: TenantId, request: LeaseRequest) -> Option<Served> {
-        let reason =
-            self.breaks_promise(id, request).or_else(|| self.lacks_place_beside_held(id, request))?;
+        let reason = self
+            .breaks_promise(id, request)
+            .or_else(|| self.lacks_place_beside_unmovable(id, request))
+            .or_else(|| self.shuts_out_another(id, request))?;
         let tenant = self.tenants.get(&id)?;
         let (gpu, job) = (tenant.gpu, tenant.job);
         let wanted = u64::from(request.units.0) * self.config.unit_bytes;

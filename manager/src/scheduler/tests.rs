@@ -430,14 +430,19 @@ fn a_resident_job_is_never_closed() {
     let a = desk.job(JobSpec { resident: true, ..spec("serving") });
     fill(&mut desk, a, 10, 60);
     let b = desk.job(JobSpec { priority: 5, ..spec("b") });
-    fill(&mut desk, b, 5, 60);
+    fill(&mut desk, b, 5, 25);
+    let more = desk.lease(b, T, 25, 35);
     for _ in 0..50 {
         desk.pass(ms(100));
     }
     assert_eq!((desk.phase(a), desk.closings(a)), (Phase::Open, 0));
-    assert_ne!(desk.phase(b), Phase::Open);
+    assert!(
+        desk.was_refused(b, more) && desk.phase(b) == Phase::Open,
+        "it is told that there is no place for it"
+    );
     desk.end(a);
-    desk.until(|desk| desk.phase(b) == Phase::Open);
+    let again = desk.lease(b, T, 25, 35);
+    desk.until(|desk| desk.answers(b, again) == 1);
 }
 
 #[test]

@@ -298,7 +298,7 @@ impl World {
                 unused: Units(self.random.index(9) as u32),
                 recalled: self.random.index(2) == 0,
             },
-            10 => FromShim::Hold { tenant, pieces: self.pieces(tenant) },
+            10 => FromShim::Hold { step, tenant, pieces: self.pieces(tenant) },
             11 => FromShim::LetGo { tenant, pieces: self.pieces(tenant) },
             12 => FromShim::MakeRoom { step, gpu: GPU, units: Units(self.random.index(9) as u32) },
             13 => FromShim::Used { tenant, slots: self.uses() },

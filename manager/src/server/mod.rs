@@ -438,7 +438,7 @@ impl Server {
             FromShim::Return { tenant, pieces, unused, recalled } => {
                 Event::Returned { session, tenant, pieces, unused, recalled }
             }
-            FromShim::Hold { tenant, pieces } => Event::Hold { session, tenant, pieces },
+            FromShim::Hold { step, tenant, pieces } => Event::Hold { session, step, tenant, pieces },
             FromShim::Borrow { step, tenant, class, first, units } => {
                 Event::Borrow { session, step, tenant, class, first, units }
             }

@@ -607,10 +607,12 @@ impl Process {
                 self.gate = if closed { Gate::Closed } else { Gate::Open };
                 self.go(around)
             }
-            // These processes borrow nothing.
-            ToShim::Refused { .. } | ToShim::AttachRefused { .. } | ToShim::Lent { .. } | ToShim::Heard => {
-                Ok(())
-            }
+            // These processes borrow and hold nothing.
+            ToShim::Refused { .. }
+            | ToShim::AttachRefused { .. }
+            | ToShim::Lent { .. }
+            | ToShim::Held { .. }
+            | ToShim::Heard => Ok(()),
             ToShim::Room { step, more } => self.room(step, more, around),
             ToShim::Attached { step, tenant, .. } => self.attached(step, tenant, around),
             ToShim::Leased { step, pieces, more } => self.leased(step, &pieces, more, around),

@@ -173,7 +173,7 @@ pub fn set_pointer_attribute(
     if attribute == SYNC_MEMOPS
         && let Some(tenant) = process.tenants.with_address(address)
     {
-        tenant.hold(process, address);
+        tenant.hold(process, address)?;
     }
     real()
 }

@@ -220,7 +220,7 @@ pub fn export(
     let _pass = GATE.pass()?;
     let tenant = process.tenants.on(extent.device).ok_or(Status::INVALID_VALUE)?;
     let descriptor = process.loose.export(extent)?;
-    tenant.hold_at(process, extent.class, extent.start);
+    tenant.hold_at(process, extent.class, extent.start)?;
     shared.of_type::<c_int>().set(descriptor.into_raw_fd());
     Ok(())
 }

@@ -228,7 +228,11 @@ fn carry_out(driver: &Driver, words: &[&str], numbers: &[u64]) -> Result<String,
         ("tag", [address, class]) => {
             own("tidegate_tag", |f: extern "C" fn(u64, c_int)| f(*address, *class as c_int));
         }
-        ("hold", [address]) => own("tidegate_hold", |f: extern "C" fn(u64)| f(*address)),
+        ("hold", [address]) => {
+            let mut error = 0;
+            own("tidegate_hold", |f: extern "C" fn(u64) -> c_int| error = f(*address));
+            return Ok(error.to_string());
+        }
         ("done", []) => own("tidegate_job_done", |f: extern "C" fn()| f()),
         ("fork", []) => {
             return Ok(fork(|| {

@@ -268,6 +268,20 @@ impl Manager {
         lease
     }
 
+    /// The guest asks for pieces to stay where they are.
+    pub fn hear_hold(&self, held: &[PieceId]) -> Step {
+        match self.hear() {
+            FromShim::Hold { step, tenant: TENANT, pieces } if pieces == held => step,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The same, and it is told that they do.
+    pub fn grant_hold(&mut self, held: &[PieceId]) {
+        let step = self.hear_hold(held);
+        self.send(ToShim::Held { step }, &[]);
+    }
+
     /// Makes a piece and says where it goes.
     pub fn make(&mut self, class: Class, slot: u32, units: u32) -> Placed {
         let (mut handle, mut address, bytes) = (0, 0, u64::from(units) * UNIT);

@@ -179,12 +179,14 @@ promise! {
         let first = line.hear();
         let second = line.ask("allocate 1000");
         let other = line.ask("allocate 1000");
-        assert_eq!(line.ask("hold 4096"), "ok");
-        assert_eq!(line.ask(&format!("hold {first}")), "ok");
-        assert_eq!(manager.hear(), FromShim::Hold { tenant: TENANT, pieces: vec![piece] });
-        assert_eq!(line.ask(&format!("hold {first}")), "ok");
-        assert_eq!(line.ask(&format!("hold {}", second.parse::<u64>().unwrap() + 999)), "ok");
-        assert_eq!(manager.hear(), FromShim::Hold { tenant: TENANT, pieces: vec![piece] });
+        assert_eq!(line.ask("hold 4096"), "0");
+        line.tell(&format!("hold {first}"));
+        manager.grant_hold(&[piece]);
+        assert_eq!(line.hear(), "0");
+        assert_eq!(line.ask(&format!("hold {first}")), "0", "it is already");
+        line.tell(&format!("hold {}", second.parse::<u64>().unwrap() + 999));
+        manager.grant_hold(&[piece]);
+        assert_eq!(line.hear(), "0");
         assert_eq!(line.ask(&format!("free {other}")), "ok");
         assert_eq!(line.ask(&format!("free {first}")), "ok");
         assert_eq!(manager.hear(), FromShim::LetGo { tenant: TENANT, pieces: vec![] });
@@ -209,8 +211,30 @@ promise! {
         assert!(line.is_silent());
         manager.map(&[placed]);
         manager.open();
-        assert_eq!(manager.hear(), FromShim::Hold { tenant: TENANT, pieces: vec![placed.piece] });
-        assert_eq!(line.hear(), "ok");
+        manager.grant_hold(&[placed.piece]);
+        assert_eq!(line.hear(), "0");
+        guest.end();
+    }
+}
+
+promise! {
+    fn what_may_not_be_held_is_as_it_was_and_may_be_asked_for_again() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        line.tell("allocate 1000");
+        let lease = manager.hear_lease();
+        let piece = manager.grant(&lease).piece;
+        let address = line.hear();
+        for refused in [true, true, false] {
+            line.tell(&format!("hold {address}"));
+            let step = manager.hear_hold(&[piece]);
+            if refused {
+                manager.send(ToShim::LeaseRefused { step, reason: "another would have no room".into() }, &[]);
+            } else {
+                manager.send(ToShim::Held { step }, &[]);
+            }
+            assert_eq!(line.hear(), if refused { "2" } else { "0" }, "CUDA_ERROR_OUT_OF_MEMORY");
+        }
         guest.end();
     }
 }

@@ -293,7 +293,7 @@ fn a_process_gets_memory_for_the_work_of_others_of_its_job_while_it_closes() {
 fn a_process_that_goes_on_for_another_holds_memory() {
     let hold = |desk: &mut Desk, session: SessionId| {
         let (tenant, held) = (desk.tenant(session), desk.pieces(session, T)[..1].to_vec());
-        desk.tell(Event::Hold { session, tenant, pieces: vec![held[0].piece] });
+        desk.tell(Event::Hold { session, step: Step(8000), tenant, pieces: vec![held[0].piece] });
         held[0].piece
     };
     let (mut desk, [first, second], rival) = stalled_gang();

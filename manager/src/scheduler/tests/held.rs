@@ -3,9 +3,19 @@
 use super::*;
 use tidegate_ffi::units::SlotIndex;
 
-fn hold(desk: &mut Desk, session: SessionId, pieces: &[Placed]) {
+/// Whether they are held.
+fn hold(desk: &mut Desk, session: SessionId, pieces: &[Placed]) -> bool {
     let (tenant, pieces) = (desk.tenant(session), pieces.iter().map(|placed| placed.piece).collect());
-    desk.tell(Event::Hold { session, tenant, pieces });
+    desk.tell(Event::Hold { session, step: Step(8000), tenant, pieces });
+    last_told(desk, session) == Some(ToShim::Held { step: Step(8000) })
+}
+
+fn last_told(desk: &Desk, session: SessionId) -> Option<ToShim> {
+    let told = |effect: &Effect| match effect {
+        Effect::Shim(to, message) if *to == session => Some(message.clone()),
+        _ => None,
+    };
+    desk.log.iter().rev().find_map(told)
 }
 
 fn let_go(desk: &mut Desk, session: SessionId, pieces: &[Placed]) {
@@ -76,36 +86,56 @@ fn jobs_that_are_never_closed_and_wait_for_memory_that_a_closed_one_holds_do_not
     let holder = with_temporary(&mut desk, "holder", 50);
     let held = desk.pieces(holder, T)[..4].to_vec();
     hold(&mut desk, holder, &held);
-    let residents = ["first", "second"].map(|name| {
-        let session = desk.job(JobSpec { resident: true, ..spec(name) });
+    let stay = ["first", "second"].map(|name| {
+        let session = desk.job(spec(name));
         desk.lease(session, T, 0, 30);
+        desk.tell(Event::Unsliceable { session, reason: "it uses managed memory".into() });
         session
     });
-    desk.until(|desk| residents.iter().all(|resident| desk.units(*resident, T) == 30));
+    desk.until(|desk| stay.iter().all(|session| desk.units(*session, T) == 30));
     assert_eq!(desk.phase(holder), Phase::Waiting);
     let mut asked = Vec::new();
     for slot in [30, 50] {
-        asked.extend(residents.map(|resident| (resident, desk.lease(resident, T, slot, 15))));
+        asked.extend(stay.map(|session| (session, desk.lease(session, T, slot, 15))));
     }
     desk.until(|desk| asked.iter().any(|(of, step)| desk.was_refused(*of, *step)));
 }
 
 #[test]
-fn who_needs_held_room_waits_for_it_while_its_holder_runs() {
+fn no_more_is_held_than_leaves_every_job_room_for_what_it_had() {
     let mut desk = Desk::new(|_| {});
     let (a, b) = rivals(&mut desk);
     desk.until(|desk| desk.units(b, T) == 60);
     desk.until(|desk| desk.phase(a) == Phase::Open);
-    let held = desk.pieces(a, T)[..8].to_vec();
-    hold(&mut desk, a, &held);
-    // Of b's 70 units and a's 10 and 40, no more than 100 fit.
-    let opened = desk.opened().len();
-    desk.pass(ms(3000));
-    assert_eq!((desk.phase(a), desk.phase(b)), (Phase::Open, Phase::Waiting));
-    assert!(desk.opened()[opened..].iter().all(|session| *session == a));
-    assert!(desk.expelled.is_empty());
-    let_go(&mut desk, a, &held);
+    let pieces = desk.pieces(a, T);
+    // Beside b's 70 units and a's 10 there are 20; pieces have 5.
+    assert!(hold(&mut desk, a, &pieces[..6]), "a's persistent memory can give way");
+    assert!(!hold(&mut desk, a, &pieces[..7]));
+    assert!(hold(&mut desk, a, &pieces[2..6]), "they are held already");
+    let_go(&mut desk, a, &pieces[..1]);
+    assert!(hold(&mut desk, a, &pieces[6..7]));
     desk.until(|desk| desk.phase(b) == Phase::Open);
+    desk.until(|desk| desk.phase(a) == Phase::Open);
+    let pieces = desk.pieces(a, T);
+    assert!(!hold(&mut desk, a, &pieces));
+    desk.end(b);
+    assert!(hold(&mut desk, a, &pieces));
+}
+
+#[test]
+fn a_resident_job_gets_no_more_than_leaves_every_job_room_for_what_it_had() {
+    let mut desk = Desk::new(|_| {});
+    let a = job_with(&mut desk, "a", 10, 60);
+    desk.until(|desk| desk.units(a, T) == 60);
+    let serving = desk.job(JobSpec { resident: true, ..spec("serving") });
+    let fits = desk.lease(serving, P, 0, 30);
+    desk.until(|desk| desk.answers(serving, fits) == 1);
+    let shuts_out = desk.lease(serving, P, 30, 1);
+    desk.until(|desk| desk.was_refused(serving, shuts_out));
+    desk.until(|desk| desk.phase(a) == Phase::Open);
+    desk.end(a);
+    let again = desk.lease(serving, P, 30, 70);
+    desk.until(|desk| desk.answers(serving, again) == 1);
 }
 
 #[test]
@@ -137,7 +167,7 @@ fn nobody_holds_anothers_memory() {
     let c = job_with(&mut desk, "c", 10, 10);
     desk.until(|desk| desk.phase(c) == Phase::Open);
     let pieces = of_a.iter().map(|placed| placed.piece).collect();
-    desk.tell(Event::Hold { session: c, tenant, pieces });
+    desk.tell(Event::Hold { session: c, step: Step(8000), tenant, pieces });
     assert!(desk.expelled.contains(&c) && !desk.expelled.contains(&a));
 }
 
@@ -166,11 +196,7 @@ fn what_a_dead_process_held_is_free() {
 fn borrow(desk: &mut Desk, session: SessionId, of: SessionId, units: u32) -> ToShim {
     let (step, tenant) = (Step(7000), desk.tenant(of));
     desk.tell(Event::Borrow { session, step, tenant, class: T, first: SlotIndex(0), units: Units(units) });
-    let told = |effect: &Effect| match effect {
-        Effect::Shim(to, message) if *to == session => Some(message.clone()),
-        _ => None,
-    };
-    desk.log.iter().rev().find_map(told).unwrap()
+    last_told(desk, session).unwrap()
 }
 
 #[test]

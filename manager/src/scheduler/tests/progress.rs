@@ -199,8 +199,9 @@ fn what_a_job_used_of_what_was_leased_ahead_it_gets_again() {
 #[test]
 fn a_job_gives_way_to_one_that_cannot_be_closed_though_that_one_fits_nowhere_else() {
     let mut desk = Desk::new(|_| {});
-    let serving = desk.job(JobSpec { resident: true, ..spec("serving") });
+    let serving = desk.job(spec("serving"));
     fill(&mut desk, serving, 1, 20);
+    desk.tell(Event::Unsliceable { session: serving, reason: "it uses managed memory".into() });
     // On two GPUs; on the first it waits for nothing, and is in the way of the job that serves.
     let (_, both) = desk.start(spec("on both"));
     desk.attach(both, OTHER_GPU);
@@ -366,4 +367,17 @@ fn tiers_that_had_less_room_for_a_time_are_used_again() {
         let slices = desk.job_of(job).stats.slices;
         desk.until(|desk| desk.job_of(job).stats.slices > slices);
     }
+}
+
+#[test]
+fn two_jobs_of_which_each_fits_to_the_last_unit_beside_one_that_is_never_closed_take_turns() {
+    let mut desk = Desk::with_gpus(32, |config| (config.offset_units, config.piece_units) = (1, 1));
+    let serving = desk.job(JobSpec { resident: true, ..spec("serving") });
+    fill(&mut desk, serving, 12, 1);
+    let jobs = ["first", "second"].map(|name| job_with(&mut desk, name, 15, 4));
+    for _ in 0..4 {
+        desk.until(|desk| desk.phase(jobs[0]) == Phase::Open);
+        desk.until(|desk| desk.phase(jobs[1]) == Phase::Open);
+    }
+    assert_eq!(desk.phase(serving), Phase::Open);
 }
