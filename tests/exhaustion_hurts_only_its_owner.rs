@@ -3,13 +3,14 @@
 
 mod support;
 
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use std::path::PathBuf;
 use support::deaths::{children, kill_movers};
 use support::faults::{Worker, nothing_is_held};
 use support::{MIB, Manager, files_but_pieces, open_files};
 use tidegate_ffi::wire::Connection;
 use tidegate_ffi::wire::message::{FromCommand, ToManager, When};
+use tidegate_manager::server::status::Status;
 
 const TURNS: [&str; 6] = ["--unit", "256KiB", "--offset", "0", "--slice", "5ms"];
 
@@ -48,6 +49,50 @@ fn a_job_that_has_descriptors_again_goes_on() {
     job.check().unwrap();
     drop(job);
     manager.status_when(nothing_is_held);
+}
+
+#[test]
+fn a_job_that_lacks_descriptors_when_its_memory_comes_back_gets_it_when_it_has_some() {
+    let manager = Manager::start("1x5MiB", &TURNS);
+    let mut honest = Worker::start(&manager, "honest", 1, None).unwrap();
+    let mut victim = Worker::start(&manager, "victim", 2, None).unwrap();
+    victim.ask("starve").unwrap();
+    honest.check().unwrap();
+    let is = |status: &Status, state: &str| {
+        status.jobs.iter().any(|job| job.figures.name == "victim" && job.state == state)
+    };
+    manager.status_when(|status| is(status, "waiting"));
+    victim.probe.order("check t 2");
+    // It has its turn, and none of its memory.
+    manager.status_when(|status| is(status, "restoring"));
+    let pid = Pid::from_raw(victim.probe.process.id() as i32).unwrap();
+    prlimit(Some(pid), Resource::Nofile, getrlimit(Resource::Nofile)).unwrap();
+    assert_eq!(victim.probe.answer(), Ok(String::new()));
+    for _ in 0..3 {
+        honest.check().unwrap();
+        victim.check().unwrap();
+    }
+    drop((honest, victim));
+    manager.status_when(nothing_is_held);
+}
+
+#[test]
+fn a_program_that_may_have_no_file_is_told_so_and_not_ended() {
+    let manager = Manager::start("1x5MiB", &TURNS);
+    // The limit of every process that it starts; the system sends a signal to who exceeds it.
+    let mut command = std::process::Command::new("sh");
+    let run = manager.run(&[], &support::probe());
+    command.args(["-c", "ulimit -f 0 && exec \"$@\"", "sh"]).arg(run.get_program()).args(run.get_args());
+    command.env_remove("CARGO");
+    // A line of ours in a file would be too much, too.
+    let errors = tempfile::tempfile().unwrap();
+    command.stderr(errors);
+    let mut job = support::Probe::start(command);
+    for _ in 0..2 {
+        let error = job.try_tell("device 0").unwrap_err();
+        assert!(error.contains("CUDA_ERROR_SYSTEM_NOT_READY"), "{error}");
+    }
+    job.end();
 }
 
 #[test]

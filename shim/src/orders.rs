@@ -86,11 +86,17 @@ fn obey(process: &'static Process, message: ToShim, handles: Vec<OwnedFd>, watch
             process.link.send(done_or_failed(step, outcome))
         }
         ToShim::Map { step, tenant, pieces } => {
+            let ordered = pieces.len();
             let outcome = change(process, tenant, !GATE.is_open(), |tenant| {
                 tenant.map(process, pieces, handles).map_err(|error| error.to_string())
             });
             GATE.notice_arrival();
-            process.link.send(done_or_failed(step, outcome))
+            process.link.send(match outcome {
+                Ok(mapped) if mapped < ordered => {
+                    FromShim::MappedSome { step, pieces: u32::try_from(mapped).unwrap_or(u32::MAX) }
+                }
+                outcome => done_or_failed(step, outcome.map(drop)),
+            })
         }
         ToShim::Ajar => {
             GATE.ajar();
@@ -290,12 +296,12 @@ fn open(process: &Process) {
 }
 
 /// Changes a tenant's mappings, with a context of its GPU current, if the gate allows it.
-fn change(
+fn change<T>(
     process: &Process,
     tenant: TenantId,
     is_allowed: bool,
-    change: impl FnOnce(&Tenant) -> Result<(), String>,
-) -> Result<(), String> {
+    change: impl FnOnce(&Tenant) -> Result<T, String>,
+) -> Result<T, String> {
     if !is_allowed {
         return Err(if GATE.is_ajar() { "the gate is ajar" } else { "the gate is open" }.into());
     }

@@ -33,7 +33,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate_ffi::cuda::DriverError;
-use tidegate_ffi::cuda::sys::{CUdevice, CUdeviceptr, CUstream};
+use tidegate_ffi::cuda::sys::{CUdevice, CUdeviceptr, CUresult, CUstream};
 use tidegate_ffi::units::{Class, PieceId, Step, TenantId, Units};
 use tidegate_ffi::wire::live::LiveRange;
 use tidegate_ffi::wire::message::{FromShim, Layout, LeaseRequest, Placed, SlotRun};
@@ -41,6 +41,8 @@ use tidegate_ffi::wire::page::TenantRow;
 
 /// Pieces leased ahead, at most.
 const PIECES_AHEAD: u64 = 64;
+/// Descriptors that the driver may need to map a piece, besides the piece's own.
+const DESCRIPTORS_TO_MAP: usize = 2;
 /// The part of what is leased already that is leased ahead: one in so many.
 const AHEAD_PART: u32 = 4;
 
@@ -839,25 +841,37 @@ impl Tenant {
         Ok(())
     }
 
-    /// Puts pieces back, or new ones. Those that are here already are no error, as above.
-    pub fn map(&self, process: &Process, pieces: Vec<Placed>, handles: Vec<OwnedFd>) -> Result<(), Shortage> {
+    /// Puts pieces back, or new ones: the first so many, as far as there are descriptors and memory. Those that are here already are
+    /// no error, as above.
+    pub fn map(
+        &self,
+        process: &Process,
+        mut pieces: Vec<Placed>,
+        mut handles: Vec<OwnedFd>,
+    ) -> Result<usize, Shortage> {
         let fits =
             pieces.iter().all(|p| self.books().classes[p.class.index()].arena.contains(p.slot, p.units));
         if !fits || pieces.len() < handles.len() {
             return Err(Shortage::Misplaced);
         }
         if pieces.len() > handles.len() {
-            return Err(Shortage::Descriptors);
+            // To map one takes descriptors, too.
+            handles.truncate(handles.len().saturating_sub(DESCRIPTORS_TO_MAP));
+            pieces.truncate(handles.len());
         }
+        let count = pieces.len();
         let (missing, handles): (Vec<Placed>, Vec<OwnedFd>) = {
             let books = self.books();
             let absent = |(piece, _): &(Placed, OwnedFd)| !books.pieces.contains_key(&piece.piece);
             pieces.into_iter().zip(handles).filter(absent).unzip()
         };
-        self.put(process, &missing, handles)?;
+        match self.put(process, &missing, handles) {
+            Err(error) if may_pass(&error) => return Ok(0),
+            outcome => outcome?,
+        }
         self.books().enter(&missing);
         self.publish_mapped(process);
-        Ok(())
+        Ok(count)
     }
 
     /// The job is about to run again.
@@ -1049,6 +1063,11 @@ fn extent(piece: &Placed, unit: u64) -> Range<u64> {
 
 fn ids(pieces: &[Placed]) -> Vec<PieceId> {
     pieces.iter().map(|piece| piece.piece).collect()
+}
+
+/// Whether what a driver call lacked of the system may be there in a moment.
+fn may_pass(error: &DriverError) -> bool {
+    matches!(error.code, CUresult::CUDA_ERROR_OPERATING_SYSTEM | CUresult::CUDA_ERROR_OUT_OF_MEMORY)
 }
 
 /// Waits for the work of a context, which need not be the current one.

@@ -151,7 +151,11 @@ impl World {
             3..=6 => self.answer_of_mover(input)?,
             7 if !self.asked.is_empty() => {
                 let (session, step) = self.asked.swap_remove(input.choose_index(self.asked.len())?);
-                self.if_heard(session, Event::ShimDone { session, step })
+                let answer = match input.ratio(1, 8)? {
+                    true => Event::MappedSome { session, step, pieces: input.int_in_range(0..=3)? },
+                    false => Event::ShimDone { session, step },
+                };
+                self.if_heard(session, answer)
             }
             8 => Some(Event::Tick),
             _ => self.word(input)?,

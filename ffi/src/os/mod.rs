@@ -17,7 +17,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendFlags,
 };
-use rustix::process::{Pid, PidfdFlags};
+use rustix::process::{Pid, PidfdFlags, Resource, getrlimit};
 use std::ffi::c_void;
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -41,7 +41,48 @@ pub fn memory_file(name: &str) -> Result<OwnedFd, Errno> {
 /// Gives a file its size.
 pub fn set_size(file: impl AsFd, bytes: u64) -> Result<(), Errno> {
     due("ftruncate")?;
-    rustix::fs::ftruncate(file, bytes)
+    without_size_signal(|| rustix::fs::ftruncate(file, bytes))
+}
+
+/// Does what may make a file larger than the process may have them (`ulimit -f`): that is an error then, and not the signal
+/// by which the system would end the process.
+pub fn without_size_signal<T>(work: impl FnOnce() -> T) -> T {
+    if getrlimit(Resource::Fsize).current.is_none() {
+        return work();
+    }
+    let signal = size_signal();
+    let mut before = signal;
+    // SAFETY: both sets are our own, and only the calling thread's mask is changed.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &signal, &mut before) };
+    let was_pending = is_size_signal_pending();
+    let result = work();
+    // One that the program itself holds back stays its own.
+    if !was_pending && is_size_signal_pending() {
+        // SAFETY: the set is our own, and nothing else is to be told; it is there, so nothing is waited for.
+        unsafe { libc::sigwaitinfo(&signal, std::ptr::null_mut()) };
+    }
+    // SAFETY: as above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+    result
+}
+
+/// The set of the signal for files that are too large.
+fn size_signal() -> libc::sigset_t {
+    let mut set = std::mem::MaybeUninit::uninit();
+    // SAFETY: the set is our own, and filled by this.
+    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    // SAFETY: as above.
+    unsafe { libc::sigaddset(set.as_mut_ptr(), libc::SIGXFSZ) };
+    // SAFETY: as above.
+    unsafe { set.assume_init() }
+}
+
+fn is_size_signal_pending() -> bool {
+    let mut pending = size_signal();
+    // SAFETY: the set is our own.
+    unsafe { libc::sigpending(&mut pending) };
+    // SAFETY: as above.
+    unsafe { libc::sigismember(&pending, libc::SIGXFSZ) == 1 }
 }
 
 /// Seals a memory file.

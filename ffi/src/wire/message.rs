@@ -230,7 +230,15 @@ pub enum FromShim {
         /// Of the order.
         step: Step,
     },
-    /// The other answer to `Unmap` and `Map`: a driver call failed.
+    /// The other answer to `Map`: only the first pieces are mapped, as the process had no descriptors, or no memory of the
+    /// system's, for the rest. That is to be ordered again, under the same name.
+    MappedSome {
+        /// Of the order.
+        step: Step,
+        /// How many.
+        pieces: u32,
+    },
+    /// The third answer to `Map`, and the other to `Unmap`: a driver call failed.
     Failed {
         /// Of the order.
         step: Step,

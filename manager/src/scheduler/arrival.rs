@@ -276,11 +276,7 @@ impl Scheduler {
         if let Some(job) = self.jobs.get_mut(&job).filter(|_| !early) {
             job.stats.restore += since(now, began);
         }
-        for pieces in part.placed.chunks(PIECES_PER_MESSAGE) {
-            let step = self.step(Pending::Map(id));
-            self.expect_answer(session, step);
-            self.tell(session, ToShim::Map { step, tenant: id, pieces: pieces.to_vec() });
-        }
+        self.order_map(id, &part.placed, Pending::Map);
         if !is_first || others.is_empty() {
             return;
         }

@@ -7,7 +7,7 @@
 use super::gang::{COLLECTIVES_AHEAD, Rank, Stop, are_far_apart, stops, stops_by_collectives};
 use super::{
     AwayRange, Closing, DRAINS_BEFORE_UNSLICEABLE, Departure, Effect, Job, MOVES_PER_MESSAGE,
-    NAMES_PER_MESSAGE, PIECES_PER_MESSAGE, Pages, Pending, Phase, Scheduler, Session, Tenant, Time,
+    NAMES_PER_MESSAGE, Pages, Pending, Phase, Scheduler, Session, Tenant, Time,
 };
 use crate::ledger::Owner;
 use std::collections::BTreeMap;
@@ -726,7 +726,7 @@ impl Scheduler {
     fn map_back(&mut self, id: TenantId) {
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         let Some(departure) = tenant.departure.take() else { return };
-        let (job_id, session) = (tenant.job, tenant.session);
+        let job_id = tenant.job;
         let is_full = self.gpus[&tenant.gpu].saves_at_most.is_some();
         let pieces: Vec<Placed> =
             departure.pieces.iter().filter_map(|piece| tenant.pieces.get(piece).copied()).collect();
@@ -741,11 +741,7 @@ impl Scheduler {
                 job.reopen = true;
             }
         }
-        for pieces in pieces.chunks(PIECES_PER_MESSAGE) {
-            let step = self.step(Pending::MapBack(id));
-            self.expect_answer(session, step);
-            self.tell(session, ToShim::Map { step, tenant: id, pieces: pieces.to_vec() });
-        }
+        self.order_map(id, &pieces, Pending::MapBack);
         self.finish_moving(job_id);
     }
 

@@ -232,6 +232,15 @@ pub enum Event {
         /// Of the order.
         step: Step,
     },
+    /// A process has mapped the first pieces of an order, and had no descriptors for the rest.
+    MappedSome {
+        /// The process.
+        session: SessionId,
+        /// Of the order.
+        step: Step,
+        /// How many.
+        pieces: u32,
+    },
     /// A process could not unmap or map.
     ShimFailed {
         /// The process.
@@ -318,6 +327,7 @@ impl Event {
             | Event::Passed { session, .. }
             | Event::Stalled { session, .. }
             | Event::ShimDone { session, .. }
+            | Event::MappedSome { session, .. }
             | Event::ShimFailed { session, .. }
             | Event::Unsliceable { session, .. }
             | Event::Idle { session }

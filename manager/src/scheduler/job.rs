@@ -409,8 +409,9 @@ pub struct Tenant {
     pub measured: bool,
     /// For its first lease it was measured whether the GPU has more room than the ledger thinks.
     pub doubted: bool,
-    /// The GPU had less room than the ledger thought when its first lease was served.
-    pub deceived: bool,
+    /// The GPU had less room than the ledger thought when its first lease was served: so many units were known to be in use
+    /// outside of pieces.
+    pub deceived: Option<u32>,
     /// Its memory's way back, while it is under way.
     pub arrival: Option<Arrival>,
     /// Its memory's way out, while it is under way.
@@ -526,7 +527,7 @@ pub enum Pending {
     /// A mover forgets a part that it saved: another part could not be.
     Unsave(TenantId),
     /// A process maps again what could not be saved.
-    MapBack(TenantId),
+    MapBack(TenantId, Vec<Placed>),
     /// A mover makes pieces for a lease.
     MakeForLease(TenantId, LeaseRequest, Vec<Placed>, Vec<PieceId>),
     /// A mover makes pieces (the last list) whose lease is void: all listed become spare.
@@ -536,7 +537,7 @@ pub enum Pending {
     /// A mover restores a part of an arrival.
     Restore(TenantId, usize),
     /// A process maps.
-    Map(TenantId),
+    Map(TenantId, Vec<Placed>),
     /// A mover scrubs pieces that will be spare.
     Scrub(GpuUuid, Vec<PieceId>, u32),
     /// A mover destroys pieces.
@@ -556,10 +557,10 @@ impl Pending {
             Pending::Unmap(tenant)
             | Pending::Save(tenant, _)
             | Pending::Unsave(tenant)
-            | Pending::MapBack(tenant)
+            | Pending::MapBack(tenant, _)
             | Pending::MakeForArrival(tenant, _)
             | Pending::Restore(tenant, _)
-            | Pending::Map(tenant) => Some(*tenant),
+            | Pending::Map(tenant, _) => Some(*tenant),
             _ => None,
         }
     }
@@ -570,10 +571,10 @@ impl Pending {
             Pending::Unmap(_) => "unmap",
             Pending::Save(..) => "save",
             Pending::Unsave(_) => "unsave",
-            Pending::MapBack(_) => "map back",
+            Pending::MapBack(..) => "map back",
             Pending::MakeForLease(..) | Pending::MakeForNobody(..) | Pending::MakeForArrival(..) => "make",
             Pending::Restore(..) => "restore",
-            Pending::Map(_) => "map",
+            Pending::Map(..) => "map",
             Pending::Scrub(..) => "scrub",
             Pending::Destroy(..) | Pending::Retire(..) => "destroy",
             Pending::Measure(..) => "measure",
@@ -592,7 +593,7 @@ impl Pending {
     /// The tenant whose process carries this out.
     pub(super) fn of_process(&self) -> Option<TenantId> {
         match self {
-            Pending::Unmap(tenant) | Pending::MapBack(tenant) | Pending::Map(tenant) => Some(*tenant),
+            Pending::Unmap(tenant) | Pending::MapBack(tenant, _) | Pending::Map(tenant, _) => Some(*tenant),
             _ => None,
         }
     }
@@ -628,7 +629,7 @@ impl Tenant {
             entering: None,
             measured: false,
             doubted: false,
-            deceived: false,
+            deceived: None,
             whole: BTreeMap::new(),
             arrival: None,
             departure: None,

@@ -116,7 +116,7 @@ impl Scheduler {
         let Some(tenant) = self.tenants.get(&id) else { return false };
         let Some(&request) = tenant.waiting.front() else { return false };
         // One at a time: the parts of an answer come in order.
-        let deceived = (tenant.deceived || tenant.doubted) && self.is_measuring(tenant.gpu);
+        let deceived = (tenant.deceived.is_some() || tenant.doubted) && self.is_measuring(tenant.gpu);
         if tenant.making.is_some() || deceived || !self.may_lease(tenant) {
             return false;
         }
@@ -145,7 +145,7 @@ impl Scheduler {
     pub(super) fn refuse(&mut self, id: TenantId, request: LeaseRequest, reason: String) {
         if let Some(tenant) = self.tenants.get_mut(&id) {
             tenant.waiting.pop_front();
-            (tenant.doubted, tenant.deceived) = (false, false);
+            (tenant.doubted, tenant.deceived) = (false, None);
             (tenant.claim, tenant.growth) = (0, 0);
             let session = tenant.session;
             self.tell(session, ToShim::LeaseRefused { step: request.step, reason });
@@ -332,7 +332,7 @@ impl Scheduler {
     pub(super) fn made_lease(&mut self, id: TenantId, request: LeaseRequest, placed: Vec<Placed>) {
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         tenant.making = None;
-        (tenant.doubted, tenant.deceived) = (false, false);
+        (tenant.doubted, tenant.deceived) = (false, None);
         tenant.pieces.extend(placed.iter().copied());
         tenant.peak_hosted = tenant.peak_hosted.max(tenant.hosted_units());
         if request.whole {
@@ -389,7 +389,7 @@ impl Scheduler {
     }
 
     /// The GPU has less room than the ledger thinks (outsiders): what was not made is released.
-    /// When it is known how much room there is, the lease is tried once more.
+    /// When it is known how much room there is, the lease is tried once more, as long as that is news.
     pub(super) fn make_failed_for_lease(
         &mut self,
         id: TenantId,
@@ -405,13 +405,15 @@ impl Scheduler {
             placed.iter().map(|placed| placed.piece).filter(|piece| !new.contains(piece)).collect();
         tenant.making = None;
         tenant.hosted.retain(|piece, _| tenant.pieces.contains_key(piece));
-        let first = !std::mem::replace(&mut tenant.deceived, true);
-        let again = out_of_memory && (first || self.waits_for_the_dead(gpu));
+        // What is outside may grow between the measurement and the next attempt, too.
+        let known = self.gpus[&gpu].ledger.outside();
+        let is_news = tenant.deceived.replace(known) != Some(known);
+        let again = out_of_memory && (is_news || self.waits_for_the_dead(gpu));
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         if again {
             tenant.ask_again(request, placed.iter().map(|placed| placed.units.0).sum());
         } else {
-            (tenant.doubted, tenant.deceived) = (false, false);
+            (tenant.doubted, tenant.deceived) = (false, None);
             tenant.waiting.retain(|rest| rest.step != request.step);
         }
         let uid = self.jobs.get(&job).map_or(0, |job| job.uid);

@@ -51,6 +51,7 @@ mod prefetch;
 mod progress;
 mod promises;
 mod quota;
+mod remap;
 mod shares;
 mod silence;
 mod slice;
@@ -78,6 +79,7 @@ pub use waits::{Wait, Wanted};
 use crate::ledger::Ledger;
 use crate::planner::shares::{PerTier, TIERS};
 use needs::Needs;
+use remap::Remap;
 use serde::{Deserialize, Serialize};
 use silence::Due;
 use std::cmp::Reverse;
@@ -147,6 +149,8 @@ pub struct Scheduler {
     expelled: BTreeSet<SessionId>,
     /// What processes were asked and have not answered.
     due: Vec<Due>,
+    /// Orders to map that processes have not carried out as a whole.
+    remaps: BTreeMap<Step, Remap>,
     /// Attaches that wait for admission, in the order of arrival.
     admissions: Vec<(SessionId, Step, GpuUuid)>,
     /// Somebody may need another share of a tier than before.
@@ -176,6 +180,7 @@ impl Scheduler {
             pending: BTreeMap::new(),
             expelled: BTreeSet::new(),
             due: Vec::new(),
+            remaps: BTreeMap::new(),
             admissions: Vec::new(),
             are_needs_new: false,
             remembered: Needs::default(),
@@ -267,6 +272,7 @@ impl Scheduler {
             Event::Passed { session, step, boundary } => self.passed(session, step, boundary),
             Event::Stalled { session, step } => self.help_drain(session, step),
             Event::ShimDone { session, step } => self.shim_done(session, step),
+            Event::MappedSome { session, step, pieces } => self.mapped_some(session, step, pieces),
             Event::ShimFailed { session, step, reason } => self.shim_failed(session, step, &reason),
             Event::Unsliceable { session, reason } => self.note_unmovable(session, reason),
             Event::Idle { session } => self.set_idle(session, true),
@@ -601,10 +607,13 @@ impl Scheduler {
     }
 
     fn shim_done(&mut self, session: SessionId, step: Step) {
+        if self.has_more_to_map(session, step) {
+            return;
+        }
         match self.take_pending(session, step) {
             Some(Pending::Unmap(tenant)) => self.unmapped(tenant),
-            Some(Pending::MapBack(tenant)) => self.mapped_back(tenant),
-            Some(Pending::Map(tenant)) => self.mapped(tenant),
+            Some(Pending::MapBack(tenant, _)) => self.mapped_back(tenant),
+            Some(Pending::Map(tenant, _)) => self.mapped(tenant),
             _ => self.expel(session, "it answered an order that it was not given"),
         }
     }
@@ -701,6 +710,7 @@ impl Scheduler {
             .chain(lends)
             .chain(self.next_look())
             .chain(self.next_due())
+            .chain(self.next_remap())
             .filter(|due| *due > self.now)
             .min()
     }

@@ -55,6 +55,7 @@ impl Scheduler {
             }
         };
         self.go_on_restoring();
+        self.map_again();
         self.prefetch(&selected, pages);
         self.watch(&selected);
     }

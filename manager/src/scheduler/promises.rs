@@ -160,15 +160,15 @@ impl Scheduler {
         ))
     }
 
-    /// Units of a GPU that no switch takes from other jobs, as long as they live: all that resident ones have or had, and
-    /// what the rest hold. (A job that cannot be stopped, though it did not ask for that, is waited for: it ends.)
+    /// Units of a GPU that no switch takes from other jobs, as long as they live: all of resident ones, and what the rest
+    /// hold. (A job that cannot be stopped, though it did not ask for that, is waited for: it ends.)
     pub(super) fn unmovable_units_of_others(&self, gpu: GpuUuid, job: JobId) -> u64 {
         let others = self.jobs_on(gpu).into_iter().filter(|other| *other != job);
         let units = |other: JobId| match self.is_resident(other) {
-            true => self.promised_units(gpu, other),
-            false => self.held_units(gpu, other).into(),
+            true => self.units_of_job(gpu, other),
+            false => self.held_units(gpu, other),
         };
-        others.map(units).sum()
+        others.map(units).map(u64::from).sum()
     }
 
     /// Units of a GPU that a job has or had at once, in whichever place: it may come to have them again.

@@ -48,6 +48,11 @@ impl Scheduler {
         self.expect(session, Question::Order(step));
     }
 
+    /// It was answered, though not finally.
+    pub(super) fn expect_no_answer(&mut self, step: Step) {
+        self.due.retain(|due| due.question != Question::Order(step));
+    }
+
     pub(super) fn expect_return(&mut self, session: SessionId, tenant: TenantId) {
         self.expect(session, Question::Recall(tenant));
     }

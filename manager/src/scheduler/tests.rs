@@ -13,6 +13,7 @@ mod outside;
 mod preemption;
 mod progress;
 mod quota;
+mod remap;
 mod shares;
 mod silence;
 mod turns;

@@ -374,6 +374,9 @@ impl World {
         });
         match its.last() {
             Some(step) if self.lies() => FromShim::Failed { step, reason: "x\n".repeat(1000) },
+            Some(step) if self.random.chance(10) => {
+                FromShim::MappedSome { step, pieces: self.random.index(3) as u32 }
+            }
             Some(step) => FromShim::Done { step },
             None if self.lies() => FromShim::Done { step: Step(self.random.between(0, 99)) },
             None => FromShim::Waiting,

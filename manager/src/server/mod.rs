@@ -469,6 +469,10 @@ impl Server {
             FromShim::Passed { step, boundary } => Event::Passed { session, step, boundary },
             FromShim::Stalled { step } => Event::Stalled { session, step },
             FromShim::Done { step } => Event::ShimDone { session, step },
+            FromShim::MappedSome { step, pieces } => {
+                info!(%session, pieces, "it has no descriptors to map more of its memory just now");
+                Event::MappedSome { session, step, pieces }
+            }
             FromShim::Failed { step, reason } => Event::ShimFailed { session, step, reason: words(reason) },
             FromShim::Unsliceable { reason } => Event::Unsliceable { session, reason: words(reason) },
             FromShim::Idle => Event::Idle { session },

@@ -121,6 +121,25 @@ fn a_schedule_whose_managers_die_comes_to_what_it_would_have_come_to() {
     assert!(successions.into_inner() > 500);
 }
 
+#[test]
+fn processes_that_lack_descriptors_for_a_moment_get_all_their_memory_back() {
+    let _turn = PROCESSORS.lock();
+    let lacking = |seed| {
+        let mut plan = Plan::random(seed);
+        plan.faults = Faults { descriptors: 400, ..Faults::default() };
+        let outcome = World::new(plan, seed).run()?;
+        match outcome.expelled {
+            0 => Ok(outcome.shortened),
+            expelled => Err(format!("{expelled} processes were expelled")),
+        }
+    };
+    let shortened = AtomicU64::new(0);
+    let failures = play_all(200, lacking, |more| _ = shortened.fetch_add(more, Ordering::Relaxed));
+    println!("{shortened:?} orders were carried out in part");
+    assert!(failures.is_empty(), "{} of 200: {:?}", failures.len(), failures.first());
+    assert!(shortened.into_inner() > 300);
+}
+
 /// The test of the test: with this fault in the mover, some schedule must fail in this way.
 fn is_found(fault: impl Fn(&mut Faults), promise: &str) {
     let found = (1..=100).any(|seed| {

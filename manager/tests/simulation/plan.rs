@@ -44,6 +44,8 @@ pub struct Faults {
     pub shim: u64,
     /// Orders to unmap that are never answered.
     pub silence: u64,
+    /// Orders to map for which processes have too few descriptors. Nobody is expelled for that.
+    pub descriptors: u64,
     /// Restores that bring back the wrong bytes (the test of the test).
     pub confusion: u64,
     /// Scrubs that leave everything as it was (the test of the test).

@@ -58,6 +58,8 @@ pub struct Outcome {
     pub hosted_pieces: u64,
     pub changed_shares: PerTier,
     pub mover_deaths: u64,
+    /// Orders to map that processes had too few descriptors for.
+    pub shortened: u64,
     pub longest_wait: Micros,
     pub oversubscribed: bool,
 }
@@ -97,6 +99,10 @@ pub struct World {
     sequence: u64,
     /// Whose connections the manager has ended.
     expelled: BTreeSet<SessionId>,
+    /// Orders to map of which a process gets only so many pieces.
+    shortened: BTreeMap<Step, u32>,
+    /// The orders that were, with their pieces: the same a second time is carried out.
+    lacked: BTreeSet<(Step, usize)>,
     /// The latest delivery on each connection: messages do not overtake.
     latest: BTreeMap<(SessionId, bool), Micros>,
     pages: Published,
@@ -146,6 +152,8 @@ impl World {
             happenings: HashMap::new(),
             sequence: 0,
             expelled: BTreeSet::new(),
+            shortened: BTreeMap::new(),
+            lacked: BTreeSet::new(),
             latest: BTreeMap::new(),
             pages: Published(BTreeMap::new()),
             wakes_at: None,
@@ -391,7 +399,12 @@ impl World {
         self.pages.0.insert(id, process.boundaries);
         let (ended, job, moved) = (process.has_ended(), process.job, process.boundaries > before);
         for (later, event) in says {
-            self.say(id, later, event);
+            let shortened = match &event {
+                Event::ShimDone { step, .. } => self.shortened.remove(step).map(|pieces| (*step, pieces)),
+                _ => None,
+            };
+            let some = |(step, pieces)| Event::MappedSome { session: id, step, pieces };
+            self.say(id, later, shortened.map_or(event, some));
         }
         for (later, timer) in timers {
             self.at(self.now + later, Happening::Rings(id, timer));
@@ -464,8 +477,8 @@ impl World {
         match effect {
             Effect::Standstill(_) => {}
             Effect::Shim(session, message) => {
-                if let ToShim::LeaseRefused { step, .. } = &message {
-                    self.check_refusal(session, *step)?;
+                if let ToShim::LeaseRefused { step, reason } = &message {
+                    self.check_refusal(session, *step, reason)?;
                 }
                 self.deliver(session, message);
             }
@@ -500,7 +513,7 @@ impl World {
     }
 
     /// Only who could not be served by an empty GPU is refused.
-    fn check_refusal(&self, session: SessionId, step: Step) -> Result<(), String> {
+    fn check_refusal(&self, session: SessionId, step: Step, reason: &str) -> Result<(), String> {
         let Some(process) = self.processes.get(&session) else { return Ok(()) };
         let plan = &self.plan.jobs[process.job];
         let excused = plan.spec.memory.is_some()
@@ -516,8 +529,16 @@ impl World {
         }
         let ledger = &self.scheduler.gpus()[&gpu].ledger;
         let used = self.used_by(tenants());
-        if used + asked + ledger.reserved() <= ledger.total() {
-            return Err(format!("{session} uses {used}, asks for {asked}, and is refused on {gpu}"));
+        let is_resident = |job: JobId| self.scheduler.jobs().get(&job).is_some_and(|job| job.spec.resident);
+        let others = self.scheduler.tenants().values().filter(|t| t.gpu == gpu && t.session != session);
+        if plan.spec.resident && others.clone().next().is_some() {
+            // What it would get another could not have again.
+            return Ok(());
+        }
+        let stays = others.filter(|tenant| is_resident(tenant.job)).flat_map(|tenant| tenant.pieces.values());
+        let stays: u32 = stays.map(|placed| placed.units.0).sum();
+        if used + asked + stays + ledger.reserved() <= ledger.total() {
+            return Err(format!("{session} uses {used}, asks for {asked}, and is refused: {reason}"));
         }
         Ok(())
     }
@@ -551,7 +572,7 @@ impl World {
         Err(format!("{} was let in, but there was no room for its context or array", process.id))
     }
 
-    fn deliver(&mut self, session: SessionId, message: ToShim) {
+    fn deliver(&mut self, session: SessionId, mut message: ToShim) {
         if self.expelled.contains(&session) {
             return;
         }
@@ -564,6 +585,14 @@ impl World {
         {
             let reason = "a fault was injected".into();
             return self.say(session, 5, Event::ShimFailed { session, step: *step, reason });
+        }
+        if let ToShim::Map { step, pieces, .. } = &mut message
+            && self.chance(self.plan.faults.descriptors)
+            && self.lacked.insert((*step, pieces.len()))
+        {
+            pieces.truncate(self.random.index(pieces.len()));
+            self.shortened.insert(*step, pieces.len() as u32);
+            self.outcome.shortened += 1;
         }
         let delay = self.random.between(0, self.plan.latency);
         let latest = self.latest.entry((session, false)).or_default();

@@ -408,9 +408,15 @@ impl Manager {
 
     /// Puts pieces back.
     pub fn map(&mut self, pieces: &[Placed]) {
-        let handles: Vec<OwnedFd> = pieces.iter().map(|piece| self.export(piece.piece)).collect();
+        assert_eq!(self.try_map(pieces, pieces.len()), FromShim::Done { step: Step(101) });
+    }
+
+    /// The same with so many descriptors, as where the process has room for no more; and its answer.
+    pub fn try_map(&mut self, pieces: &[Placed], descriptors: usize) -> FromShim {
+        let handles = pieces.iter().take(descriptors).map(|piece| self.export(piece.piece));
+        let handles: Vec<OwnedFd> = handles.collect();
         self.send(ToShim::Map { step: Step(101), tenant: TENANT, pieces: pieces.to_vec() }, &handles);
-        assert_eq!(self.hear_answer(), FromShim::Done { step: Step(101) });
+        self.hear_answer()
     }
 
     /// The next message that is not `Waiting`. Leases asked meanwhile are kept in `asked`.

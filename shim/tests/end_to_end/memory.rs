@@ -3,7 +3,7 @@
 use crate::manager::{Manager, TENANT};
 use crate::stage::UNIT;
 use std::sync::atomic::Ordering;
-use tidegate_ffi::units::{Class, Units};
+use tidegate_ffi::units::{Class, Step, Units};
 use tidegate_ffi::wire::message::{FromShim, ToShim};
 
 promise! {
@@ -234,6 +234,35 @@ promise! {
                 manager.send(ToShim::Held { step }, &[]);
             }
             assert_eq!(line.hear(), if refused { "2" } else { "0" }, "CUDA_ERROR_OUT_OF_MEMORY");
+        }
+        guest.end();
+    }
+}
+
+promise! {
+    fn pieces_that_come_without_descriptors_are_asked_for_again() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        let mut pieces = Vec::new();
+        let mut addresses = Vec::new();
+        for value in 0..6 {
+            line.tell(&format!("allocate {UNIT}"));
+            let lease = manager.hear_lease();
+            pieces.push(manager.grant(&lease));
+            addresses.push(line.hear());
+            assert_eq!(line.ask(&format!("fill {} {UNIT} {value}", addresses[value])), "ok");
+        }
+        manager.close(0, 0);
+        manager.unmap(&pieces);
+        let some = |pieces| FromShim::MappedSome { step: Step(101), pieces };
+        assert_eq!(manager.try_map(&pieces, 0), some(0));
+        // One is mapped at a time, which takes descriptors, too.
+        assert_eq!(manager.try_map(&pieces, 1), some(0));
+        assert_eq!(manager.try_map(&pieces, 5), some(3));
+        manager.map(&pieces[3..]);
+        manager.open();
+        for (value, address) in addresses.iter().enumerate() {
+            assert_eq!(line.ask(&format!("read {address} {UNIT}")), format!("{value} {value}"));
         }
         guest.end();
     }

@@ -8,6 +8,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::store::set_size;
 use rustix::mm::{MapFlags, ProtFlags};
 
 /// Nobody announces what another process does: it is looked at again so soon.
@@ -36,7 +37,7 @@ impl Mark {
     /// A new one; the page begins with zeroes.
     pub fn create() -> Option<Mark> {
         let fd = rustix::fs::memfd_create(NAME, rustix::fs::MemfdFlags::CLOEXEC).ok()?;
-        rustix::fs::ftruncate(&fd, PAGE as u64).ok()?;
+        set_size(&fd, PAGE as u64).ok()?;
         Mark::map(fd)
     }
 

@@ -27,6 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 
 /// The memory of one GPU.
 pub struct Store {
@@ -87,6 +88,19 @@ impl From<Errno> for StoreError {
     }
 }
 
+/// Gives a file its size. For more than the process may have (`ulimit -f`) the system would end it.
+pub fn set_size(file: impl AsFd, bytes: u64) -> Result<(), Errno> {
+    check_size(bytes)?;
+    rustix::fs::ftruncate(file, bytes)
+}
+
+fn check_size(bytes: u64) -> Result<(), Errno> {
+    match getrlimit(Resource::Fsize).current {
+        Some(most) if most < bytes => Err(Errno::FBIG),
+        _ => Ok(()),
+    }
+}
+
 impl Store {
     /// The store in `dir`, which is made if missing.
     pub fn open(dir: &Path, capacity: u64) -> Result<Store, StoreError> {
@@ -108,6 +122,7 @@ impl Store {
 
     /// A new piece of zeroes.
     pub fn create(&'static self, size: u64) -> Result<Held, StoreError> {
+        check_size(size)?;
         let turn = self.turn()?;
         let used = self.used_with_room_for(size, &turn)?;
         let (name, fd) = self.create_file()?;

@@ -15,7 +15,7 @@ use crate::abi::{Answer, Border, Enum, HostMut, In, Mirror, Out, OutAny};
 use crate::node::{self, Gpu};
 use crate::registry::Registry;
 use crate::space::{self, HOST_BIT, Kind, Mapping, Region};
-use crate::store::{Held, StoreError};
+use crate::store::{Held, StoreError, set_size};
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 const BY_FD: u32 = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.0;
@@ -427,7 +427,7 @@ fn host_file(size: usize) -> Answer<OwnedFd> {
     let flags = rustix::fs::MemfdFlags::CLOEXEC;
     let fd = rustix::fs::memfd_create("softgpu-host", flags);
     let fd = fd.map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
-    let sized = rustix::fs::ftruncate(&fd, size as u64);
+    let sized = set_size(&fd, size as u64);
     sized.map(|()| fd).map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)
 }
 
@@ -436,7 +436,9 @@ fn duplicate(raw: i32) -> Answer<OwnedFd> {
     // SAFETY: duplicating a number that is no open descriptor fails with EBADF and does nothing.
     let copy = unsafe { libc::fcntl(raw, libc::F_DUPFD_CLOEXEC, 0) };
     if copy < 0 {
-        return Err(INVALID);
+        // It is the caller's error, or there is no descriptor left.
+        let is_open = std::io::Error::last_os_error().raw_os_error() != Some(libc::EBADF);
+        return Err(if is_open { CUresult::CUDA_ERROR_OPERATING_SYSTEM } else { INVALID });
     }
     // SAFETY: the call above made this descriptor, so nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })

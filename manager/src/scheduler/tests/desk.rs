@@ -68,6 +68,8 @@ pub struct Desk {
     pub deaf: BTreeSet<SessionId>,
     /// Processes that report no live map.
     pub silent: BTreeSet<SessionId>,
+    /// The most pieces that processes can map at once.
+    pub descriptors: BTreeMap<SessionId, u32>,
     /// Processes whose work does not end.
     pub undrainable: BTreeSet<SessionId>,
     pub expelled: BTreeSet<SessionId>,
@@ -145,6 +147,7 @@ impl Desk {
             fail_moves_from: None,
             deaf: BTreeSet::new(),
             silent: BTreeSet::new(),
+            descriptors: BTreeMap::new(),
             undrainable: BTreeSet::new(),
             expelled: BTreeSet::new(),
             pages: Counts::default(),
@@ -299,6 +302,11 @@ impl Desk {
             return None;
         }
         match message {
+            ToShim::Map { step, pieces, .. }
+                if self.descriptors.get(&session).is_some_and(|most| (*most as usize) < pieces.len()) =>
+            {
+                Some(Event::MappedSome { session, step: *step, pieces: self.descriptors[&session] })
+            }
             ToShim::Unmap { step, .. } | ToShim::Map { step, .. } => {
                 Some(Event::ShimDone { session, step: *step })
             }

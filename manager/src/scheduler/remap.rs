@@ -1,0 +1,136 @@
+//! Orders to map pieces, and what becomes of them where a process has no descriptors for all.
+//!
+//! Each piece comes with a descriptor; what a process has no room for is lost on the way. It maps what it was given, says how
+//! many that were, and is ordered the rest again: at once while that helps, else after a pause, fewer at a time, until it has
+//! mapped none for `answer_limit`.
+//!
+//! Invariant: the order stays unanswered until all its pieces are mapped, or the process is expelled.
+
+use super::arrival::RETRY;
+use super::{PIECES_PER_MESSAGE, Pending, Scheduler, Time};
+use serde::{Deserialize, Serialize};
+use tidegate_ffi::units::{SessionId, Step, TenantId};
+use tidegate_ffi::wire::message::{Placed, ToShim};
+
+/// An order to map that a process could not carry out as a whole.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Remap {
+    /// The most pieces in one message.
+    most: usize,
+    /// When it is given again; none: it is given.
+    at: Option<Time>,
+    /// The next pause.
+    pause: Time,
+    /// Until when a piece must have been mapped.
+    until: Time,
+}
+
+impl Scheduler {
+    /// Orders a process to map pieces.
+    pub(super) fn order_map(
+        &mut self,
+        id: TenantId,
+        pieces: &[Placed],
+        pending: fn(TenantId, Vec<Placed>) -> Pending,
+    ) {
+        let Some(session) = self.tenants.get(&id).map(|tenant| tenant.session) else { return };
+        for pieces in pieces.chunks(PIECES_PER_MESSAGE) {
+            let step = self.step(pending(id, pieces.to_vec()));
+            self.tell_to_map(session, step, id, pieces.to_vec());
+        }
+    }
+
+    fn tell_to_map(&mut self, session: SessionId, step: Step, tenant: TenantId, pieces: Vec<Placed>) {
+        self.expect_answer(session, step);
+        self.tell(session, ToShim::Map { step, tenant, pieces });
+    }
+
+    /// A process has mapped the first `mapped` pieces of an order, and had no descriptors for the rest.
+    pub(super) fn mapped_some(&mut self, session: SessionId, step: Step, mapped: u32) {
+        let (now, limit) = (self.now, self.config.answer_limit);
+        let remap = self.remaps.get(&step).copied();
+        let mapped = mapped as usize;
+        let left = self.pieces_to_map(session, step).filter(|left| {
+            let ordered = remap.map_or(left.len(), |remap| remap.most.min(left.len()));
+            remap.is_none_or(|remap| remap.at.is_none()) && mapped < ordered
+        });
+        let Some(left) = left else {
+            return self.expel(session, "it answered an order that it was not given");
+        };
+        left.drain(..mapped);
+        let most = left.len();
+        let remap =
+            remap.unwrap_or(Remap { most, at: None, pause: RETRY.min(limit / 8), until: now + limit });
+        if mapped == 0 && remap.until <= now {
+            self.pending.remove(&step);
+            self.remaps.remove(&step);
+            return self.expel(session, "it had no descriptors for its memory");
+        }
+        let remap = match mapped {
+            0 => Remap {
+                most: (remap.most / 2).max(1),
+                at: Some(now + remap.pause),
+                pause: (remap.pause * 2).min(limit / 4),
+                ..remap
+            },
+            _ => Remap { most: mapped, at: Some(now), pause: RETRY.min(limit / 8), until: now + limit },
+        };
+        self.remaps.insert(step, remap);
+        // It has answered, though not with all.
+        self.expect_no_answer(step);
+    }
+
+    fn pieces_to_map(&mut self, session: SessionId, step: Step) -> Option<&mut Vec<Placed>> {
+        let (tenant, left) = self.pending.get_mut(&step)?.pieces_to_map()?;
+        (self.tenants.get(&tenant)?.session == session).then_some(left)
+    }
+
+    /// A process has carried out an order to map. `true`: pieces are left, and are ordered next.
+    pub(super) fn has_more_to_map(&mut self, session: SessionId, step: Step) -> bool {
+        let Some(remap) = self.remaps.get(&step).copied().filter(|remap| remap.at.is_none()) else {
+            return false;
+        };
+        let Some(left) = self.pieces_to_map(session, step) else { return false };
+        left.drain(..remap.most.min(left.len()));
+        if left.is_empty() {
+            return false;
+        }
+        let at = Some(self.now);
+        self.remaps.insert(step, Remap { at, ..remap });
+        self.expect_no_answer(step);
+        true
+    }
+
+    /// Gives the orders again that are due.
+    pub(super) fn map_again(&mut self) {
+        let pending = &self.pending;
+        self.remaps.retain(|step, _| pending.contains_key(step));
+        let is_due = |remap: &Remap| remap.at.is_some_and(|at| at <= self.now);
+        let due = self.remaps.iter().filter(|(_, remap)| is_due(remap)).map(|(step, _)| *step);
+        for step in due.collect::<Vec<_>>() {
+            let Some((id, left)) = self.pending.get_mut(&step).and_then(Pending::pieces_to_map) else {
+                continue;
+            };
+            let Some(remap) = self.remaps.get_mut(&step) else { continue };
+            remap.at = None;
+            let pieces = left.iter().copied().take(remap.most).collect();
+            let Some(session) = self.tenants.get(&id).map(|tenant| tenant.session) else { continue };
+            self.tell_to_map(session, step, id, pieces);
+        }
+    }
+
+    /// When the next of them is due.
+    pub(super) fn next_remap(&self) -> Option<Time> {
+        self.remaps.values().filter_map(|remap| remap.at).min()
+    }
+}
+
+impl Pending {
+    /// Of an order to map: whose, and what is not mapped yet.
+    fn pieces_to_map(&mut self) -> Option<(TenantId, &mut Vec<Placed>)> {
+        match self {
+            Pending::Map(tenant, left) | Pending::MapBack(tenant, left) => Some((*tenant, left)),
+            _ => None,
+        }
+    }
+}
