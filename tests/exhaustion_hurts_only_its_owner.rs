@@ -77,6 +77,25 @@ fn a_job_that_lacks_descriptors_when_its_memory_comes_back_gets_it_when_it_has_s
 }
 
 #[test]
+fn who_finds_no_place_at_a_manager_does_not_run_beside_its_jobs() {
+    // Places for few clients.
+    let manager = Manager::start_limited(64, "1x64MiB", &[]);
+    let mut jobs = Vec::new();
+    let refused = loop {
+        match Worker::start(&manager, "job", jobs.len() as u64, None) {
+            Ok(job) => jobs.push(job),
+            Err(error) => break error,
+        }
+        assert!(jobs.len() < 10, "there was a place for each");
+    };
+    assert!(!jobs.is_empty());
+    assert!(refused.contains("CUDA_ERROR_SYSTEM_NOT_READY") || refused == "the program ended", "{refused}");
+    jobs.iter_mut().for_each(|job| job.check().unwrap());
+    drop(jobs);
+    manager.status_when(nothing_is_held);
+}
+
+#[test]
 fn a_program_that_may_have_no_file_is_told_so_and_not_ended() {
     let manager = Manager::start("1x5MiB", &TURNS);
     // The limit of every process that it starts; the system sends a signal to who exceeds it.

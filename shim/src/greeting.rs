@@ -40,6 +40,8 @@ pub enum NoManager {
     Silent(String, String),
     #[error("the manager at {0} has ended, and no other has taken its place")]
     Dead(String),
+    #[error("the manager at {0} ends every connection: it has too many (its log says more)")]
+    Crowded(String),
     #[error("this process could not be prepared: {0}")]
     Unprepared(String),
 }
@@ -68,7 +70,11 @@ pub fn meet(settings: &Settings) -> Result<Met, NoManager> {
         }
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return met;
+            // One is there, and has no place for the process.
+            return met.map_err(|error| match error {
+                NoManager::Dead(path) => NoManager::Crowded(path),
+                other => other,
+            });
         }
         appears_within(watch.as_ref(), left.min(TICK));
     }

@@ -231,13 +231,19 @@ pub(super) fn accept(
     let crowd = Arc::new(Crowd::of(shares));
     os::start_thread(Builder::new().name("accept".into()), move || {
         let come = std::iter::repeat_with(|| os::accept(&listener));
+        let mut was_welcomed = true;
         for stream in early.into_iter().map(Ok).chain(come) {
             let id = ClientId(next.fetch_add(1, Ordering::Relaxed));
             let refused = stream.is_err();
             let welcomed =
                 stream.map_err(anyhow::Error::from).and_then(|stream| welcome(id, stream, &crowd, &inputs));
-            if let Err(error) = welcomed {
-                info!(error = format!("{error:#}"), "a client could not be welcomed");
+            match welcomed {
+                Ok(()) => was_welcomed = true,
+                // Of many in a row the first is enough.
+                Err(error) if std::mem::take(&mut was_welcomed) => {
+                    warn!(error = format!("{error:#}"), "a client could not be welcomed");
+                }
+                Err(error) => info!(error = format!("{error:#}"), "a client could not be welcomed"),
             }
             if refused {
                 // Out of file descriptors, say: a client that goes has some.
