@@ -63,7 +63,7 @@ fn a_job_that_lacks_descriptors_when_its_memory_comes_back_gets_it_when_it_has_s
     };
     manager.status_when(|status| is(status, "waiting"));
     victim.probe.order("check t 2");
-    // It has its turn, and none of its memory.
+    // It is its turn, and none of its memory can be mapped.
     manager.status_when(|status| is(status, "restoring"));
     let pid = Pid::from_raw(victim.probe.process.id() as i32).unwrap();
     prlimit(Some(pid), Resource::Nofile, getrlimit(Resource::Nofile)).unwrap();
@@ -77,8 +77,8 @@ fn a_job_that_lacks_descriptors_when_its_memory_comes_back_gets_it_when_it_has_s
 }
 
 #[test]
-fn who_finds_no_place_at_a_manager_does_not_run_beside_its_jobs() {
-    // Places for few clients.
+fn a_program_beyond_the_connection_limit_does_not_run_beside_the_managers_jobs() {
+    // A manager with few descriptors has a low connection limit.
     let manager = Manager::start_limited(64, "1x64MiB", &[]);
     let mut jobs = Vec::new();
     let refused = loop {
@@ -96,14 +96,13 @@ fn who_finds_no_place_at_a_manager_does_not_run_beside_its_jobs() {
 }
 
 #[test]
-fn a_program_that_may_have_no_file_is_told_so_and_not_ended() {
+fn a_file_size_limit_is_an_error_and_ends_no_program() {
     let manager = Manager::start("1x5MiB", &TURNS);
-    // The limit of every process that it starts; the system sends a signal to who exceeds it.
     let mut command = std::process::Command::new("sh");
     let run = manager.run(&[], &support::probe());
     command.args(["-c", "ulimit -f 0 && exec \"$@\"", "sh"]).arg(run.get_program()).args(run.get_args());
     command.env_remove("CARGO");
-    // A line of ours in a file would be too much, too.
+    // A log line in a file would exceed the limit, too.
     let errors = tempfile::tempfile().unwrap();
     command.stderr(errors);
     let mut job = support::Probe::start(command);

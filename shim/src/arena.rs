@@ -94,8 +94,8 @@ impl Arena {
     }
 
     /// Finds room for `bytes` (at least 1): in the backed free space where it fits best, else
-    /// where the fewest new slots are needed. Of equally good places one that begins with a slot: what fills slots
-    /// leaves whole ones behind when it is freed. Up to `ahead` slots more are claimed behind the
+    /// where the fewest new slots are needed. Of equally good places it prefers one that begins with a slot, so that
+    /// freeing it leaves whole slots. Up to `ahead` slots more are claimed behind the
     /// last. `None`: the address range is full.
     pub fn place(&mut self, bytes: u64, ahead: Units) -> Option<Place> {
         if let Some(start) = self.place_backed(bytes) {

@@ -54,7 +54,7 @@ impl Extents {
         self.by_length.range((bytes, 0)..).next().map(|&(_, start)| start)
     }
 
-    /// The first multiple of `unit` in the smallest extent that has room for `bytes` from there on; the lowest of equals.
+    /// The first multiple of `unit` in the smallest extent with room for `bytes` behind it; the lowest of equals.
     pub fn best_fit_from_multiple_of(&self, unit: u64, bytes: u64) -> Option<u64> {
         let fit = |&(length, start): &(u64, u64)| {
             let from = start.checked_next_multiple_of(unit)?;

@@ -40,8 +40,10 @@ pub enum NoManager {
     Silent(String, String),
     #[error("the manager at {0} has ended, and no other has taken its place")]
     Dead(String),
-    #[error("the manager at {0} ends every connection: it has too many (its log says more)")]
-    Crowded(String),
+    #[error(
+        "the manager at {0} closes every new connection: it is at its connection limit (see its log; ulimit -n)"
+    )]
+    AtConnectionLimit(String),
     #[error("this process could not be prepared: {0}")]
     Unprepared(String),
 }
@@ -70,9 +72,9 @@ pub fn meet(settings: &Settings) -> Result<Met, NoManager> {
         }
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            // One is there, and has no place for the process.
+            // A manager accepts connections and closes them.
             return met.map_err(|error| match error {
-                NoManager::Dead(path) => NoManager::Crowded(path),
+                NoManager::Dead(path) => NoManager::AtConnectionLimit(path),
                 other => other,
             });
         }

@@ -231,8 +231,8 @@ impl<Owner: Copy + PartialEq> Liveness<Owner> {
         (!before).then(|| start..start + allocation.bytes)
     }
 
-    /// What `at` belongs to need not stay where it is.
-    pub fn let_go(&mut self, at: u64) {
+    /// The allocation that `at` belongs to may move again.
+    pub fn release(&mut self, at: u64) {
         if let Some((_, Known { allocation, .. })) = self.known_at(at) {
             allocation.held = false;
         }
@@ -419,7 +419,7 @@ mod tests {
         let held = |from, to| liveness.holds_any_of(from..to);
         assert!(held(0, 101) && held(149, 200) && held(120, 130) && held(0, 500));
         assert!(!held(0, 100) && !held(150, 500));
-        liveness.let_go(120);
+        liveness.release(120);
         assert!(!liveness.holds_any_of(0..500));
         assert_eq!(liveness.hold(120), Some(100..150));
     }

@@ -33,7 +33,7 @@ pub fn say(level: Level, words: fmt::Arguments<'_>) {
         // SAFETY: 2 is the process's stderr by convention, and not -1; if the program has closed
         // it, the write fails and nothing else happens.
         let stderr = unsafe { BorrowedFd::borrow_raw(2) };
-        let _ = os::without_size_signal(|| rustix::io::write(stderr, line.as_bytes()));
+        let _ = os::without_sigxfsz(|| rustix::io::write(stderr, line.as_bytes()));
     }
 }
 

@@ -141,7 +141,7 @@ pub fn start() -> Result<(), Status> {
                 PROCESS.store(ptr::from_ref(process).cast_mut(), Ordering::Release);
                 ACTIVE
             }
-            Err(error @ (NoManager::Unprepared(_) | NoManager::Crowded(_))) => {
+            Err(error @ (NoManager::Unprepared(_) | NoManager::AtConnectionLimit(_))) => {
                 // Not without Tidegate: a manager is there, and others share the GPU.
                 warning!("{error}; it cannot use CUDA now");
                 STATE.store(NOT_STARTED, Ordering::Release);

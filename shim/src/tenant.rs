@@ -722,7 +722,7 @@ impl Tenant {
     }
 
     /// The allocation that an address belongs to stays where it is until it is freed. Waits while
-    /// the gate is closed: then it may not be there. Out of memory: another job would have no place beside it any more.
+    /// the gate is closed: then it may not be there. `OUT_OF_MEMORY`: another job would not fit beside it any more.
     pub fn hold(&self, process: &Process, address: CUdeviceptr) -> Answer {
         match self.place_of(address) {
             Some((class, at)) => self.hold_at(process, class, at),
@@ -734,7 +734,7 @@ impl Tenant {
     pub fn hold_at(&self, process: &Process, class: Class, at: u64) -> Answer {
         let _pass = GATE.pass()?;
         let _order = self.holding.lock();
-        // Before it is asked for, so that whoever frees it meanwhile lets go of it.
+        // Marked before the manager answers, so that a free in between releases it.
         let pieces = {
             let mut books = self.books();
             let Some(held) = books.classes[class.index()].live.hold(at) else { return Ok(()) };
@@ -742,7 +742,7 @@ impl Tenant {
         };
         let held = self.ask_to_hold(process, &pieces);
         if held.is_err() {
-            self.books().classes[class.index()].live.let_go(at);
+            self.books().classes[class.index()].live.release(at);
         }
         held
     }
@@ -841,7 +841,7 @@ impl Tenant {
         Ok(())
     }
 
-    /// Puts pieces back, or new ones: the first so many, as far as there are descriptors and memory. Those that are here already are
+    /// Maps pieces, and returns how many of the first are mapped: fewer where descriptors or host memory are short. Those that are here already are
     /// no error, as above.
     pub fn map(
         &self,
@@ -855,7 +855,7 @@ impl Tenant {
             return Err(Shortage::Misplaced);
         }
         if pieces.len() > handles.len() {
-            // To map one takes descriptors, too.
+            // The driver may need descriptors for each import, too.
             handles.truncate(handles.len().saturating_sub(DESCRIPTORS_TO_MAP));
             pieces.truncate(handles.len());
         }
@@ -1065,7 +1065,7 @@ fn ids(pieces: &[Placed]) -> Vec<PieceId> {
     pieces.iter().map(|piece| piece.piece).collect()
 }
 
-/// Whether what a driver call lacked of the system may be there in a moment.
+/// Whether a driver call failed for lack of descriptors or host memory, which may be free again in a moment.
 fn may_pass(error: &DriverError) -> bool {
     matches!(error.code, CUresult::CUDA_ERROR_OPERATING_SYSTEM | CUresult::CUDA_ERROR_OUT_OF_MEMORY)
 }

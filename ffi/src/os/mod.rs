@@ -41,24 +41,24 @@ pub fn memory_file(name: &str) -> Result<OwnedFd, Errno> {
 /// Gives a file its size.
 pub fn set_size(file: impl AsFd, bytes: u64) -> Result<(), Errno> {
     due("ftruncate")?;
-    without_size_signal(|| rustix::fs::ftruncate(file, bytes))
+    without_sigxfsz(|| rustix::fs::ftruncate(file, bytes))
 }
 
-/// Does what may make a file larger than the process may have them (`ulimit -f`): that is an error then, and not the signal
-/// by which the system would end the process.
-pub fn without_size_signal<T>(work: impl FnOnce() -> T) -> T {
+/// Runs `work` with SIGXFSZ suppressed on the calling thread. A file operation beyond `ulimit -f` then fails with `EFBIG`;
+/// the signal would end the process.
+pub fn without_sigxfsz<T>(work: impl FnOnce() -> T) -> T {
     if getrlimit(Resource::Fsize).current.is_none() {
         return work();
     }
-    let signal = size_signal();
+    let signal = sigxfsz();
     let mut before = signal;
     // SAFETY: both sets are our own, and only the calling thread's mask is changed.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &signal, &mut before) };
-    let was_pending = is_size_signal_pending();
+    let was_pending = is_sigxfsz_pending();
     let result = work();
-    // One that the program itself holds back stays its own.
-    if !was_pending && is_size_signal_pending() {
-        // SAFETY: the set is our own, and nothing else is to be told; it is there, so nothing is waited for.
+    // A signal that was pending before belongs to the program.
+    if !was_pending && is_sigxfsz_pending() {
+        // SAFETY: the set is our own, and a null info pointer is allowed. The signal is pending, so this does not block.
         unsafe { libc::sigwaitinfo(&signal, std::ptr::null_mut()) };
     }
     // SAFETY: as above.
@@ -66,8 +66,8 @@ pub fn without_size_signal<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// The set of the signal for files that are too large.
-fn size_signal() -> libc::sigset_t {
+/// The signal set with SIGXFSZ alone.
+fn sigxfsz() -> libc::sigset_t {
     let mut set = std::mem::MaybeUninit::uninit();
     // SAFETY: the set is our own, and filled by this.
     unsafe { libc::sigemptyset(set.as_mut_ptr()) };
@@ -77,8 +77,8 @@ fn size_signal() -> libc::sigset_t {
     unsafe { set.assume_init() }
 }
 
-fn is_size_signal_pending() -> bool {
-    let mut pending = size_signal();
+fn is_sigxfsz_pending() -> bool {
+    let mut pending = sigxfsz();
     // SAFETY: the set is our own.
     unsafe { libc::sigpending(&mut pending) };
     // SAFETY: as above.

@@ -230,12 +230,12 @@ pub enum FromShim {
         /// Of the order.
         step: Step,
     },
-    /// The other answer to `Map`: only the first pieces are mapped, as the process had no descriptors, or no memory of the
-    /// system's, for the rest. That is to be ordered again, under the same name.
+    /// The second answer to `Map`: only the first pieces are mapped, because the process lacked file descriptors or host
+    /// memory. The manager orders the rest again, with the same step.
     MappedSome {
         /// Of the order.
         step: Step,
-        /// How many.
+        /// The number of mapped pieces, less than those of the order.
         pieces: u32,
     },
     /// The third answer to `Map`, and the other to `Unmap`: a driver call failed.
@@ -388,7 +388,7 @@ pub enum ToShim {
         /// The pieces, and where they lie in their tenant's range.
         pieces: Vec<Placed>,
     },
-    /// The answer to `Hold`: no switch takes the pieces away.
+    /// The answer to `Hold`: the pieces stay mapped through all switches.
     Held {
         /// Of the `Hold`.
         step: Step,

@@ -232,7 +232,7 @@ pub enum Event {
         /// Of the order.
         step: Step,
     },
-    /// A process has mapped the first pieces of an order, and had no descriptors for the rest.
+    /// A process has mapped the first pieces of an order, and lacked descriptors for the rest.
     MappedSome {
         /// The process.
         session: SessionId,

@@ -1,6 +1,6 @@
 //! Held pieces: somebody outside relies on their place, a network card perhaps. No switch takes
-//! them and no room is made with them; so they count as persistent. No more is held than leaves every other job room for
-//! what it has or had ([`promises`](super::promises)).
+//! them and no room is made with them; so they count as persistent. A process may hold only so much that every
+//! other job on the GPU still fits with what it has or had ([`promises`](super::promises)).
 //!
 //! A held piece may be lent to other processes of the job (IPC), who map it too. So one whose tenant is
 //! no more is destroyed, and never anybody else's: a borrower may still have it.
@@ -13,7 +13,7 @@ use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, SlotIndex, 
 use tidegate_ffi::wire::message::{Placed, ToShim};
 
 impl Scheduler {
-    /// Holds pieces for a process; not where another job would have no place beside them any more.
+    /// Holds pieces for a process, unless another job would not fit beside held memory any more.
     pub(super) fn hold(&mut self, session: SessionId, step: Step, id: TenantId, pieces: &[PieceId]) {
         let may = self.may_change_pieces(session);
         let tenant = self.tenants.get(&id).filter(|tenant| may && tenant.session == session);
@@ -99,13 +99,13 @@ impl Tenant {
         self.held.iter().map(|piece| self.units_on_gpu(piece)).sum()
     }
 
-    /// Those of some of its pieces that are not held yet.
+    /// Units of GPU memory in those of `pieces` that are not held yet.
     fn units_not_held(&self, pieces: &[PieceId]) -> u64 {
         let new: BTreeSet<&PieceId> = pieces.iter().filter(|piece| !self.held.contains(piece)).collect();
         new.into_iter().map(|piece| u64::from(self.units_on_gpu(piece))).sum()
     }
 
-    /// Units of a piece of it that are GPU memory.
+    /// Units of GPU memory in one of its pieces; 0 if the piece is host memory.
     fn units_on_gpu(&self, piece: &PieceId) -> u32 {
         let placed = self.pieces.get(piece).filter(|_| !self.hosted.contains_key(piece));
         placed.map_or(0, |placed| placed.units.0)

@@ -409,8 +409,8 @@ pub struct Tenant {
     pub measured: bool,
     /// For its first lease it was measured whether the GPU has more room than the ledger thinks.
     pub doubted: bool,
-    /// The GPU had less room than the ledger thought when its first lease was served: so many units were known to be in use
-    /// outside of pieces.
+    /// Making pieces for its first lease failed for lack of GPU memory: the units outside of pieces that the ledger knew of
+    /// at that time.
     pub deceived: Option<u32>,
     /// Its memory's way back, while it is under way.
     pub arrival: Option<Arrival>,

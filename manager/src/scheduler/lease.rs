@@ -389,7 +389,7 @@ impl Scheduler {
     }
 
     /// The GPU has less room than the ledger thinks (outsiders): what was not made is released.
-    /// When it is known how much room there is, the lease is tried once more, as long as that is news.
+    /// After a measurement the lease is tried once more, as long as measurements find more memory in use outside.
     pub(super) fn make_failed_for_lease(
         &mut self,
         id: TenantId,
@@ -405,7 +405,7 @@ impl Scheduler {
             placed.iter().map(|placed| placed.piece).filter(|piece| !new.contains(piece)).collect();
         tenant.making = None;
         tenant.hosted.retain(|piece, _| tenant.pieces.contains_key(piece));
-        // What is outside may grow between the measurement and the next attempt, too.
+        // Memory outside of pieces may have grown again since it was measured.
         let known = self.gpus[&gpu].ledger.outside();
         let is_news = tenant.deceived.replace(known) != Some(known);
         let again = out_of_memory && (is_news || self.waits_for_the_dead(gpu));

@@ -149,7 +149,7 @@ pub struct Scheduler {
     expelled: BTreeSet<SessionId>,
     /// What processes were asked and have not answered.
     due: Vec<Due>,
-    /// Orders to map that processes have not carried out as a whole.
+    /// Map orders that were carried out in part.
     remaps: BTreeMap<Step, Remap>,
     /// Attaches that wait for admission, in the order of arrival.
     admissions: Vec<(SessionId, Step, GpuUuid)>,

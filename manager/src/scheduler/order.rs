@@ -55,7 +55,7 @@ impl Scheduler {
             }
         };
         self.go_on_restoring();
-        self.map_again();
+        self.repeat_maps();
         self.prefetch(&selected, pages);
         self.watch(&selected);
     }
@@ -198,7 +198,8 @@ impl Scheduler {
     }
 
     /// Does the group with one more member fit on all the member's GPUs, beside those who keep what
-    /// they have, once everybody else's memory is away. Offsets between spans keep nothing out.
+    /// they have, once everybody else's memory is away. Offsets between spans do not count: leases are served without them
+    /// where nothing else fits.
     fn fits_without_others(&self, group: &[JobId], newcomer: JobId) -> bool {
         self.gpus_of(newcomer).into_iter().all(|gpu_id| {
             let ledger = &self.gpus[&gpu_id].ledger;
@@ -247,7 +248,7 @@ impl Scheduler {
         })
     }
 
-    /// Units that a tenant needs to run, beyond its resident persistent ones, and the offset of a span that it begins.
+    /// Units that a tenant needs to run beyond its resident persistent ones, with the offset of a new span.
     pub(super) fn units_to_come(&self, id: TenantId, tenant: &Tenant) -> u32 {
         let begins_span = self.persistent_missing(id, tenant) > 0
             && self.gpus[&tenant.gpu].ledger.held(id, Class::Persistent) == 0;

@@ -176,7 +176,7 @@ impl Scheduler {
         self.gpus_of(id).into_iter().any(|gpu| {
             let ledger = &self.gpus[&gpu].ledger;
             let taken =
-                u64::from(ledger.outside() + ledger.retired()) + self.unmovable_units_of_others(gpu, id);
+                u64::from(ledger.outside() + ledger.retired()) + self.unmovable_units_of_other_jobs(gpu, id);
             u64::from(self.units_in_use(gpu, id)) + taken > u64::from(ledger.total())
         })
     }

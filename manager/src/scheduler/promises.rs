@@ -14,13 +14,13 @@
 //! on the GPU together, or all of it in its share of the tiers: both full to the last piece would be slow, and tiers take
 //! less than their size.
 //!
-//! Memory that jobs hold (IPC, `tidegate_hold`) stays on the GPU, as does all memory of a resident job. What a job has
-//! must fit beside that of all others, so an allocation that would not is refused, too: else two jobs could each wait for
-//! what the other holds. And what a job had must go on to fit: no more of others' memory is held, and no resident job gets
-//! more, where it would not.
+//! Held memory (IPC, `tidegate_hold`) stays on the GPU, as does all memory of a resident job. A lease that does not fit
+//! beside the unmovable memory of the other jobs is refused: else two jobs could each wait for memory that the other holds.
+//! A job that has run must fit again later: a request to hold memory, or a resident job's lease, is refused if another job
+//! would not fit any more with what it had.
 //!
 //! ```text
-//! for each job:  Σ its units  +  Σ units of other jobs that cannot be moved  ≤  GPU − reserved
+//! for each job:  units that it has or had  +  Σ unmovable units of the other jobs  ≤  GPU − reserved
 //! ```
 //!
 //! The units are those of pieces, not of live bytes: an upper bound of what a switch may have to save. The room that
@@ -118,14 +118,14 @@ impl Scheduler {
         self.units_for(self.need_bytes(job)).into()
     }
 
-    /// Why a lease has no place beside other jobs' memory that cannot be moved: no switch takes that away, and it may stay
-    /// for as long as they live. `None`: it has one, or would have none alone either.
+    /// Why a lease does not fit beside the unmovable memory of other jobs, which may stay as long as they live. `None`: it
+    /// fits, or would not fit alone either.
     fn lacks_place_beside_unmovable(&self, id: TenantId, request: LeaseRequest) -> Option<String> {
         let tenant = self.tenants.get(&id)?;
         let (gpu, job) = (tenant.gpu, tenant.job);
         let on_gpu = self.movable_units(gpu);
         let own = u64::from(self.units_of_job(gpu, job)) + u64::from(request.units.0);
-        let stays = self.unmovable_units_of_others(gpu, job);
+        let stays = self.unmovable_units_of_other_jobs(gpu, job);
         (stays > 0 && own <= on_gpu && own + stays > on_gpu).then(|| {
             format!(
                 "no room for it on {gpu}: {stays} of {on_gpu} units there are other jobs' and cannot be moved"
@@ -133,8 +133,7 @@ impl Scheduler {
         })
     }
 
-    /// Why a lease of a resident job would leave another job without a place: what that one had it could not have again, for
-    /// as long as the first lives.
+    /// Why a lease of a resident job is refused: another job would not fit beside it any more with what it had.
     fn shuts_out_another(&self, id: TenantId, request: LeaseRequest) -> Option<String> {
         let tenant = self.tenants.get(&id)?;
         let (gpu, job) = (tenant.gpu, tenant.job);
@@ -147,12 +146,13 @@ impl Scheduler {
         self.jobs.get(&job).is_some_and(|job| job.spec.resident)
     }
 
-    /// Why another job would have no place any more if so many more units of one could not be moved; `None`: all have.
+    /// Which other job would not fit any more if `more` further units of `job` were unmovable, as a sentence. `None`: all
+    /// still fit.
     pub(super) fn shut_out_by(&self, gpu: GpuUuid, job: JobId, more: u64) -> Option<String> {
         let on_gpu = self.movable_units(gpu);
         let mut others = self.jobs_on(gpu).into_iter().filter(|other| *other != job && more > 0);
         let is_shut_out = |other: &JobId| {
-            self.promised_units(gpu, *other) + self.unmovable_units_of_others(gpu, *other) + more > on_gpu
+            self.promised_units(gpu, *other) + self.unmovable_units_of_other_jobs(gpu, *other) + more > on_gpu
         };
         let other = others.find(is_shut_out)?;
         Some(format!(
@@ -160,9 +160,9 @@ impl Scheduler {
         ))
     }
 
-    /// Units of a GPU that no switch takes from other jobs, as long as they live: all of resident ones, and what the rest
-    /// hold. (A job that cannot be stopped, though it did not ask for that, is waited for: it ends.)
-    pub(super) fn unmovable_units_of_others(&self, gpu: GpuUuid, job: JobId) -> u64 {
+    /// Units of a GPU that switches cannot take from the other jobs: all of resident jobs, and held pieces. Jobs with managed
+    /// memory do not count: they end, and jobs beside them wait for that.
+    pub(super) fn unmovable_units_of_other_jobs(&self, gpu: GpuUuid, job: JobId) -> u64 {
         let others = self.jobs_on(gpu).into_iter().filter(|other| *other != job);
         let units = |other: JobId| match self.is_resident(other) {
             true => self.units_of_job(gpu, other),

@@ -1,10 +1,10 @@
-//! Orders to map pieces, and what becomes of them where a process has no descriptors for all.
+//! Map orders, and their repetition where a process could carry out only a part.
 //!
-//! Each piece comes with a descriptor; what a process has no room for is lost on the way. It maps what it was given, says how
-//! many that were, and is ordered the rest again: at once while that helps, else after a pause, fewer at a time, until it has
-//! mapped none for `answer_limit`.
+//! A file descriptor comes with each piece. The kernel drops those for which the process has no free number. The process
+//! maps the pieces whose descriptors came and reports their count (`MappedSome`). The rest is ordered again: at once after
+//! progress; else after a pause, half as many pieces per message, until no piece was mapped for `answer_limit`.
 //!
-//! Invariant: the order stays unanswered until all its pieces are mapped, or the process is expelled.
+//! Invariant: the order stays pending until all its pieces are mapped, or the process is expelled.
 
 use super::arrival::RETRY;
 use super::{PIECES_PER_MESSAGE, Pending, Scheduler, Time};
@@ -12,21 +12,21 @@ use serde::{Deserialize, Serialize};
 use tidegate_ffi::units::{SessionId, Step, TenantId};
 use tidegate_ffi::wire::message::{Placed, ToShim};
 
-/// An order to map that a process could not carry out as a whole.
+/// The state of a map order of which only a part was carried out.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Remap {
-    /// The most pieces in one message.
+    /// The most pieces per message.
     most: usize,
-    /// When it is given again; none: it is given.
+    /// When the rest is ordered again; `None`: it is ordered, and not answered.
     at: Option<Time>,
-    /// The next pause.
+    /// The next pause without progress.
     pause: Time,
-    /// Until when a piece must have been mapped.
+    /// The process is expelled if no piece is mapped until then.
     until: Time,
 }
 
 impl Scheduler {
-    /// Orders a process to map pieces.
+    /// Orders the tenant's process to map pieces.
     pub(super) fn order_map(
         &mut self,
         id: TenantId,
@@ -45,7 +45,7 @@ impl Scheduler {
         self.tell(session, ToShim::Map { step, tenant, pieces });
     }
 
-    /// A process has mapped the first `mapped` pieces of an order, and had no descriptors for the rest.
+    /// A process has mapped the first `mapped` pieces of an order, and lacked descriptors for the rest.
     pub(super) fn mapped_some(&mut self, session: SessionId, step: Step, mapped: u32) {
         let (now, limit) = (self.now, self.config.answer_limit);
         let remap = self.remaps.get(&step).copied();
@@ -55,7 +55,7 @@ impl Scheduler {
             remap.is_none_or(|remap| remap.at.is_none()) && mapped < ordered
         });
         let Some(left) = left else {
-            return self.expel(session, "it answered an order that it was not given");
+            return self.expel(session, "it answered a map order that it was not given");
         };
         left.drain(..mapped);
         let most = left.len();
@@ -64,7 +64,7 @@ impl Scheduler {
         if mapped == 0 && remap.until <= now {
             self.pending.remove(&step);
             self.remaps.remove(&step);
-            return self.expel(session, "it had no descriptors for its memory");
+            return self.expel(session, "it had no file descriptors to map its memory");
         }
         let remap = match mapped {
             0 => Remap {
@@ -76,8 +76,7 @@ impl Scheduler {
             _ => Remap { most: mapped, at: Some(now), pause: RETRY.min(limit / 8), until: now + limit },
         };
         self.remaps.insert(step, remap);
-        // It has answered, though not with all.
-        self.expect_no_answer(step);
+        self.cancel_timeout(step);
     }
 
     fn pieces_to_map(&mut self, session: SessionId, step: Step) -> Option<&mut Vec<Placed>> {
@@ -85,7 +84,7 @@ impl Scheduler {
         (self.tenants.get(&tenant)?.session == session).then_some(left)
     }
 
-    /// A process has carried out an order to map. `true`: pieces are left, and are ordered next.
+    /// A process has carried out a map order. `true`: some of its pieces were not in the message; they are ordered next.
     pub(super) fn has_more_to_map(&mut self, session: SessionId, step: Step) -> bool {
         let Some(remap) = self.remaps.get(&step).copied().filter(|remap| remap.at.is_none()) else {
             return false;
@@ -97,12 +96,12 @@ impl Scheduler {
         }
         let at = Some(self.now);
         self.remaps.insert(step, Remap { at, ..remap });
-        self.expect_no_answer(step);
+        self.cancel_timeout(step);
         true
     }
 
-    /// Gives the orders again that are due.
-    pub(super) fn map_again(&mut self) {
+    /// Sends the map orders whose pause is over.
+    pub(super) fn repeat_maps(&mut self) {
         let pending = &self.pending;
         self.remaps.retain(|step, _| pending.contains_key(step));
         let is_due = |remap: &Remap| remap.at.is_some_and(|at| at <= self.now);
@@ -119,14 +118,14 @@ impl Scheduler {
         }
     }
 
-    /// When the next of them is due.
+    /// When the next pause ends.
     pub(super) fn next_remap(&self) -> Option<Time> {
         self.remaps.values().filter_map(|remap| remap.at).min()
     }
 }
 
 impl Pending {
-    /// Of an order to map: whose, and what is not mapped yet.
+    /// The tenant of a map order, and its pieces that are not mapped yet.
     fn pieces_to_map(&mut self) -> Option<(TenantId, &mut Vec<Placed>)> {
         match self {
             Pending::Map(tenant, left) | Pending::MapBack(tenant, left) => Some((*tenant, left)),

@@ -48,8 +48,8 @@ impl Scheduler {
         self.expect(session, Question::Order(step));
     }
 
-    /// It was answered, though not finally.
-    pub(super) fn expect_no_answer(&mut self, step: Step) {
+    /// The order was answered in part: its timeout begins anew with its next message.
+    pub(super) fn cancel_timeout(&mut self, step: Step) {
         self.due.retain(|due| due.question != Question::Order(step));
     }
 

@@ -1,4 +1,4 @@
-//! Processes that have no descriptors for all pieces that they are to map.
+//! Processes that lack file descriptors for their map orders.
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn a_process_with_few_descriptors_gets_its_memory_back_in_parts() {
 }
 
 #[test]
-fn a_process_that_has_no_descriptor_for_a_moment_gets_its_memory_back_then() {
+fn a_process_without_descriptors_for_a_moment_gets_its_memory_back() {
     let mut desk = Desk::new(|config| config.piece_units = 1);
     let (a, b) = rivals(&mut desk);
     desk.descriptors.insert(a, 0);
@@ -40,7 +40,7 @@ fn a_process_that_has_no_descriptor_for_a_moment_gets_its_memory_back_then() {
 }
 
 #[test]
-fn a_process_that_has_no_descriptor_for_good_ends_and_keeps_nobody_waiting() {
+fn a_process_without_descriptors_for_the_answer_limit_is_expelled() {
     let mut desk = Desk::new(|config| config.piece_units = 1);
     let (a, b) = rivals(&mut desk);
     desk.descriptors.insert(a, 0);
@@ -52,7 +52,7 @@ fn a_process_that_has_no_descriptor_for_good_ends_and_keeps_nobody_waiting() {
 }
 
 #[test]
-fn who_says_that_it_mapped_more_than_it_was_told_or_what_is_anothers_is_expelled() {
+fn a_wrong_answer_to_a_map_order_expels_the_process() {
     let mut desk = Desk::new(|config| config.piece_units = 1);
     let (a, b) = rivals(&mut desk);
     desk.until(|desk| desk.phase(b) == Phase::Open);
