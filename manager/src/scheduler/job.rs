@@ -256,9 +256,11 @@ impl Job {
         }
     }
 
-    /// Is it never closed, though it did not ask for that.
+    /// Can it not be closed, though it did not ask for that. Closings of several processes are tried again at once; the jobs
+    /// that wait are told after as many failures.
     pub(super) fn cannot_be_stopped(&self) -> bool {
-        self.has_unmovable_memory() || self.is_endless() || self.is_stuck()
+        let fails_apart = self.closing.failed_apart >= super::DRAINS_BEFORE_UNSLICEABLE;
+        self.has_unmovable_memory() || self.is_endless() || self.is_stuck() || fails_apart
     }
 
     /// Has it memory that no switch can take away.

@@ -53,6 +53,16 @@ fn rivals(desk: &mut Desk) -> (SessionId, SessionId) {
     (a, b)
 }
 
+/// The job in whose way the job of a process was last told that it waits.
+fn told_behind(desk: &Desk, session: SessionId) -> Option<JobId> {
+    let id = desk.scheduler.sessions()[&session].job;
+    let told = desk.log.iter().rev().find_map(|effect| match effect {
+        Effect::Queue { job, place } if *job == id => Some(place.behind),
+        _ => None,
+    });
+    told.flatten()
+}
+
 fn spec(name: &str) -> JobSpec {
     JobSpec { name: name.into(), ..JobSpec::default() }
 }

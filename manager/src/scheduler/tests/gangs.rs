@@ -426,6 +426,7 @@ fn ranks_that_are_not_in_step_and_cannot_be_drained_are_tried_again_too() {
     let failed = |desk: &Desk| desk.job_of(rank).stats.failed_drains;
     desk.until(|desk| failed(desk) > 2 * u64::from(DRAINS_BEFORE_UNSLICEABLE));
     assert!(!desk.job_of(rank).unsliceable());
+    assert_eq!(told_behind(&desk, rival), Some(desk.scheduler.sessions()[&rank].job));
     desk.undrainable.clear();
     desk.until(|desk| desk.phase(rival) == Phase::Open);
 }

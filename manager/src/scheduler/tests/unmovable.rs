@@ -14,16 +14,6 @@ fn pass_long(desk: &mut Desk) {
     }
 }
 
-/// Behind whom the job of a process was told last that it waits.
-fn told_behind(desk: &Desk, session: SessionId) -> Option<JobId> {
-    let id = desk.scheduler.sessions()[&session].job;
-    let told = desk.log.iter().rev().find_map(|effect| match effect {
-        Effect::Queue { job, place } if *job == id => Some(place.behind),
-        _ => None,
-    });
-    told.flatten()
-}
-
 #[test]
 fn it_is_never_asked_to_close_and_who_waits_is_told_behind_whom() {
     let mut desk = Desk::new(|_| {});
