@@ -1,5 +1,5 @@
 //! `tidegate manager stop` ends a manager, in order, for its own user and root alone. With `--drain` its jobs run
-//! to their ends first, and nobody new is admitted.
+//! to their ends first, and no new job is admitted; with `--now` it does not wait for them.
 
 mod support;
 
@@ -46,11 +46,15 @@ fn a_manager_without_jobs_is_drained_at_once() {
 }
 
 #[test]
-fn without_drain_it_does_not_wait_for_jobs() {
+fn a_manager_with_jobs_ends_only_when_it_is_told_how() {
     let manager = Manager::start("1x4MiB", &["--unit", "64KiB"]);
     let mut program = manager.run(&[], Path::new("/bin/cat")).stdin(Stdio::piped()).spawn().unwrap();
     manager.status_when(|status| status.jobs.len() == 1);
-    assert_eq!(output(stop(&manager, &[])).stdout, b"the manager has ended\n");
+    let refused = output(stop(&manager, &[]));
+    let words = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && words.contains("--drain") && words.lines().count() == 1, "{words}");
+    assert_eq!(manager.status().jobs.len(), 1);
+    assert_eq!(output(stop(&manager, &["--now"])).stdout, b"the manager has ended\n");
     assert!(manager.has_ended());
     drop(program.stdin.take());
     assert!(program.wait().unwrap().success());

@@ -795,10 +795,18 @@ pub enum FromCommand {
         how: Ending,
     },
     /// `tidegate manager stop`. Answered by `Stopping` or `Refused`, then by `Stopped`.
-    Stop {
-        /// Admit nobody new, and end when the last job has ended.
-        drain: bool,
-    },
+    Stop(StopWhen),
+}
+
+/// When a manager that was asked to stop ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StopWhen {
+    /// At once if it has no jobs; else the request is refused.
+    Idle,
+    /// When its last job has ended. It admits no new jobs.
+    Drained,
+    /// At once. Jobs that wait for their turn lose their memory, and fail.
+    Now,
 }
 
 /// How a process is ended.

@@ -9,13 +9,17 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tidegate_ffi::wire::Connection;
-use tidegate_ffi::wire::message::{FromCommand, ToCommand};
+use tidegate_ffi::wire::message::{FromCommand, StopWhen, ToCommand};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
-    /// Admit no new jobs, let the present ones run to their ends, then end. Default: end at once.
-    #[arg(long)]
+    /// Admit no new jobs, let the present ones run to their ends, then end.
+    #[arg(long, conflicts_with = "now")]
     drain: bool,
+    /// End at once, though jobs run under it: those that wait for their turn fail, the others go on with what they have.
+    /// Without this or --drain a manager that has jobs does not end.
+    #[arg(long)]
+    now: bool,
     /// The manager's Unix socket. Default: $TIDEGATE_SOCKET if that is set, else
     /// /run/tidegate/socket or $XDG_RUNTIME_DIR/tidegate/socket.
     #[arg(long, value_name = "PATH")]
@@ -25,7 +29,12 @@ pub(super) struct Arguments {
 pub(super) fn execute(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let (connection, _) = connect(arguments.socket.as_deref())?;
     let manager = process_of(&connection);
-    let ToCommand::Stopping { jobs } = ask(&connection, FromCommand::Stop { drain: arguments.drain })? else {
+    let when = match arguments {
+        Arguments { drain: true, .. } => StopWhen::Drained,
+        Arguments { now: true, .. } => StopWhen::Now,
+        _ => StopWhen::Idle,
+    };
+    let ToCommand::Stopping { jobs } = ask(&connection, FromCommand::Stop(when))? else {
         bail!("the manager answered something else than whether it ends");
     };
     if arguments.drain && jobs > 0 {

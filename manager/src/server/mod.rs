@@ -629,7 +629,7 @@ impl Server {
             }
             FromCommand::Status { .. } => self.tell_status(id),
             FromCommand::Evict { job, how } => self.evict(id, &job, how),
-            FromCommand::Stop { drain } => self.stop(id, drain),
+            FromCommand::Stop(when) => self.stop(id, when),
         }
     }
 

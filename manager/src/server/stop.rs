@@ -8,7 +8,7 @@ use super::client::{Client, ClientId, Role};
 use super::outbox::Outbox;
 use super::rights::Asker;
 use std::time::{Duration, Instant};
-use tidegate_ffi::wire::message::ToCommand;
+use tidegate_ffi::wire::message::{StopWhen, ToCommand};
 use tracing::info;
 
 /// What a newcomer is told while the manager drains.
@@ -20,17 +20,26 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const STOPPED: &str = "it was stopped";
 
 impl Server {
-    pub(super) fn stop(&mut self, id: ClientId, drain: bool) {
+    pub(super) fn stop(&mut self, id: ClientId, when: StopWhen) {
         if !self.asker(id).is_some_and(Asker::rules) {
             let reason = "only root and the user whose manager this is may stop it".into();
             return self.answer(id, ToCommand::Refused { reason });
         }
         let jobs = self.scheduler.jobs().len() as u32;
-        info!(drain, jobs, "the manager is asked to end");
+        info!(?when, jobs, "the manager is asked to end");
+        if when == StopWhen::Idle && jobs > 0 {
+            let reason = format!(
+                "jobs run under it: {jobs}. `--drain` lets them end first; `--now` ends it at once, and jobs that wait for \
+                 their turn fail"
+            );
+            return self.answer(id, ToCommand::Refused { reason });
+        }
         self.answer(id, ToCommand::Stopping { jobs });
         self.awaiting_stop.insert(id);
-        self.draining |= drain;
-        self.stopping |= !drain;
+        match when {
+            StopWhen::Drained => self.draining = true,
+            StopWhen::Idle | StopWhen::Now => self.stopping = true,
+        }
         self.stop_if_drained();
     }
 
