@@ -365,7 +365,9 @@ impl Scheduler {
             return None;
         }
         let ledger = &self.gpus[&gpu].ledger;
-        let most = ledger.total().saturating_sub(ledger.taken_outside() + self.units_of_job(gpu, job));
+        let stays = u32::try_from(self.unmovable_units_of_other_jobs(gpu, job)).unwrap_or(u32::MAX);
+        let in_use = ledger.taken_outside() + self.units_of_job(gpu, job);
+        let most = ledger.total().saturating_sub(in_use.saturating_add(stays));
         let short = ledger.short_outside(units.min(most));
         if short == 0 && units < most {
             return Some(true);

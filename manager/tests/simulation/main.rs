@@ -140,6 +140,25 @@ fn processes_that_lack_descriptors_for_a_moment_get_all_their_memory_back() {
     assert!(shortened.into_inner() > 300);
 }
 
+#[test]
+fn jobs_that_hold_memory_leave_room_for_each_other() {
+    let _turn = PROCESSORS.lock();
+    let holding = |seed| {
+        let mut plan = Plan::random(seed);
+        plan.faults = Faults::default();
+        plan.jobs.iter_mut().flat_map(|job| &mut job.sessions).for_each(|session| session.holds = 30);
+        World::new(plan, seed).run()
+    };
+    let (held, not_held) = (AtomicU64::new(0), AtomicU64::new(0));
+    let failures = play_all(1000, holding, |outcome| {
+        held.fetch_add(outcome.held, Ordering::Relaxed);
+        not_held.fetch_add(outcome.not_held, Ordering::Relaxed);
+    });
+    println!("{held:?} pieces were held, {not_held:?} allocations could not be");
+    assert!(failures.is_empty(), "{} of 1000: {:?}", failures.len(), failures.first());
+    assert!(held.into_inner() > 1000 && not_held.into_inner() > 100);
+}
+
 /// The test of the test: with this fault in the mover, some schedule must fail in this way.
 fn is_found(fault: impl Fn(&mut Faults), promise: &str) {
     let found = (1..=100).any(|seed| {

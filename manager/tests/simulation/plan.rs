@@ -103,6 +103,8 @@ pub struct SessionPlan {
     pub describes: bool,
     /// From its first iteration on it has memory that cannot be moved.
     pub unmovable: bool,
+    /// Percent of lasting allocations that it holds where they are.
+    pub holds: u64,
     /// It dies so long after it started, wherever it is.
     pub dies: Option<Micros>,
 }
@@ -403,6 +405,7 @@ impl Default for SessionPlan {
             hangs: 0,
             describes: false,
             unmovable: false,
+            holds: 0,
             dies: None,
         }
     }
@@ -431,6 +434,7 @@ impl SessionPlan {
             hangs: if random.chance(6) { random.between(5, 60) } else { 0 },
             describes: random.chance(40),
             unmovable: random.chance(4),
+            holds: 0,
             dies: random.chance(12).then(|| random.between(0, 60_000)),
         };
         session.fit(gpus, config, ranks);

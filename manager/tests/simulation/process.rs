@@ -4,9 +4,9 @@ use super::memory::Memories;
 use super::plan::{Micros, SessionPlan};
 use super::random::Random;
 use super::tenant::{Claim, Life, Tenant};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
-use tidegate_ffi::units::{Class, GpuUuid, SessionId, Step, TenantId, Units};
+use tidegate_ffi::units::{Class, GpuUuid, PieceId, SessionId, Step, TenantId, Units};
 use tidegate_ffi::wire::message::{Placed, ToShim};
 use tidegate_manager::scheduler::Event;
 
@@ -125,6 +125,10 @@ struct Place {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     pub refused: u64,
+    /// Pieces that it holds.
+    pub held: u64,
+    /// Allocations that it could not hold.
+    pub not_held: u64,
     /// There was no room for its context, or its array.
     pub homeless: u64,
     pub opened: u64,
@@ -155,6 +159,8 @@ pub struct Process {
     started: bool,
     said_waiting: bool,
     said_unmovable: bool,
+    /// Pieces that it asked to hold, by tenant.
+    asked_holds: BTreeMap<Step, (usize, Vec<PieceId>)>,
     watched: bool,
     busy_until: Micros,
     generation: u64,
@@ -181,6 +187,7 @@ impl Process {
             started: false,
             said_waiting: false,
             said_unmovable: false,
+            asked_holds: BTreeMap::new(),
             watched: false,
             busy_until: 0,
             generation: 0,
@@ -457,6 +464,26 @@ impl Process {
         if self.random.chance(HOLLOW) {
             tenant.hollow_out(at);
         }
+        if birth.life == Life::Program && self.plan.holds > 0 && self.random.chance(self.plan.holds) {
+            self.hold(birth, first, around);
+        }
+        Ok(())
+    }
+
+    fn hold(&mut self, birth: &Birth, first: u32, around: &mut Around) {
+        let step = self.step();
+        let tenant = &self.tenants[birth.tenant];
+        let pieces = tenant.pieces_behind(birth.class, first, birth.units);
+        let event = Event::Hold { session: self.id, step, tenant: tenant.id, pieces: pieces.clone() };
+        around.says.push((0, event));
+        self.asked_holds.insert(step, (birth.tenant, pieces));
+    }
+
+    fn held(&mut self, step: Step) -> Result<(), String> {
+        let held = self.asked_holds.remove(&step);
+        let (tenant, pieces) = held.ok_or(format!("{}: {step} is held, but not asked", self.id))?;
+        self.tally.held += pieces.len() as u64;
+        self.tenants[tenant].held.extend(pieces);
         Ok(())
     }
 
@@ -502,6 +529,10 @@ impl Process {
     }
 
     fn lease_refused(&mut self, step: Step, around: &mut Around) -> Result<(), String> {
+        if self.asked_holds.remove(&step).is_some() {
+            self.tally.not_held += 1;
+            return Ok(());
+        }
         self.tally.refused += 1;
         let asked = |birth: &Birth| birth.place.as_ref().is_some_and(|place| place.step == step);
         let Some(index) = self.births.iter().position(asked) else {
@@ -607,12 +638,11 @@ impl Process {
                 self.gate = if closed { Gate::Closed } else { Gate::Open };
                 self.go(around)
             }
-            // These processes borrow and hold nothing.
-            ToShim::Refused { .. }
-            | ToShim::AttachRefused { .. }
-            | ToShim::Lent { .. }
-            | ToShim::Held { .. }
-            | ToShim::Heard => Ok(()),
+            // These processes borrow nothing.
+            ToShim::Refused { .. } | ToShim::AttachRefused { .. } | ToShim::Lent { .. } | ToShim::Heard => {
+                Ok(())
+            }
+            ToShim::Held { step } => self.held(step),
             ToShim::Room { step, more } => self.room(step, more, around),
             ToShim::Attached { step, tenant, .. } => self.attached(step, tenant, around),
             ToShim::Leased { step, pieces, more } => self.leased(step, &pieces, more, around),

@@ -3,7 +3,7 @@
 use super::memory::{Memories, Token};
 use super::plan::UNIT;
 use super::random::Random;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tidegate_ffi::units::{Class, GpuUuid, PieceId, SessionId, SlotIndex, Step, TenantId, Units};
 use tidegate_ffi::wire::live::{self, LiveRange};
 use tidegate_ffi::wire::message::{Placed, SlotRun};
@@ -61,6 +61,8 @@ pub struct Tenant {
     by_slot: BTreeMap<(Class, u32), PieceId>,
     /// Pieces of leases whose last answer has not come.
     arriving: BTreeMap<Step, Vec<Placed>>,
+    /// Pieces that stay where they are.
+    pub held: BTreeSet<PieceId>,
 }
 
 impl Tenant {
@@ -76,6 +78,7 @@ impl Tenant {
             pieces: BTreeMap::new(),
             by_slot: BTreeMap::new(),
             arriving: BTreeMap::new(),
+            held: BTreeSet::new(),
         }
     }
 
@@ -200,9 +203,21 @@ impl Tenant {
         }
     }
 
+    /// The pieces behind some slots.
+    pub fn pieces_behind(&self, class: Class, first: u32, units: u32) -> Vec<PieceId> {
+        let touched = |placed: &&Placed| {
+            let start = placed.slot.0;
+            placed.class == class && start < first + units && first < start + placed.units.0
+        };
+        self.pieces.values().filter(touched).map(|placed| placed.piece).collect()
+    }
+
     /// `Unmap`.
     pub fn unmap(&mut self, memories: &mut Memories, pieces: &[PieceId]) -> Result<(), String> {
         for id in pieces {
+            if self.held.contains(id) {
+                return Err(format!("{}: {id:?} is held, and to be unmapped", self.id));
+            }
             let Some(placed) = self.pieces.remove(id) else { continue };
             self.by_slot.remove(&(placed.class, placed.slot.0));
             self.unmap_piece(memories, *id)?;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, Step, Tier};
 use tidegate_ffi::wire::message::{Location, Shortage, Ticket, ToMover, ToShim};
 use tidegate_manager::planner::shares::PerTier;
-use tidegate_manager::scheduler::{Effect, Event, Pages, Scheduler};
+use tidegate_manager::scheduler::{self, Effect, Event, Pages, Scheduler};
 
 /// Something that will happen.
 #[derive(Clone, Debug)]
@@ -47,6 +47,9 @@ pub struct Outcome {
     pub switches: u64,
     pub saved_bytes: u64,
     pub refused: u64,
+    /// Pieces that processes held, and allocations that they could not hold.
+    pub held: u64,
+    pub not_held: u64,
     /// How often described work wrote an allocation before all memory was back.
     pub early_work: u64,
     pub homeless: u64,
@@ -349,6 +352,8 @@ impl World {
         self.memories.values_mut().for_each(|memory| memory.bury(session));
         self.outcome.deaths += u64::from(!process.has_ended());
         self.outcome.refused += process.tally.refused;
+        self.outcome.held += process.tally.held;
+        self.outcome.not_held += process.tally.not_held;
         self.outcome.early_work += process.tally.early;
         self.outcome.homeless += process.tally.homeless;
         self.say(session, 0, Event::SessionEnded { session });
@@ -535,8 +540,12 @@ impl World {
             // What it would get another could not have again.
             return Ok(());
         }
-        let stays = others.filter(|tenant| is_resident(tenant.job)).flat_map(|tenant| tenant.pieces.values());
-        let stays: u32 = stays.map(|placed| placed.units.0).sum();
+        let all =
+            |tenant: &scheduler::Tenant| tenant.pieces.values().map(|placed| placed.units.0).sum::<u32>();
+        let stays = |tenant: &scheduler::Tenant| {
+            if is_resident(tenant.job) { all(tenant) } else { tenant.held_units() }
+        };
+        let stays: u32 = others.map(stays).sum();
         if used + asked + stays + ledger.reserved() <= ledger.total() {
             return Err(format!("{session} uses {used}, asks for {asked}, and is refused: {reason}"));
         }
@@ -554,7 +563,7 @@ impl World {
     }
 
     /// Who is let in has room for its context, and for an array beside what it uses itself, unless
-    /// somebody cannot be moved.
+    /// a job cannot be moved, or holds memory.
     fn check_homeless(&self, process: &Process) -> Result<(), String> {
         let plan = &self.plan;
         let excused = plan.jobs.iter().any(JobPlan::is_stubborn) || plan.full_tiers || !plan.faults.is_none();
@@ -565,7 +574,9 @@ impl World {
         if process.has_all_contexts() {
             let used = self.used_by(process.tenants.iter().filter(|t| t.gpu == process.tenants[0].gpu));
             let memory = &self.memories[&process.tenants[0].gpu];
-            if used + memory.outside() + process.plan.array > memory.capacity {
+            let tenants = self.processes.values().flat_map(|other| &other.tenants);
+            let is_held = tenants.into_iter().any(|tenant| !tenant.held.is_empty());
+            if is_held || used + memory.outside() + process.plan.array > memory.capacity {
                 return Ok(());
             }
         }
