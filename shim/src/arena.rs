@@ -111,7 +111,9 @@ impl Arena {
     /// Finds room for `bytes` in the backed free space, where it fits best.
     pub fn place_backed(&mut self, bytes: u64) -> Option<u64> {
         let bytes = bytes.max(1).checked_next_multiple_of(ALIGNMENT)?;
-        let from_slot = self.free.best_fit_from_multiple_of(self.unit, bytes).filter(|_| bytes >= self.unit);
+        // Other sizes would leave a part of a slot unused.
+        let whole = bytes.is_multiple_of(self.unit);
+        let from_slot = self.free.best_fit_from_multiple_of(self.unit, bytes).filter(|_| whole);
         let start = from_slot.or_else(|| self.free.best_fit(bytes))?;
         self.occupy(start, bytes);
         Some(start)
@@ -533,6 +535,8 @@ mod tests {
         assert_eq!(allocate(&mut arena, 8), 0, "small ones share a slot");
         arena.free(large[0]);
         assert_eq!(allocate(&mut arena, UNIT), UNIT, "not at the first free byte");
+        arena.free(UNIT);
+        assert_eq!(allocate(&mut arena, UNIT + 512), ALIGNMENT, "what fills no slots wastes none");
     }
 
     #[test]
