@@ -118,7 +118,9 @@ pub(super) struct Options {
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     boundary_deadline: Option<Duration>,
     /// How long a preempted job's kernels and copies may take to finish; one that takes longer keeps
-    /// the GPU for another slice, and after three times for some of these limits.
+    /// the GPU for another slice, and after three times for some of these limits. It must be longer than the longest
+    /// kernel: jobs that always take longer cannot be switched, and of those that wait for each other's memory one is
+    /// told that it is out of memory.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     drain_limit: Duration,
     /// How long a process may take to answer, beyond what its work takes. Then it is expelled if it
