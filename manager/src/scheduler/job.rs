@@ -648,6 +648,12 @@ impl Tenant {
         self.rooms.iter().map(|room| room.units).fold(0, u32::saturating_add)
     }
 
+    /// Units that it asks for, in pieces and outside of them.
+    pub(super) fn asked_units(&self) -> u32 {
+        let of_class = Class::ALL.map(|class| self.asked(class)).into_iter();
+        of_class.fold(self.asked_outside(), u32::saturating_add)
+    }
+
     /// Units of unanswered leases of a class.
     pub(super) fn asked(&self, class: Class) -> u32 {
         self.waiting

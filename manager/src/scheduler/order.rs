@@ -206,7 +206,10 @@ impl Scheduler {
             let stays = |job: JobId| job == newcomer || group.contains(&job) || self.is_kept(job);
             let members = self.tenants_on(gpu_id).filter(|(_, tenant)| stays(tenant.job));
             let needed = members.map(|(id, tenant)| {
-                u64::from(self.units_missing(id, tenant)) + u64::from(ledger.held(id, Class::Persistent))
+                match tenant.job != newcomer && self.jobs[&tenant.job].is_never_closed() {
+                    true => u64::from(self.units_now(id, tenant)),
+                    false => u64::from(self.units_missing(id, tenant) + ledger.held(id, Class::Persistent)),
+                }
             });
             let others = self.tenants_on(gpu_id).filter(|(_, tenant)| !stays(tenant.job));
             let held: u64 = others.map(|(_, tenant)| u64::from(tenant.held_units())).sum();
@@ -256,7 +259,17 @@ impl Scheduler {
         self.units_missing(id, tenant).saturating_add(offset)
     }
 
-    /// Units that a tenant needs to run, beyond its resident persistent ones.
+    /// Units that a tenant has on its GPU, and asks for: what a job that is never closed needs now.
+    fn units_now(&self, id: TenantId, tenant: &Tenant) -> u32 {
+        let ledger = &self.gpus[&tenant.gpu].ledger;
+        Class::ALL
+            .map(|class| ledger.held(id, class))
+            .into_iter()
+            .fold(tenant.asked_units(), u32::saturating_add)
+    }
+
+    /// Units that a tenant needs to run, beyond its resident persistent ones. It has had them at once, or said that it needs
+    /// them: its peaks of each class may have come at different times.
     fn units_missing(&self, id: TenantId, tenant: &Tenant) -> u32 {
         let ledger = &self.gpus[&tenant.gpu].ledger;
         let need = self.jobs.get(&tenant.job).and_then(|job| job.spec.need).unwrap_or_default();
@@ -264,7 +277,10 @@ impl Scheduler {
         let temporary = in_use.saturating_add(tenant.asked(Class::Temporary));
         let temporary = temporary.max(tenant.peak_temporary).max(self.units_for(need.temporary));
         let temporary = temporary.saturating_add(tenant.asked_outside());
-        temporary.saturating_add(self.persistent_missing(id, tenant))
+        let by_class = temporary.saturating_add(self.persistent_missing(id, tenant));
+        let needed = self.units_for(need.temporary).saturating_add(self.units_for(need.persistent));
+        let at_once = tenant.most_units.max(needed).saturating_add(tenant.asked_units());
+        by_class.min(at_once.saturating_sub(ledger.held(id, Class::Persistent)))
     }
 
     /// Persistent units that a tenant needs to run, beyond its resident ones.

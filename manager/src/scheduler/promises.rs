@@ -21,6 +21,7 @@
 //!
 //! ```text
 //! for each job:  units that it has or had  +  Σ unmovable units of the other jobs  ≤  GPU − reserved
+//! unmovable:     what a resident job has or had; what other jobs hold
 //! ```
 //!
 //! The units are those of pieces, not of live bytes: an upper bound of what a switch may have to save. The room that
@@ -128,7 +129,7 @@ impl Scheduler {
         let stays = self.unmovable_units_of_other_jobs(gpu, job);
         (stays > 0 && own <= on_gpu && own + stays > on_gpu).then(|| {
             format!(
-                "no room for it on {gpu}: {stays} of {on_gpu} units there are other jobs' and cannot be moved"
+                "no room for it on {gpu}: other jobs have or had {stays} of {on_gpu} units there that cannot be moved"
             )
         })
     }
@@ -160,15 +161,15 @@ impl Scheduler {
         ))
     }
 
-    /// Units of a GPU that switches cannot take from the other jobs: all of resident jobs, and held pieces. Jobs with managed
+    /// Units of a GPU that switches cannot take from the other jobs: all that resident jobs have or had, and held pieces. Jobs with managed
     /// memory do not count: they end, and jobs beside them wait for that.
     pub(super) fn unmovable_units_of_other_jobs(&self, gpu: GpuUuid, job: JobId) -> u64 {
         let others = self.jobs_on(gpu).into_iter().filter(|other| *other != job);
         let units = |other: JobId| match self.is_resident(other) {
-            true => self.units_of_job(gpu, other),
-            false => self.held_units(gpu, other),
+            true => self.promised_units(gpu, other),
+            false => self.held_units(gpu, other).into(),
         };
-        others.map(units).map(u64::from).sum()
+        others.map(units).sum()
     }
 
     /// Units of a GPU that a job has or had at once, in whichever place: it may come to have them again.

@@ -2,7 +2,8 @@
 //!
 //! A file descriptor comes with each piece. The kernel drops those for which the process has no free number. The process
 //! maps the pieces whose descriptors came and reports their count (`MappedSome`). The rest is ordered again: at once after
-//! progress; else after a pause, half as many pieces per message, until no piece was mapped for `answer_limit`.
+//! progress; else after a pause, half as many pieces per message, until no piece was mapped for `answer_limit` or `drain_limit`,
+//! whichever is shorter.
 //!
 //! Invariant: the order stays pending until all its pieces are mapped, or the process is expelled.
 
@@ -47,7 +48,8 @@ impl Scheduler {
 
     /// A process has mapped the first `mapped` pieces of an order, and lacked descriptors for the rest.
     pub(super) fn mapped_some(&mut self, session: SessionId, step: Step, mapped: u32) {
-        let (now, limit) = (self.now, self.config.answer_limit);
+        // The jobs that wait for its GPU wait no longer than for a drain.
+        let (now, limit) = (self.now, self.config.answer_limit.min(self.config.drain_limit));
         let remap = self.remaps.get(&step).copied();
         let mapped = mapped as usize;
         let left = self.pieces_to_map(session, step).filter(|left| {

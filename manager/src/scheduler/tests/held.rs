@@ -123,6 +123,52 @@ fn no_more_is_held_than_leaves_every_job_room_for_what_it_had() {
 }
 
 #[test]
+fn a_job_beside_a_resident_one_that_had_more_runs_or_is_refused() {
+    let mut desk = Desk::new(|_| {});
+    let serving = desk.job(JobSpec { resident: true, ..spec("serving") });
+    fill(&mut desk, serving, 1, 29);
+    let freed = desk.pieces(serving, T)[..3].to_vec();
+    desk.dead(serving, T);
+    desk.give_back(serving, &freed, 0);
+    // By class 60 and 60 units, of which it never had more than 70 at once.
+    let a = job_with(&mut desk, "a", 10, 60);
+    desk.until(|desk| desk.units(a, T) == 60);
+    let more = desk.lease(a, T, 60, 1);
+    desk.until(|desk| desk.was_refused(a, more));
+    desk.dead(a, T);
+    desk.give_back(a, &desk.pieces(a, T), 0);
+    let step = desk.lease(a, P, 10, 50);
+    desk.until(|desk| desk.answers(a, step) == 1);
+    desk.live(a, P, 10 * UNIT, 50 * UNIT, Life::Long);
+    let other = job_with(&mut desk, "other", 10, 40);
+    for _ in 0..3 {
+        desk.until(|desk| desk.phase(other) == Phase::Open);
+        desk.until(|desk| desk.phase(a) == Phase::Open);
+    }
+    // And the resident job has again what it had.
+    let again = desk.lease(serving, T, 0, 15);
+    desk.until(|desk| desk.answers(serving, again) == 1);
+    desk.until(|desk| desk.phase(a) == Phase::Open);
+}
+
+#[test]
+fn a_resident_job_that_gives_back_and_takes_again_gets_no_more_either() {
+    let mut desk = Desk::new(|_| {});
+    let a = job_with(&mut desk, "a", 10, 50);
+    desk.until(|desk| desk.units(a, T) == 50);
+    let serving = desk.job(JobSpec { resident: true, ..spec("serving") });
+    let fits = desk.lease(serving, T, 0, 40);
+    desk.until(|desk| desk.answers(serving, fits) == 1);
+    let freed = desk.pieces(serving, T)[..5].to_vec();
+    desk.give_back(serving, &freed, 0);
+    let step = desk.lease(serving, T, 40, 30);
+    desk.until(|desk| desk.was_refused(serving, step));
+    let step = desk.lease(serving, T, 40, 25);
+    desk.until(|desk| desk.answers(serving, step) == 1);
+    desk.until(|desk| desk.phase(a) == Phase::Open);
+}
+
+#[test]
 fn a_resident_job_gets_no_more_than_leaves_every_job_room_for_what_it_had() {
     let mut desk = Desk::new(|_| {});
     let a = job_with(&mut desk, "a", 10, 60);
