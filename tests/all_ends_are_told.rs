@@ -146,6 +146,17 @@ fn as_service(socket: &Path) -> (Lines, Child) {
 }
 
 #[test]
+fn managers_whose_sockets_differ_after_a_dot_are_apart() {
+    let directory = tempfile::tempdir().unwrap();
+    let managers = ["gpu.1", "gpu.2"].map(|name| as_service(&directory.path().join(name)));
+    for (_said, mut manager) in managers {
+        assert!(manager.try_wait().unwrap().is_none());
+        signal(manager.id(), Signal::TERM);
+        assert!(manager.wait().unwrap().success());
+    }
+}
+
+#[test]
 fn who_was_stopped_comes_back_to_a_late_manager_and_whose_session_is_over_does_not() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("socket");

@@ -125,7 +125,7 @@ fn find_or_start(
     if let Some(directory) = socket.parent() {
         std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
     }
-    let turn = socket.with_extension("starting");
+    let turn = socket.with_added_extension("starting");
     let turn = File::create(&turn).with_context(|| format!("making {}", turn.display()))?;
     turn.lock().context("waiting for another `tidegate run` to start a manager")?;
     let end = Instant::now() + PATIENCE;
@@ -270,7 +270,7 @@ pub(super) mod tests {
             for _ in 0..8 {
                 scope.spawn(|| {
                     let start = || {
-                        let turn = File::open(socket.with_extension("starting"))?;
+                        let turn = File::open(socket.with_added_extension("starting"))?;
                         assert!(turn.try_lock().is_err(), "another could start one at the same time");
                         started.lock().unwrap().push(UnixListener::bind(&socket)?);
                         Ok(())

@@ -631,7 +631,7 @@ fn socket_path(given: Option<PathBuf>) -> anyhow::Result<PathBuf> {
 fn lock(path: &Path) -> anyhow::Result<OwnedFd> {
     let directory = path.parent().context("the socket's path has no directory")?;
     std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
-    let lock: OwnedFd = File::create(path.with_extension("lock"))
+    let lock: OwnedFd = File::create(path.with_added_extension("lock"))
         .with_context(|| format!("making a lock in {}", directory.display()))?
         .into();
     let try_lock = || flock(&lock, FlockOperation::NonBlockingLockExclusive);
@@ -650,7 +650,7 @@ fn lock(path: &Path) -> anyhow::Result<OwnedFd> {
 /// Listens on `path`: for the user alone, or for a group too. The socket appears there when it is
 /// ready to be connected to: whoever waits for it sees one event.
 fn listen(path: &Path, group: Option<u32>) -> anyhow::Result<UnixListener> {
-    let new = path.with_extension("new");
+    let new = path.with_added_extension("new");
     match std::fs::remove_file(&new) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             return Err(error).with_context(|| format!("removing the old {}", new.display()));

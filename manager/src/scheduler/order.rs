@@ -213,8 +213,18 @@ impl Scheduler {
             });
             let others = self.tenants_on(gpu_id).filter(|(_, tenant)| !stays(tenant.job));
             let held: u64 = others.map(|(_, tenant)| u64::from(tenant.held_units())).sum();
-            needed.sum::<u64>() + held + u64::from(ledger.reserved()) <= u64::from(ledger.total())
+            let needed = needed.sum::<u64>() + held + u64::from(ledger.reserved());
+            // It comes back to be told that there is no place for what it asks for.
+            let refused =
+                if self.asks_in_vain(gpu_id, newcomer) { self.asked_units(gpu_id, newcomer) } else { 0 };
+            needed.saturating_sub(refused) <= u64::from(ledger.total())
         })
+    }
+
+    /// Units of a GPU that a job asks for.
+    pub(super) fn asked_units(&self, gpu: GpuUuid, job: JobId) -> u64 {
+        let own = self.tenants_on(gpu).filter(|(_, tenant)| tenant.job == job);
+        own.map(|(_, tenant)| u64::from(tenant.asked_units())).sum()
     }
 
     /// Does the job let others run, because it could not be brought back just now.

@@ -134,6 +134,12 @@ impl Scheduler {
         })
     }
 
+    /// Does a job ask for more than fits beside the unmovable memory of the other jobs.
+    pub(super) fn asks_in_vain(&self, gpu: GpuUuid, job: JobId) -> bool {
+        let wanted = u64::from(self.units_of_job(gpu, job)) + self.asked_units(gpu, job);
+        wanted + self.unmovable_units_of_other_jobs(gpu, job) > self.movable_units(gpu)
+    }
+
     /// Why a lease of a resident job is refused: another job would not fit beside it any more with what it had.
     fn shuts_out_another(&self, id: TenantId, request: LeaseRequest) -> Option<String> {
         let tenant = self.tenants.get(&id)?;

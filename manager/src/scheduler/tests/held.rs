@@ -152,6 +152,20 @@ fn a_job_beside_a_resident_one_that_had_more_runs_or_is_refused() {
 }
 
 #[test]
+fn a_closed_job_that_asks_for_more_than_fits_beside_a_resident_one_comes_back_and_is_refused() {
+    let mut desk = Desk::new(|_| {});
+    let serving = desk.job(JobSpec { resident: true, ..spec("serving") });
+    fill(&mut desk, serving, 1, 29);
+    let [a, b] = ["a", "b"].map(|name| job_with(&mut desk, name, 10, 50));
+    desk.until(|desk| desk.phase(a) == Phase::Waiting);
+    let more = desk.lease(a, T, 50, 20);
+    desk.until(|desk| desk.was_refused(a, more));
+    for job in [b, a, b] {
+        desk.until(|desk| desk.phase(job) == Phase::Open);
+    }
+}
+
+#[test]
 fn a_resident_job_that_gives_back_and_takes_again_gets_no_more_either() {
     let mut desk = Desk::new(|_| {});
     let a = job_with(&mut desk, "a", 10, 50);

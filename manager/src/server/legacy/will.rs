@@ -53,7 +53,7 @@ impl WillFile {
 
     /// Where the will of the manager on `socket` lies.
     pub(crate) fn path(socket: &Path) -> PathBuf {
-        socket.with_extension("will")
+        socket.with_added_extension("will")
     }
 
     /// Writes it, whole or not at all, for this user alone.
@@ -61,7 +61,7 @@ impl WillFile {
         let path = Self::path(socket);
         // One name, which the next manager writes anew: none is left over by one that is killed here. There is one
         // manager at a time (it has the lock on the socket).
-        let new = path.with_extension("will-new");
+        let new = path.with_added_extension("new");
         match std::fs::remove_file(&new) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(error).with_context(|| format!("removing the old {}", new.display()));
