@@ -540,10 +540,9 @@ impl World {
             // What it would get another could not have again.
             return Ok(());
         }
-        let all =
-            |tenant: &scheduler::Tenant| tenant.pieces.values().map(|placed| placed.units.0).sum::<u32>();
-        let stays = |tenant: &scheduler::Tenant| {
-            if is_resident(tenant.job) { all(tenant) } else { tenant.held_units() }
+        let stays = |tenant: &scheduler::Tenant| match is_resident(tenant.job) {
+            true => tenant.most_units,
+            false => tenant.held_units(),
         };
         let stays: u32 = others.map(stays).sum();
         if used + asked + stays + ledger.reserved() <= ledger.total() {
