@@ -548,8 +548,10 @@ pub fn primary_set_flags(device: i32, flags: u32) -> Answer {
 }
 
 fn end_primary(handle: usize) {
-    if let Some(context) = CONTEXTS.remove(handle) {
+    // Faults of its last work are announced to all contexts that are known: it stays known until that has ended.
+    if let Some(context) = CONTEXTS.get(handle) {
         context.end();
+        CONTEXTS.remove(handle);
     }
 }
 
