@@ -167,8 +167,8 @@ impl Scheduler {
         ))
     }
 
-    /// Units of a GPU that switches cannot take from the other jobs: all that resident jobs have or had, and held pieces. Jobs with managed
-    /// memory do not count: they end, and jobs beside them wait for that.
+    /// Units of a GPU that switches cannot take from the other jobs: all that resident jobs have or had, and held pieces.
+    /// Jobs with managed memory do not count: they end, and jobs beside them wait for that.
     pub(super) fn unmovable_units_of_other_jobs(&self, gpu: GpuUuid, job: JobId) -> u64 {
         let others = self.jobs_on(gpu).into_iter().filter(|other| *other != job);
         let units = |other: JobId| match self.is_resident(other) {

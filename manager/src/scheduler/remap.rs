@@ -60,9 +60,8 @@ impl Scheduler {
             return self.expel(session, "it answered a map order that it was not given");
         };
         left.drain(..mapped);
-        let most = left.len();
-        let remap =
-            remap.unwrap_or(Remap { most, at: None, pause: RETRY.min(limit / 8), until: now + limit });
+        let begun = |most| Remap { most, at: Some(now), pause: RETRY.min(limit / 8), until: now + limit };
+        let remap = remap.unwrap_or(begun(left.len()));
         if mapped == 0 && remap.until <= now {
             self.pending.remove(&step);
             self.remaps.remove(&step);
@@ -75,7 +74,7 @@ impl Scheduler {
                 pause: (remap.pause * 2).min(limit / 4),
                 ..remap
             },
-            _ => Remap { most: mapped, at: Some(now), pause: RETRY.min(limit / 8), until: now + limit },
+            _ => begun(mapped),
         };
         self.remaps.insert(step, remap);
         self.cancel_timeout(step);

@@ -141,9 +141,10 @@ fn a_job_beside_a_resident_one_that_had_more_runs_or_is_refused() {
     desk.until(|desk| desk.answers(a, step) == 1);
     desk.live(a, P, 10 * UNIT, 50 * UNIT, Life::Long);
     let other = job_with(&mut desk, "other", 10, 40);
+    // A job is open before it has its memory, too.
     for _ in 0..3 {
-        desk.until(|desk| desk.phase(other) == Phase::Open);
-        desk.until(|desk| desk.phase(a) == Phase::Open);
+        desk.until(|desk| desk.phase(other) == Phase::Open && desk.units(other, T) == 40);
+        desk.until(|desk| desk.phase(a) == Phase::Open && desk.phase(other) == Phase::Waiting);
     }
     // And the resident job has again what it had.
     let again = desk.lease(serving, T, 0, 15);
@@ -157,8 +158,10 @@ fn a_closed_job_that_asks_for_more_than_fits_beside_a_resident_one_comes_back_an
     let serving = desk.job(JobSpec { resident: true, ..spec("serving") });
     fill(&mut desk, serving, 1, 29);
     let [a, b] = ["a", "b"].map(|name| job_with(&mut desk, name, 10, 50));
+    desk.until(|desk| desk.units(b, T) == 50);
+    desk.until(|desk| desk.phase(a) == Phase::Open && desk.units(a, T) == 50);
     desk.until(|desk| desk.phase(a) == Phase::Waiting);
-    let more = desk.lease(a, T, 50, 20);
+    let more = desk.lease(a, P, 10, 20);
     desk.until(|desk| desk.was_refused(a, more));
     for job in [b, a, b] {
         desk.until(|desk| desk.phase(job) == Phase::Open);
