@@ -100,6 +100,17 @@ fn a_mover_killed_at_random_moments_loses_no_byte() {
 }
 
 #[test]
+fn the_mover_of_an_idle_gpu_is_replaced_however_often_it_is_killed() {
+    let manager = Manager::start("1x5MiB", &OPTIONS);
+    for count in 1..=12 {
+        kill_movers(&manager);
+        manager.status_when(|status| replacements(status) == count);
+    }
+    assert!(!manager.status().gpus[0].mover.lost);
+    oversubscribed(&manager).into_iter().for_each(Probe::end);
+}
+
+#[test]
 fn a_training_whose_movers_are_killed_ends_as_alone() {
     let manager = Manager::start("1x3840KiB", &OPTIONS);
     let program = train_digits();

@@ -133,6 +133,17 @@ fn where_manager_and_mover_are_killed_together_every_job_is_told_and_the_next_ru
     assert!(!manager.socket().with_extension("will").exists());
 }
 
+#[test]
+fn a_manager_that_run_starts_does_not_keep_the_output_of_run_open() {
+    let manager = Manager::start("1x5MiB", &OPTIONS);
+    kill_all(manager.pid(), &movers(&manager));
+    // Read to its end.
+    let told = output(run_at(&manager.socket(), &[], Path::new("true")));
+    assert!(told.status.success(), "{told:?}");
+    assert!(manager.status().jobs.is_empty(), "the manager is there");
+    assert!(manager.socket().with_added_extension("log").exists());
+}
+
 /// A manager that a supervisor would start again.
 fn as_service(socket: &Path) -> (Lines, Child) {
     let program = command().get_program().to_owned();

@@ -1,5 +1,6 @@
 //! Finding a manager, and talking to it.
 
+use super::log;
 use super::manager::{READY, TAKEN};
 use crate::server::status::Status;
 use crate::server::{self, CommandLine};
@@ -7,7 +8,7 @@ use crate::software_gpu::NODE_VARIABLE;
 use anyhow::{Context, bail};
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
-use std::io::{BufRead, BufReader, ErrorKind};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -25,8 +26,13 @@ const TICK: Duration = Duration::from_secs(1);
 
 /// The place of a manager that was started is another's, who may not listen yet, or be dying.
 #[derive(Debug, thiserror::Error)]
-#[error("another manager has the place of the one that was started; its own words stand above")]
+#[error("another manager has the place of the one that was started")]
 struct PlaceTaken;
+
+/// A log of a manager in the background is begun anew where it has grown beyond so many bytes.
+const LOG_AT_MOST: u64 = 16 << 20;
+/// Of what a manager logged that could not start, so many bytes are shown.
+const LOG_SHOWN: u64 = 4 << 10;
 
 /// Connects to the manager at `socket`, or to the first that answers where managers are searched.
 pub(super) fn connect(socket: Option<&Path>) -> anyhow::Result<(Connection, PathBuf)> {
@@ -106,12 +112,12 @@ pub(super) fn find_or_start_manager(socket: Option<&Path>) -> anyhow::Result<(Co
                     "no manager answered; one was started with the options of the last ({file}, removed: the defaults)"
                 )
             };
-            return start_manager(manager_as(&last, &socket)?).with_context(advice).map(drop);
+            return start_in_background(manager_as(&last, &socket)?, &socket).with_context(advice);
         }
         // It ends when nobody needs it.
         let mut manager = manager_at(&socket)?;
         manager.args(["--idle-exit", "10s"]);
-        start_manager(manager).context("no manager answered").map(drop)
+        start_in_background(manager, &socket).context("no manager answered")
     })
 }
 
@@ -218,7 +224,29 @@ fn manager_as(last: &CommandLine, socket: &Path) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// Starts a manager and returns it when it is ready; one that is not has said why on stderr.
+/// Starts a manager that outlives this command: it logs into a file beside its socket, for a reader of this command's
+/// standard error waits until every process that has it open has closed it.
+fn start_in_background(mut command: Command, socket: &Path) -> anyhow::Result<()> {
+    let path = socket.with_added_extension("log");
+    let mut file = log::open(&path)?;
+    let mut length = file.metadata().with_context(|| format!("looking at {}", path.display()))?.len();
+    if length > LOG_AT_MOST {
+        file.set_len(0).with_context(|| format!("emptying {}", path.display()))?;
+        length = 0;
+    }
+    command.stderr(file.try_clone().context("opening the log for a manager")?);
+    start_manager(command).map(drop).map_err(|error| {
+        let mut logged = String::new();
+        let read =
+            file.seek(SeekFrom::Start(length)).and_then(|_| file.take(LOG_SHOWN).read_to_string(&mut logged));
+        match read {
+            Ok(_) => error.context(format!("its log, {}, says: {}", path.display(), logged.trim_end())),
+            Err(unread) => error.context(format!("its log, {}, cannot be read: {unread}", path.display())),
+        }
+    })
+}
+
+/// Starts a manager and returns it when it is ready.
 pub(super) fn start_manager(mut command: Command) -> anyhow::Result<Child> {
     // Its own process group: Ctrl-C in this terminal is for the jobs, not for their manager.
     let mut manager = command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn()?;
@@ -230,7 +258,7 @@ pub(super) fn start_manager(mut command: Command) -> anyhow::Result<Child> {
         if status.code() == Some(TAKEN.into()) {
             return Err(PlaceTaken.into());
         }
-        bail!("the manager that was started ended at once ({status}); its own words stand above");
+        bail!("the manager that was started ended at once ({status})");
     }
     Ok(manager)
 }
@@ -259,6 +287,17 @@ pub(super) mod tests {
             }
             question
         })
+    }
+
+    #[test]
+    fn what_a_manager_said_that_could_not_start_is_shown() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("socket");
+        std::fs::write(socket.with_added_extension("log"), "of an earlier manager\n").unwrap();
+        let mut fails = Command::new("sh");
+        fails.args(["-c", "echo no such GPU >&2; exit 3"]);
+        let told = format!("{:#}", start_in_background(fails, &socket).unwrap_err());
+        assert!(told.contains("says: no such GPU:") && told.contains("exit status: 3"), "{told}");
     }
 
     #[test]

@@ -25,11 +25,16 @@ pub(super) fn to_stderr() {
 
 /// Behind what is in a file already. Each line is one write, so that several processes may share it.
 pub(super) fn to_file(path: &Path) -> anyhow::Result<File> {
-    let file = File::options().create(true).append(true).mode(0o640).open(path);
-    let file = file.with_context(|| format!("opening the log {}", path.display()))?;
+    let file = open(path)?;
     let writer = file.try_clone().context("opening the log twice")?;
     tracing_subscriber::fmt().with_env_filter(filter()).with_writer(writer).with_ansi(false).init();
     Ok(file)
+}
+
+/// A log that grows, and can be read.
+pub(super) fn open(path: &Path) -> anyhow::Result<File> {
+    let file = File::options().create(true).read(true).append(true).mode(0o640).open(path);
+    file.with_context(|| format!("opening the log {}", path.display()))
 }
 
 fn filter() -> EnvFilter {

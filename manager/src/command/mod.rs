@@ -60,6 +60,9 @@ pub fn main() -> ExitCode {
     if !matches!(cli.command, Command::Manager(_)) {
         log::to_stderr();
     }
+    if matches!(cli.command, Command::Status(_) | Command::Doctor(_)) {
+        end_when_unread();
+    }
     match cli.command.execute(&matches) {
         Ok(code) => code,
         Err(error) => {
@@ -68,6 +71,13 @@ pub fn main() -> ExitCode {
             if taken { manager::TAKEN.into() } else { ExitCode::FAILURE }
         }
     }
+}
+
+/// From here on a print into a pipe that its reader has closed ends this process without a message: Rust's runtime ignores
+/// SIGPIPE, and `println!` panics then.
+fn end_when_unread() {
+    // SAFETY: no handler is installed, and no other thread runs yet.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
 impl Command {

@@ -82,6 +82,9 @@ fn print_gpu(gpu: &GpuStatus) {
         size(gpu.headroom_bytes),
         size(gpu.free_bytes),
     );
+    if gpu.mover.lost {
+        println!("    it is given up: its movers died again and again; restart the manager");
+    }
     for tier in &gpu.tiers {
         println!("    {}", tier_line(tier));
     }

@@ -375,9 +375,9 @@ impl Scheduler {
         self.effects.push(Effect::Welcome { session: id, job: job_id, closed });
     }
 
-    /// Admits waiting tenants, by the priority of their jobs and then in the order in which these came. A tenant is admitted when what it is known to need fits on
-    /// the GPU beside the others, or all of it in the tiers, so that a switch never finds them full (I6); alone on a GPU,
-    /// always. Later jobs pass one that has no place only as long as jobs before it keep it out.
+    /// Admits waiting tenants, by the priority of their jobs and then in the order in which these came. A tenant is admitted
+    /// when what it is known to need has room beside the other jobs (see [`promises`]), so that a switch can always make
+    /// progress (I6); alone on a GPU, always. Later jobs pass one that has no place only as long as jobs before it keep it out.
     fn admit(&mut self) {
         let mut waiting = std::mem::take(&mut self.admissions);
         waiting.sort_by_key(|(session, ..)| {

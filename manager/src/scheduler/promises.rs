@@ -10,9 +10,8 @@
 //! ```
 //! Unless all of it fits on the GPU: then nothing has to move. What a job had once, it may come to have again.
 //!
-//! A newcomer of which it is known what it needs is let in when that and what the jobs that are there have, had or need fits
-//! on the GPU together, or all of it in its share of the tiers: both full to the last piece would be slow, and tiers take
-//! less than their size.
+//! A job of which it is known what it needs is admitted by the same rule, for that and what the jobs on the GPU have, had or
+//! need.
 //!
 //! Held memory (IPC, `tidegate_hold`) stays on the GPU, as does all memory of a resident job. A lease that does not fit
 //! beside the unmovable memory of the other jobs is refused: else two jobs could each wait for memory that the other holds.
@@ -60,8 +59,7 @@ impl Scheduler {
         let whole = if request.whole { request.units.0 } else { 0 };
         // What it had before was promised to it then.
         let is_new = own > self.promised_units(gpu, job);
-        let slack = self.slack_units(gpu, whole);
-        (is_new && of_others > 0 && all > on_gpu && all + slack > on_gpu + tiers).then(|| {
+        (is_new && of_others > 0 && self.least_in_tiers(gpu, all, whole) > tiers).then(|| {
             format!(
                 "no room for it and the other jobs on {gpu}: they would have {all} units together, of {on_gpu} on the \
                  GPU and {tiers} in its share of the tiers"
@@ -83,17 +81,18 @@ impl Scheduler {
         counts: impl Fn(JobId) -> bool,
     ) -> bool {
         let all = self.known_units_of(gpu, &counts).saturating_add(self.need_units(newcomer));
-        !self.jobs_on(gpu).into_iter().any(counts) || self.units_to_save(gpu, all) <= self.tier_units(gpu)
+        !self.jobs_on(gpu).into_iter().any(counts) || self.least_in_tiers(gpu, all, 0) <= self.tier_units(gpu)
     }
 
-    /// Of so many units that several jobs are known to need, those for which the tiers have room, so that a switch never finds
-    /// them full: none where all of it fits on the GPU, for then nothing has to move.
-    pub(super) fn units_to_save(&self, gpu: GpuUuid, all: u64) -> u64 {
-        if all <= self.movable_units(gpu) { 0 } else { all }
+    /// Units of which the tiers have room at least if several jobs are to have `all` units together, of which one piece has
+    /// `whole` units: the rule at the head of this file.
+    pub(super) fn least_in_tiers(&self, gpu: GpuUuid, all: u64, whole: u32) -> u64 {
+        let on_gpu = self.movable_units(gpu);
+        if all <= on_gpu { 0 } else { all.saturating_add(self.slack_units(gpu, whole)) - on_gpu }
     }
 
     /// Units of a GPU that its jobs' memory may be in.
-    fn movable_units(&self, gpu: GpuUuid) -> u64 {
+    pub(super) fn movable_units(&self, gpu: GpuUuid) -> u64 {
         let ledger = &self.gpus[&gpu].ledger;
         ledger.total().saturating_sub(ledger.reserved()).into()
     }

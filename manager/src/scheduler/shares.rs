@@ -278,7 +278,9 @@ impl Scheduler {
         for (job, gpu) in self.jobs_that_wait() {
             let Some(known) = known.get_mut(&gpu) else { continue };
             let with_it = known.saturating_add(self.need_units(job));
-            if want(gpu, self.bytes_to_save(gpu, with_it).saturating_add(self.hosted_bytes(gpu)), false) {
+            let least = self.least_in_tiers(gpu, with_it, 0).saturating_mul(self.config.unit_bytes);
+            let mut has_room = |bytes: u64| want(gpu, bytes.saturating_add(self.hosted_bytes(gpu)), false);
+            if has_room(self.bytes_to_save(gpu, with_it)) || has_room(least) {
                 *known = with_it;
             }
         }
@@ -324,8 +326,10 @@ impl Scheduler {
         if self.jobs_on(id).len() < 2 { 0 } else { self.bytes_to_save(id, self.known_units(id)) }
     }
 
+    /// Bytes that a GPU wants of the tiers for so many units of several jobs: none where these fit on it.
     fn bytes_to_save(&self, gpu: GpuUuid, units: u64) -> u64 {
-        self.units_to_save(gpu, units).saturating_mul(self.config.unit_bytes)
+        let units = if units <= self.movable_units(gpu) { 0 } else { units };
+        units.saturating_mul(self.config.unit_bytes)
     }
 
     /// The most bytes that the tiers may have to take of a tenant, by what is known of it.

@@ -41,8 +41,6 @@ use tracing::{error, info, warn};
 
 /// So many movers in a row that were of no use are enough: the GPU is given up.
 const USELESS_MOVERS: u32 = 5;
-/// A mover that had nothing to do for so long was of use.
-const LONG_LIFE: Duration = Duration::from_secs(10);
 /// The pause before the third mover in a row; twice as long before each that follows.
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long a mover may take to end in order, which it does after the order that it carries out.
@@ -154,7 +152,6 @@ struct Process {
     /// Told to end: it is not killed then.
     ending: Arc<AtomicBool>,
     reader: Option<JoinHandle<()>>,
-    started: Instant,
 }
 
 impl MoverLink {
@@ -388,13 +385,14 @@ impl MoverLink {
 
     /// The mover is dead. `true`: there will be no other.
     pub(super) fn gone(&mut self, now: Time, why: &str) -> bool {
-        let process = self.process.take();
-        let useful =
-            |process: &Process| self.state.orders.is_empty() && process.started.elapsed() >= LONG_LIFE;
-        if process.as_ref().is_some_and(useful) {
-            self.state.replacements.useless = 0;
+        self.process = None;
+        let has_orders = self.has_orders();
+        let state = &mut self.state.replacements;
+        // It had everything, nothing to do, and no complaint: it was ended from outside.
+        if state.died.is_none() && !has_orders && state.reason.is_none() {
+            state.useless = 0;
         }
-        self.state.replacements.died.get_or_insert_with(Instant::now);
+        state.died.get_or_insert_with(Instant::now);
         self.fail(now, why)
     }
 
@@ -557,7 +555,7 @@ impl Process {
         let (told, process) = (ending.clone(), handle.clone());
         let read = move || read_all(gpu, &connection, &process, child, &told, &inputs);
         let reader = os::start_thread(Builder::new().name("mover-reader".into()), read)?;
-        Ok(Self { name, handle, outbox, ending, reader: Some(reader), started: Instant::now() })
+        Ok(Self { name, handle, outbox, ending, reader: Some(reader) })
     }
 
     fn kill_because(&self, why: &LineError) {

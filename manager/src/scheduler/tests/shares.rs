@@ -180,8 +180,8 @@ fn what_jobs_have_that_said_nothing_is_not_taken_from_them() {
     }
     desk.until(|desk| jobs.iter().all(|session| desk.job_of(*session).most_units[&GPU] == 60));
     // Their 120 units do not fit on the GPU together.
-    come(&mut desk, OTHER_GPU, 50);
-    let second = come(&mut desk, OTHER_GPU, 51);
+    come(&mut desk, OTHER_GPU, 100);
+    let second = come(&mut desk, OTHER_GPU, 90);
     assert_eq!((shares(&desk), is_in(&desk, second)), ([160, 40], false));
 }
 
