@@ -134,14 +134,30 @@ fn where_manager_and_mover_are_killed_together_every_job_is_told_and_the_next_ru
 }
 
 #[test]
-fn a_manager_that_run_starts_does_not_keep_the_output_of_run_open() {
+fn a_manager_that_run_starts_is_no_child_of_the_program_and_does_not_keep_its_output_open() {
     let manager = Manager::start("1x5MiB", &OPTIONS);
     kill_all(manager.pid(), &movers(&manager));
+    let mut run = run_at(&manager.socket(), &[], Path::new("sh"));
+    run.args(["-c", "cat /proc/$$/task/$$/children"]);
     // Read to its end.
-    let told = output(run_at(&manager.socket(), &[], Path::new("true")));
+    let told = output(run);
     assert!(told.status.success(), "{told:?}");
+    // The program that lists them is the only one.
+    assert_eq!(String::from_utf8_lossy(&told.stdout).split_whitespace().count(), 1, "{told:?}");
     assert!(manager.status().jobs.is_empty(), "the manager is there");
     assert!(manager.socket().with_added_extension("log").exists());
+}
+
+#[test]
+fn a_manager_whose_log_cannot_be_written_outlives_its_movers_and_has_a_successor() {
+    let manager = Manager::start_unlogged("1x5MiB", &OPTIONS);
+    let mut job = Told::with_memory(manager.run(&["--name", "a"], &probe()), 3 * MIB);
+    movers(&manager).into_iter().for_each(kill);
+    manager.status_when(|status| status.gpus[0].mover.replacements == 1);
+    kill(manager.pid());
+    job.probe.tell(&format!("alloc more {MIB}"));
+    job.probe.tell("check t 2");
+    assert_eq!(job.end(), [""; 0]);
 }
 
 /// A manager that a supervisor would start again.

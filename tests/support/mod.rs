@@ -8,6 +8,7 @@ pub mod training;
 pub mod users;
 
 use patience::{Lines, PATIENCE};
+use std::fs::File;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -49,6 +50,13 @@ impl Manager {
             .arg(format!("ulimit -n {descriptors} && exec \"$0\" \"$@\""))
             .arg(tidegate.get_program());
         command.env_remove("CARGO");
+        Self::launch(command, gpus, options)
+    }
+
+    /// The same, where nothing that it or its movers log can be written.
+    pub fn start_unlogged(gpus: &str, options: &[&str]) -> Self {
+        let mut command = command();
+        command.stderr(File::options().write(true).open("/dev/full").unwrap());
         Self::launch(command, gpus, options)
     }
 

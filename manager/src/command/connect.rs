@@ -112,12 +112,12 @@ pub(super) fn find_or_start_manager(socket: Option<&Path>) -> anyhow::Result<(Co
                     "no manager answered; one was started with the options of the last ({file}, removed: the defaults)"
                 )
             };
-            return start_in_background(manager_as(&last, &socket)?, &socket).with_context(advice);
+            return start_in_background(&manager_as(&last, &socket)?, &socket).with_context(advice);
         }
         // It ends when nobody needs it.
         let mut manager = manager_at(&socket)?;
         manager.args(["--idle-exit", "10s"]);
-        start_in_background(manager, &socket).context("no manager answered")
+        start_in_background(&manager, &socket).context("no manager answered")
     })
 }
 
@@ -224,9 +224,12 @@ fn manager_as(last: &CommandLine, socket: &Path) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// Starts a manager that outlives this command: it logs into a file beside its socket, for a reader of this command's
-/// standard error waits until every process that has it open has closed it.
-fn start_in_background(mut command: Command, socket: &Path) -> anyhow::Result<()> {
+/// Starts a manager that outlives this command, and waits until it is ready.
+///
+/// It is no child of this process, which becomes the user's program: a launcher that waits for all of its children would wait
+/// for the manager. It logs into a file beside its socket: a reader of this command's standard error waits until every
+/// process that has it open has closed it.
+fn start_in_background(command: &Command, socket: &Path) -> anyhow::Result<()> {
     let path = socket.with_added_extension("log");
     let mut file = log::open(&path)?;
     let mut length = file.metadata().with_context(|| format!("looking at {}", path.display()))?.len();
@@ -234,8 +237,13 @@ fn start_in_background(mut command: Command, socket: &Path) -> anyhow::Result<()
         file.set_len(0).with_context(|| format!("emptying {}", path.display()))?;
         length = 0;
     }
-    command.stderr(file.try_clone().context("opening the log for a manager")?);
-    start_manager(command).map(drop).map_err(|error| {
+    let mut shell = in_background(command);
+    shell.stderr(file.try_clone().context("opening the log for a manager")?);
+    let started = spawn_manager(shell).and_then(|(mut shell, word)| {
+        shell.wait().context("waiting for the shell that started a manager")?;
+        judge(&word)
+    });
+    started.map_err(|error| {
         let mut logged = String::new();
         let read =
             file.seek(SeekFrom::Start(length)).and_then(|_| file.take(LOG_SHOWN).read_to_string(&mut logged));
@@ -246,21 +254,49 @@ fn start_in_background(mut command: Command, socket: &Path) -> anyhow::Result<()
     })
 }
 
+/// A shell that starts a command and ends at once.
+fn in_background(command: &Command) -> Command {
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", "\"$@\" &", "sh"]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    if let Some(directory) = command.get_current_dir() {
+        shell.current_dir(directory);
+    }
+    shell
+}
+
 /// Starts a manager and returns it when it is ready.
-pub(super) fn start_manager(mut command: Command) -> anyhow::Result<Child> {
+pub(super) fn start_manager(command: Command) -> anyhow::Result<Child> {
+    let (mut manager, word) = spawn_manager(command)?;
+    judge(&word).or_else(|error| {
+        let status = manager.wait()?;
+        Err(error.context(format!("the manager that was started ended at once ({status})")))
+    })?;
+    Ok(manager)
+}
+
+/// Starts a manager and returns what it says first.
+fn spawn_manager(mut command: Command) -> anyhow::Result<(Child, String)> {
     // Its own process group: Ctrl-C in this terminal is for the jobs, not for their manager.
     let mut manager = command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn()?;
     let output = manager.stdout.take().context("the manager has no standard output")?;
     let mut line = String::new();
     BufReader::new(output).read_line(&mut line)?;
-    if line.trim_end() != READY {
-        let status = manager.wait()?;
-        if status.code() == Some(TAKEN.into()) {
-            return Err(PlaceTaken.into());
-        }
-        bail!("the manager that was started ended at once ({status})");
+    Ok((manager, line.trim_end().to_owned()))
+}
+
+/// Is a manager ready that has said so.
+fn judge(word: &str) -> anyhow::Result<()> {
+    match word {
+        READY => Ok(()),
+        TAKEN => Err(PlaceTaken.into()),
+        _ => bail!("the manager that was started is not ready"),
     }
-    Ok(manager)
 }
 
 #[cfg(test)]
@@ -296,8 +332,8 @@ pub(super) mod tests {
         std::fs::write(socket.with_added_extension("log"), "of an earlier manager\n").unwrap();
         let mut fails = Command::new("sh");
         fails.args(["-c", "echo no such GPU >&2; exit 3"]);
-        let told = format!("{:#}", start_in_background(fails, &socket).unwrap_err());
-        assert!(told.contains("says: no such GPU:") && told.contains("exit status: 3"), "{told}");
+        let told = format!("{:#}", start_in_background(&fails, &socket).unwrap_err());
+        assert!(told.contains("says: no such GPU:") && told.contains("is not ready"), "{told}");
     }
 
     #[test]

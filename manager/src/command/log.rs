@@ -15,6 +15,8 @@ pub(super) fn to_stderr() {
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter())
         .with_writer(std::io::stderr)
+        // Where nothing can be written, neither can that: the attempt would panic.
+        .log_internal_errors(false)
         .with_ansi(stderr.is_terminal());
     if is_journal(std::env::var("JOURNAL_STREAM").ok().as_deref(), &stderr) {
         log.without_time().init();
@@ -27,7 +29,8 @@ pub(super) fn to_stderr() {
 pub(super) fn to_file(path: &Path) -> anyhow::Result<File> {
     let file = open(path)?;
     let writer = file.try_clone().context("opening the log twice")?;
-    tracing_subscriber::fmt().with_env_filter(filter()).with_writer(writer).with_ansi(false).init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter()).with_writer(writer).with_ansi(false);
+    log.log_internal_errors(false).init();
     Ok(file)
 }
 

@@ -33,8 +33,8 @@ use tidegate_ffi::wire::system_socket;
 /// The line on standard output that says that clients can connect.
 pub(crate) const READY: &str = "ready";
 
-/// The exit status of a manager whose place is another's.
-pub(super) const TAKEN: u8 = 75;
+/// What a manager says instead whose place is another's.
+pub(super) const TAKEN: &str = "taken";
 
 /// Why a manager does not start: whoever wanted it may wait for the other.
 #[derive(Debug, thiserror::Error)]
@@ -522,9 +522,18 @@ fn number_in(entries: &str, name: &str) -> Option<u32> {
 }
 
 fn say_ready() {
+    say(READY);
+}
+
+/// See [`TAKEN`].
+pub(super) fn say_taken() {
+    say(TAKEN);
+}
+
+fn say(word: &str) {
     let mut output = std::io::stdout();
     // Nobody may be listening: that is their affair.
-    let _ = writeln!(output, "{READY}").and_then(|()| output.flush());
+    let _ = writeln!(output, "{word}").and_then(|()| output.flush());
 }
 
 /// A part of something, as in `5%`.

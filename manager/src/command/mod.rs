@@ -19,6 +19,7 @@ pub(crate) use manager::READY;
 use anyhow::Context;
 use bytesize::ByteSize;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Several training jobs share one GPU, each as if it had it alone.
@@ -63,12 +64,18 @@ pub fn main() -> ExitCode {
     if matches!(cli.command, Command::Status(_) | Command::Doctor(_)) {
         end_when_unread();
     }
+    if matches!(cli.command, Command::Manager(_) | Command::Mover(_)) {
+        outlive_file_limits();
+    }
     match cli.command.execute(&matches) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("tidegate: {error:#}");
-            let taken = error.is::<manager::Taken>();
-            if taken { manager::TAKEN.into() } else { ExitCode::FAILURE }
+            // Standard error may be closed.
+            let _ = writeln!(std::io::stderr(), "tidegate: {error:#}");
+            if error.is::<manager::Taken>() {
+                manager::say_taken();
+            }
+            ExitCode::FAILURE
         }
     }
 }
@@ -78,6 +85,13 @@ pub fn main() -> ExitCode {
 fn end_when_unread() {
     // SAFETY: no handler is installed, and no other thread runs yet.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}
+
+/// From here on a write beyond a limit on file sizes (`ulimit -f`, which may be set later) is an error, and no signal that
+/// ends this process.
+fn outlive_file_limits() {
+    // SAFETY: as above.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
 impl Command {

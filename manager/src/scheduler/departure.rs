@@ -757,6 +757,13 @@ impl Scheduler {
         self.victims(gpu, asker).into_iter().any(|victim| self.preempt_one(victim, gpu, short))
     }
 
+    /// Could a piece of a closed job be taken, by the room that there is for its live bytes.
+    pub(super) fn can_save_any(&self, id: TenantId) -> bool {
+        let Some(tenant) = self.tenants.get(&id) else { return false };
+        let (contents, room) = (self.contents(id), self.room_for_saves(id));
+        tenant.takeable().any(|piece| contents.get(&piece).map_or(0, |content| content.live) <= room)
+    }
+
     fn preempt_one(&mut self, victim: TenantId, gpu: GpuUuid, short: u32) -> bool {
         let contents = self.contents(victim);
         let Some(tenant) = self.tenants.get(&victim) else { return false };

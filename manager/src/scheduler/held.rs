@@ -2,8 +2,9 @@
 //! them and no room is made with them; so they count as persistent. A process may hold only so much that every
 //! other job on the GPU still fits with what it has or had ([`promises`](super::promises)).
 //!
-//! A held piece may be lent to other processes of the job (IPC), who map it too. So one whose tenant is
-//! no more is destroyed, and never anybody else's: a borrower may still have it.
+//! A held piece may be lent to other processes of the job (IPC), who map it too, or exported as a file descriptor. So a
+//! piece that was held once is destroyed when its tenant gives it back or is no more, and never reused: the driver keeps
+//! the memory for as long as a descriptor or a mapping leads to it.
 //!
 //! Invariant: a held piece is its tenant's, mapped, until the process lets go of it or is no more.
 
@@ -27,6 +28,9 @@ impl Scheduler {
         }
         if let Some(tenant) = self.tenants.get_mut(&id) {
             tenant.held.extend(pieces);
+        }
+        if let Some(gpu) = self.gpus.get_mut(&gpu) {
+            gpu.exposed.extend(pieces);
         }
         self.tell(session, ToShim::Held { step });
     }

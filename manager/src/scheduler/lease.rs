@@ -450,7 +450,6 @@ impl Scheduler {
         self.note_need(id);
         self.note_promise(id);
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
-        let held = tenant.held.clone();
         let taken: Vec<_> = pieces.iter().filter_map(|piece| tenant.lose(piece)).collect();
         for placed in &taken {
             tenant.whole.remove(&(placed.class, placed.slot.0));
@@ -465,7 +464,7 @@ impl Scheduler {
             self.expel(session, "it gave back memory that it does not have");
         }
         let pieces = taken.into_iter().map(|placed| placed.piece);
-        self.dispose_of_shared(gpu, job, pieces.collect(), &held);
+        self.dispose(gpu, job, pieces.collect());
         self.note_need(id);
     }
 
@@ -511,6 +510,10 @@ impl Scheduler {
             ));
         }
         if self.must_yield(job) {
+            // What was learnt of the tiers from few saves is doubted first.
+            if self.doubts_limit(gpu) && self.make_room(gpu, no_room.short, job) {
+                return Served::Waits;
+            }
             return Served::Refused(format!(
                 "no room on {gpu}: jobs that cannot be closed wait for each other"
             ));
@@ -653,31 +656,22 @@ impl Scheduler {
     }
 
     /// Gives pieces with somebody's bytes in them back: scrubbed for the same user, destroyed
-    /// where another user shares the GPU (I8).
+    /// where another user shares the GPU, or where the piece may still be used outside of its process (I8).
     pub(super) fn dispose(&mut self, gpu: GpuUuid, job: JobId, pieces: Vec<PieceId>) {
         let ledger = self.gpus.get(&gpu).map(|gpu| &gpu.ledger);
         let is_counted = |piece: &PieceId| ledger.is_some_and(|ledger| ledger.piece(*piece).is_some());
         let (pieces, hosted) = pieces.into_iter().partition(is_counted);
         self.destroy(gpu, hosted);
+        let exposed = self.gpus.get(&gpu).map(|gpu| &gpu.exposed);
+        let is_exposed = |piece: &PieceId| exposed.is_some_and(|exposed| exposed.contains(piece));
+        let (exposed, pieces) = pieces.into_iter().partition(is_exposed);
+        self.destroy(gpu, exposed);
         let uid = self.jobs.get(&job).map(|job| job.uid);
         let same_user = self.tenants_on(gpu).all(|(_, t)| self.jobs.get(&t.job).map(|job| job.uid) == uid);
         match uid {
             Some(uid) if same_user => self.scrub(gpu, pieces, uid),
             _ => self.destroy(gpu, pieces),
         }
-    }
-
-    /// The same; nobody else gets those that were held: others may be using them.
-    pub(super) fn dispose_of_shared(
-        &mut self,
-        gpu: GpuUuid,
-        job: JobId,
-        pieces: Vec<PieceId>,
-        held: &BTreeSet<PieceId>,
-    ) {
-        let (held, own) = pieces.into_iter().partition(|piece| held.contains(piece));
-        self.dispose(gpu, job, own);
-        self.destroy(gpu, held);
     }
 
     fn scrub(&mut self, gpu: GpuUuid, pieces: Vec<PieceId>, uid: u32) {
@@ -688,6 +682,9 @@ impl Scheduler {
     }
 
     pub(super) fn destroy(&mut self, gpu: GpuUuid, pieces: Vec<PieceId>) {
+        if let Some(gpu) = self.gpus.get_mut(&gpu) {
+            gpu.exposed.retain(|piece| !pieces.contains(piece));
+        }
         for pieces in pieces.chunks(NAMES_PER_MESSAGE) {
             // The manager's own duplicates go first: memory returns when the last one is closed.
             self.effects.push(Effect::Destroyed(pieces.to_vec()));

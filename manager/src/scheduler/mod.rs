@@ -106,6 +106,8 @@ pub struct Gpu {
     pub spares: Spares,
     /// Pieces that somebody keeps who should have given them back (I8).
     pub retired: BTreeMap<PieceId, Retired>,
+    /// Pieces that were held once: a descriptor or a mapping outside of their process may still lead to them.
+    exposed: BTreeSet<PieceId>,
     /// Who is on it.
     pub tenants: BTreeSet<TenantId>,
     /// What is known of memory outside of pieces.
@@ -315,6 +317,7 @@ impl Scheduler {
             no_room_for: 0,
             no_memory_since: None,
             link: None,
+            exposed: BTreeSet::new(),
             lost: false,
         };
         gpu.reserve();
@@ -412,10 +415,11 @@ impl Scheduler {
         jobs.find(|job| self.is_kept_out_by_later(gpu, *job))
     }
 
-    /// Whether a job that has no place on a GPU would have one beside those of its jobs that are before it in line: then it is
-    /// the next, and no later job passes it.
+    /// Whether a job that has no place on a GPU would have one beside those of its jobs that are before it in line, or are never
+    /// closed: then it is the next, and no later job passes it.
     fn is_kept_out_by_later(&self, gpu: GpuUuid, id: JobId) -> bool {
-        let is_before = |peer: JobId| self.place_in_line(peer) < self.place_in_line(id);
+        let stays = |peer: JobId| self.jobs.get(&peer).is_some_and(Job::is_never_closed);
+        let is_before = |peer: JobId| stays(peer) || self.place_in_line(peer) < self.place_in_line(id);
         !self.has_place(gpu, id) && self.has_place_beside(gpu, id, is_before)
     }
 
@@ -543,7 +547,7 @@ impl Scheduler {
         self.note_other_tenants(tenant.gpu);
         let pieces = tenant.pieces.keys().copied().collect();
         match fate {
-            Fate::Dead => self.dispose_of_shared(tenant.gpu, tenant.job, pieces, &tenant.held),
+            Fate::Dead => self.dispose(tenant.gpu, tenant.job, pieces),
             Fate::Expelled => self.retire(tenant.gpu, tenant.session, pieces),
         }
         self.effects.push(Effect::Mover(tenant.gpu, ToMover::Forget { tenant: id }));

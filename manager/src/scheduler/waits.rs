@@ -171,7 +171,8 @@ impl Scheduler {
             self.jobs.keys().filter(|id| keeps(id)).flat_map(|id| self.waits_of(*id)).collect();
         waits.retain(|wait| wait.wanted.is_memory());
         // One that is closed holds memory that cannot be moved, and gives none of it back before its turn comes.
-        let closed = self.jobs.keys().filter(|id| self.holds_while_closed(**id));
+        let closed =
+            self.jobs.keys().filter(|id| self.holds_while_closed(**id) || self.keeps_for_lack_of_room(**id));
         waits.extend(closed.flat_map(|id| self.waits_of(*id)));
         loop {
             let among: BTreeSet<JobId> = waits.iter().map(|wait| wait.job).collect();
@@ -188,6 +189,15 @@ impl Scheduler {
         let mut own = self.tenants.values().filter(|tenant| tenant.job == id);
         self.jobs.get(&id).is_some_and(|job| job.phase == Phase::Waiting)
             && own.any(|own| own.held_units() > 0)
+    }
+
+    /// Is a job closed that has memory on a GPU of which no piece can be saved, as the tiers or its user's quota have no room.
+    fn keeps_for_lack_of_room(&self, id: JobId) -> bool {
+        let is_closed = |job: &Job| job.phase == Phase::Waiting && job.not_preempted_before <= self.now;
+        let mut own = self.tenants.iter().filter(|(_, tenant)| tenant.job == id);
+        self.jobs.get(&id).is_some_and(is_closed)
+            && self.tenants_of(id).iter().any(|tenant| self.tenants[tenant].holds_any())
+            && own.all(|(tenant, _)| !self.can_save_any(*tenant))
     }
 
     /// Whether a job that could not be drained would most likely fail to be again: it waits for memory, and how the closing of

@@ -318,3 +318,23 @@ fn a_lease_that_has_no_place_beside_what_other_jobs_hold_is_out_of_memory() {
         desk.until(|desk| desk.phase(a) == Phase::Open);
     }
 }
+
+/// The driver keeps its memory for as long as a descriptor leads to it, whatever its process has released.
+#[test]
+fn a_piece_that_was_held_once_is_destroyed_and_not_reused_when_it_is_given_back() {
+    let mut desk = Desk::new(|_| {});
+    let a = with_temporary(&mut desk, "a", 10);
+    let pieces = desk.pieces(a, T);
+    let (held, other) = (pieces[0], pieces[1]);
+    hold(&mut desk, a, &[held]);
+    let_go(&mut desk, a, &[held]);
+    desk.dead(a, T);
+    desk.give_back(a, &[held, other], 0);
+    let scrubs = |piece: PieceId| {
+        desk.log.iter().any(|effect| {
+            matches!(effect, Effect::Mover(GPU, ToMover::Scrub { pieces, .. }) if pieces.contains(&piece))
+        })
+    };
+    assert_eq!([held, other].map(|placed| scrubs(placed.piece)), [false, true]);
+    assert!(desk.scheduler.gpus()[&GPU].ledger.piece(held.piece).is_none());
+}

@@ -322,6 +322,32 @@ fn of_jobs_that_cannot_be_closed_and_wait_for_each_other_the_last_that_came_is_r
     desk.until(|desk| desk.answers(jobs[0], first) > 0);
 }
 
+/// The closed job's memory has no place to go, so it leads out of the deadlock of the other two no more than they do.
+#[test]
+fn of_jobs_that_cannot_be_closed_one_is_refused_though_a_closed_job_has_memory_that_exceeds_its_quota() {
+    let mut desk = Desk::new(|config| {
+        config.tier_bytes = [400 * UNIT, 0, 0];
+        config.saved_quotas.others = Some(10 * UNIT);
+    });
+    let jobs = ["plain", "first", "last"].map(|name| desk.job(spec(name)));
+    let units = [40, 20, 30];
+    for (session, units) in jobs.into_iter().zip(units) {
+        desk.lease(session, P, 0, units);
+        desk.live(session, P, 0, u64::from(units) * UNIT, Life::Long);
+    }
+    desk.until(|desk| jobs.into_iter().zip(units).all(|(job, units)| desk.units(job, P) == units));
+    let [_, first, last] = jobs;
+    for session in [first, last] {
+        desk.tell(Event::Unsliceable { session, reason: "it uses managed memory".into() });
+    }
+    let [of_first, of_last] = [(first, 20), (last, 30)].map(|(job, at)| desk.lease(job, P, at, 25));
+    desk.until(|desk| desk.was_refused(last, of_last));
+    assert_eq!(desk.scheduler.standstills(), 0);
+    assert!(!desk.was_refused(first, of_first), "it may go on when the last ends");
+    desk.end(last);
+    desk.until(|desk| desk.answers(first, of_first) > 0);
+}
+
 /// What becomes persistent, is freed, and is allocated anew as temporary memory, counts once.
 #[test]
 fn a_job_whose_memory_changes_its_class_gets_no_more_than_it_was_promised() {
