@@ -737,6 +737,17 @@ fn nobody_is_admitted_whose_bytes_the_tier_could_not_take() {
     assert_eq!(desk.phase(b), Phase::Open);
 }
 
+/// The resident job may stay for ever.
+#[test]
+fn a_job_of_higher_priority_that_a_resident_job_keeps_out_holds_no_other_job_back() {
+    let mut desk = Desk::new(|config| config.tier_bytes[0] = 0);
+    let resident = desk.job(JobSpec { resident: true, ..spec("serves") });
+    fill(&mut desk, resident, 1, 20);
+    let large = desk.job(JobSpec { priority: 9, ..job_that_needs(120) });
+    let small = desk.job(job_that_needs(10));
+    assert_eq!([large, small].map(|job| is_in(&desk, job)), [false, true]);
+}
+
 /// Jobs that come later may pass one that has no place as long as earlier ones keep it out, and no longer.
 #[test]
 fn a_large_job_is_let_in_though_small_ones_come_without_end() {
