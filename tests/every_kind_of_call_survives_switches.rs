@@ -15,7 +15,7 @@ use tidegate_manager::artifacts;
 use tidegate_manager::software_gpu::{NODE_VARIABLE, SoftwareNode};
 
 /// The kinds, and whether who makes such calls is switched.
-const FAMILIES: [(&str, bool); 16] = [
+const FAMILIES: [(&str, bool); 17] = [
     ("launches", true),
     ("per-thread", true),
     ("captured", true),
@@ -25,6 +25,7 @@ const FAMILIES: [(&str, bool); 16] = [
     ("pitch", true),
     ("arrays", true),
     ("handles", true),
+    ("exported", true),
     ("copies", true),
     ("words", true),
     ("green", true),

@@ -83,7 +83,7 @@ fn print_gpu(gpu: &GpuStatus) {
         size(gpu.free_bytes),
     );
     if gpu.mover.lost {
-        println!("    it is given up: its movers died again and again; restart the manager");
+        println!("    it is given up, as its movers died: restart the manager");
     }
     for tier in &gpu.tiers {
         println!("    {}", tier_line(tier));

@@ -683,7 +683,7 @@ impl Scheduler {
 
     pub(super) fn destroy(&mut self, gpu: GpuUuid, pieces: Vec<PieceId>) {
         if let Some(gpu) = self.gpus.get_mut(&gpu) {
-            gpu.exposed.retain(|piece| !pieces.contains(piece));
+            pieces.iter().for_each(|piece| _ = gpu.exposed.remove(piece));
         }
         for pieces in pieces.chunks(NAMES_PER_MESSAGE) {
             // The manager's own duplicates go first: memory returns when the last one is closed.

@@ -4,6 +4,7 @@ use crate::calls::*;
 use crate::work::*;
 use cudarc::driver::sys::{self, CUcontext, CUfunction, CUresult, CUstream, CUstreamCaptureMode};
 use std::ffi::c_void;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr::null_mut;
 
 /// What is kept meanwhile, and what is worked on.
@@ -33,6 +34,7 @@ const FAMILIES: &[(&str, Family)] = &[
     ("pitch", pitch),
     ("arrays", arrays),
     ("handles", handles),
+    ("exported", exported),
     ("copies", copies),
     ("words", words),
     ("green", green),
@@ -243,6 +245,33 @@ fn handles(scene: &mut Scene, round: u8) {
     scene.synchronize();
     unmap(third, PART);
     ok!(cuMemRelease(again));
+}
+
+/// Only a descriptor leads to the memory for a time, in which other memory is allocated.
+fn exported(scene: &mut Scene, round: u8) {
+    let kind = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    let (mut handle, mut descriptor, mut other) = (0, -1i32, 0);
+    let wanted = sys::CUmemAllocationProp { requestedHandleTypes: kind, ..properties() };
+    ok!(cuMemCreate(&mut handle, PART, &wanted, 0));
+    let at = map(handle, PART);
+    ok!(cuMemsetD8Async(at, round, PART, scene.lane));
+    scene.synchronize();
+    ok!(cuMemExportToShareableHandle((&raw mut descriptor).cast(), handle, kind, 0));
+    unmap(at, PART);
+    ok!(cuMemRelease(handle));
+    ok!(cuMemAlloc_v2(&mut other, PART));
+    ok!(cuMemsetD8Async(other, !round, PART, scene.lane));
+    scene.synchronize();
+    let place = std::ptr::without_provenance_mut(descriptor as usize);
+    ok!(cuMemImportFromShareableHandle(&mut handle, place, kind));
+    // SAFETY: the export made it for us, and it is used no more.
+    drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
+    let again = map(handle, PART);
+    scene.show(again, PART);
+    scene.synchronize();
+    unmap(again, PART);
+    ok!(cuMemRelease(handle));
+    ok!(cuMemFree_v2(other));
 }
 
 fn copies(scene: &mut Scene, round: u8) {
