@@ -244,9 +244,11 @@ fn start_in_background(command: &Command, socket: &Path) -> anyhow::Result<()> {
         judge(&word)
     });
     started.map_err(|error| {
-        let mut logged = String::new();
+        let mut logged = Vec::new();
+        // In bytes: it may be cut within a character.
         let read =
-            file.seek(SeekFrom::Start(length)).and_then(|_| file.take(LOG_SHOWN).read_to_string(&mut logged));
+            file.seek(SeekFrom::Start(length)).and_then(|_| file.take(LOG_SHOWN).read_to_end(&mut logged));
+        let logged = String::from_utf8_lossy(&logged);
         match read {
             Ok(_) => error.context(format!("its log, {}, says: {}", path.display(), logged.trim_end())),
             Err(unread) => error.context(format!("its log, {}, cannot be read: {unread}", path.display())),

@@ -658,14 +658,12 @@ impl Scheduler {
     /// Gives pieces with somebody's bytes in them back: scrubbed for the same user, destroyed
     /// where another user shares the GPU, or where the piece may still be used outside of its process (I8).
     pub(super) fn dispose(&mut self, gpu: GpuUuid, job: JobId, pieces: Vec<PieceId>) {
-        let ledger = self.gpus.get(&gpu).map(|gpu| &gpu.ledger);
-        let is_counted = |piece: &PieceId| ledger.is_some_and(|ledger| ledger.piece(*piece).is_some());
-        let (pieces, hosted) = pieces.into_iter().partition(is_counted);
-        self.destroy(gpu, hosted);
-        let exposed = self.gpus.get(&gpu).map(|gpu| &gpu.exposed);
-        let is_exposed = |piece: &PieceId| exposed.is_some_and(|exposed| exposed.contains(piece));
-        let (exposed, pieces) = pieces.into_iter().partition(is_exposed);
-        self.destroy(gpu, exposed);
+        let on = self.gpus.get(&gpu);
+        let is_reusable = |piece: &PieceId| {
+            on.is_some_and(|gpu| gpu.ledger.piece(*piece).is_some() && !gpu.exposed.contains(piece))
+        };
+        let (pieces, others) = pieces.into_iter().partition(is_reusable);
+        self.destroy(gpu, others);
         let uid = self.jobs.get(&job).map(|job| job.uid);
         let same_user = self.tenants_on(gpu).all(|(_, t)| self.jobs.get(&t.job).map(|job| job.uid) == uid);
         match uid {

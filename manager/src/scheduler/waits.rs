@@ -194,10 +194,10 @@ impl Scheduler {
     /// Is a job closed that has memory on a GPU of which no piece can be saved, as the tiers or its user's quota have no room.
     fn keeps_for_lack_of_room(&self, id: JobId) -> bool {
         let is_closed = |job: &Job| job.phase == Phase::Waiting && job.not_preempted_before <= self.now;
-        let mut own = self.tenants.iter().filter(|(_, tenant)| tenant.job == id);
+        let own = self.tenants_of(id);
         self.jobs.get(&id).is_some_and(is_closed)
-            && self.tenants_of(id).iter().any(|tenant| self.tenants[tenant].holds_any())
-            && own.all(|(tenant, _)| !self.can_save_any(*tenant))
+            && own.iter().any(|tenant| self.tenants[tenant].holds_any())
+            && !own.iter().any(|tenant| self.can_save_any(*tenant))
     }
 
     /// Whether a job that could not be drained would most likely fail to be again: it waits for memory, and how the closing of
