@@ -11,15 +11,17 @@ use support::{Jobs, KIB, MIB, Manager, Probe, Status, probe};
 fn a_job_that_could_neither_stay_nor_be_saved_waits_for_admission() {
     let options = ["--unit", "64KiB", "--offset", "64KiB", "--slice", "10ms", "--dram", "5MiB"];
     let manager = Manager::start("1x6MiB", &options);
-    // Of 8 MiB together neither the GPU nor the tiers have room for all.
-    let mut first = manager.probe(&["--name", "first", "--need", "0,4MiB"]);
+    // 11 MiB and room for a step between them are more than the GPU and the tier have.
+    let mut first = manager.probe(&["--name", "first", "--need", "0,5632KiB"]);
     first.tell("device 0");
-    let mut second = manager.probe(&["--name", "second", "--need", "0,4MiB"]);
+    let mut second = manager.probe(&["--name", "second", "--need", "0,5632KiB"]);
     second.order("device 0");
     let queued =
         |status: &Status| status.jobs.iter().any(|job| job.figures.name == "second" && job.queue_place > 0);
     let status = manager.status_when(queued);
     assert_eq!(status.job("second").state, "queued");
+    first.tell("alloc all 5767168");
+    assert_eq!(manager.job("second").state, "queued");
     first.end();
     second.answer().unwrap();
     assert_eq!(manager.job("second").queue_place, 0);
