@@ -4,7 +4,7 @@
 mod support;
 
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use support::deaths::{children, kill_movers};
 use support::faults::{Worker, nothing_is_held};
 use support::{MIB, Manager, files_but_pieces, open_files};
@@ -89,6 +89,9 @@ fn a_program_beyond_the_connection_limit_does_not_run_beside_the_managers_jobs()
         assert!(jobs.len() < 10, "there was a place for each");
     };
     assert!(!jobs.is_empty());
+    let status = manager.status();
+    let is_known = |pid: u32| status.jobs.iter().any(|job| job.pids.contains(&(pid as i32)));
+    assert!(jobs.iter().all(|job| is_known(job.probe.process.id())), "a program runs without the manager");
     assert!(refused.contains("CUDA_ERROR_SYSTEM_NOT_READY") || refused == "the program ended", "{refused}");
     jobs.iter_mut().for_each(|job| job.check().unwrap());
     drop(jobs);
@@ -111,6 +114,28 @@ fn a_file_size_limit_is_an_error_and_ends_no_program() {
         assert!(error.contains("CUDA_ERROR_SYSTEM_NOT_READY"), "{error}");
     }
     job.end();
+}
+
+#[test]
+fn a_file_size_limit_on_a_manager_and_its_movers_costs_no_job() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("log");
+    let log = ["--log", log.to_str().unwrap()];
+    let manager =
+        Manager::start_with("1x5MiB", &[&TURNS[..], &log].concat(), &[("TIDEGATE_LOG", Path::new("info"))]);
+    let none = Rlimit { current: Some(0), maximum: Some(0) };
+    let pid = manager.pid();
+    for pid in children(pid).into_iter().chain([pid]) {
+        prlimit(Pid::from_raw(pid as i32), Resource::Fsize, none).unwrap();
+    }
+    let mut jobs = [None, None];
+    Worker::each_works(&manager, &mut jobs);
+    for _ in 0..3 {
+        jobs.iter_mut().for_each(|job| job.as_mut().unwrap().check().unwrap());
+    }
+    assert_eq!(manager.pid(), pid);
+    drop(jobs);
+    manager.status_when(nothing_is_held);
 }
 
 #[test]

@@ -1,14 +1,15 @@
 //! The log goes to `--log FILE`, that of the movers too, also when a file of options says so; else to standard error, and
-//! there without times of its own when that is systemd's journal.
+//! there without times of its own when that is systemd's journal. What a command cannot print, it says.
 
 mod support;
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use support::command;
 use support::patience::{Lines, output};
+use support::{Manager, command};
 
 /// A manager that says what it does, and ends as soon as it is told to.
 fn manager(directory: &Path) -> Command {
@@ -84,4 +85,28 @@ fn a_mistake_in_the_file_of_options_is_one_sentence_with_its_place() {
     let words = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && words.lines().count() == 1, "{words}");
     assert!(words.contains(&format!("{}:2: ", options.display())) && words.contains("slize"), "{words}");
+}
+
+/// What is printed for people and for programs.
+const PRINTED: [&[&str]; 4] = [&["status"], &["status", "--json"], &["doctor"], &["doctor", "--json"]];
+
+#[test]
+fn what_cannot_be_printed_is_an_error_in_one_line_and_a_closed_pipe_is_none() {
+    let manager = Manager::start("1x4MiB", &["--unit", "64KiB"]);
+    for words in PRINTED {
+        let printing = |to: Stdio| {
+            let mut command = command();
+            command.args(words).arg("--socket").arg(manager.socket()).stdout(to).stderr(Stdio::piped());
+            let ended = command.spawn().unwrap().wait_with_output().unwrap();
+            (ended.status, String::from_utf8(ended.stderr).unwrap())
+        };
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let (status, errors) = printing(full.into());
+        assert_eq!((status.code(), errors.lines().count()), (Some(1), 1), "{words:?}: {errors}");
+        assert!(errors.contains("No space left on device"), "{words:?}: {errors}");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let (status, errors) = printing(writer.into());
+        assert_eq!((status.signal(), errors.as_str()), (Some(13), ""), "{words:?}: {status}");
+    }
 }

@@ -4,7 +4,7 @@
 mod support;
 
 use rustix::process::Signal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use support::deaths::{
@@ -110,6 +110,40 @@ fn trainings_whose_managers_are_killed_end_as_alone() {
     println!("{deaths} deaths, {:?} each", absent.checked_div(deaths));
     assert!(deaths > 0);
     assert_eq!(jobs.map(Training::result), seeds.map(|seed| alone(&without_boundaries(seed))));
+    manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
+}
+
+/// What becomes of the file of options while its manager runs, one after the other.
+const CHANGES: [fn(&Path); 5] = [
+    |file| std::fs::write(file, "unit = '64KiB'\nslice = 'soon'\n").unwrap(),
+    |file| std::fs::write(file, "disk = '/no such directory=1GiB'\n").unwrap(),
+    |file| std::fs::remove_file(file).unwrap(),
+    |file| std::fs::remove_dir_all(file.parent().unwrap()).unwrap(),
+    |_| {},
+];
+
+#[test]
+fn a_manager_takes_over_with_the_options_that_the_one_before_has_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().join("place");
+    std::fs::create_dir(&place).unwrap();
+    let file = place.join("manager.toml");
+    // The log's directory goes with the file's.
+    let options = format!(
+        "unit = '64KiB'\noffset = '64KiB'\nslice = '5ms'\npoison = true\nlog = '{}'\n",
+        place.join("log").display()
+    );
+    std::fs::write(&file, options).unwrap();
+    let manager = Manager::start("1x5MiB", &["--config", file.to_str().unwrap()]);
+    let mut jobs = oversubscribed(&manager);
+    for change in CHANGES {
+        change(&file);
+        let dead = manager.pid();
+        kill(dead);
+        status_after(&manager, dead);
+        check(&mut jobs);
+    }
+    jobs.into_iter().for_each(Probe::end);
     manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
 }
 

@@ -4,19 +4,23 @@
 //! The names and the values are read by the command line's own parser, so that there is one list
 //! of options, and one word for what is wrong.
 
-use anyhow::{Context, anyhow};
+use crate::server::ConfigFile;
+use anyhow::anyhow;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command};
 use std::collections::BTreeMap;
-use std::path::Path;
 use toml::{Spanned, Value};
 
 /// Completes what was `given` on the command line by a file's options.
-pub(super) fn complete<A: Args>(options: &mut A, given: &ArgMatches, path: &Path) -> anyhow::Result<()> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-    complete_by(options, given, &text).map_err(|(line, error)| match line {
-        Some(line) => anyhow!("{}:{line}: {error}", path.display()),
-        None => anyhow!("{}: {error}", path.display()),
+pub(super) fn complete<A: Args>(
+    options: &mut A,
+    given: &ArgMatches,
+    file: &ConfigFile,
+) -> anyhow::Result<()> {
+    let path = file.path.display();
+    complete_by(options, given, &file.text).map_err(|(line, error)| match line {
+        Some(line) => anyhow!("{path}:{line}: {error}"),
+        None => anyhow!("{path}: {error}"),
     })
 }
 

@@ -112,7 +112,7 @@ pub(super) fn find_or_start_manager(socket: Option<&Path>) -> anyhow::Result<(Co
                     "no manager answered; one was started with the options of the last ({file}, removed: the defaults)"
                 )
             };
-            return start_in_background(&manager_as(&last, &socket)?, &socket).with_context(advice);
+            return start_in_background(&manager_as(&last)?, &socket).with_context(advice);
         }
         // It ends when nobody needs it.
         let mut manager = manager_at(&socket)?;
@@ -210,14 +210,9 @@ pub(super) fn manager_at(socket: &Path) -> anyhow::Result<Command> {
 }
 
 /// The same, started as the manager was that has died there: with its options, in its working directory.
-fn manager_as(last: &CommandLine, socket: &Path) -> anyhow::Result<Command> {
+fn manager_as(last: &CommandLine) -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(last.words.iter().map(|word| OsStr::from_bytes(word))).env_remove(NODE_VARIABLE);
-    let names_socket = |word: &Vec<u8>| word == b"--socket" || word.starts_with(b"--socket=");
-    // Root's default is one place; another user's depends on the environment, which may have been another.
-    if !rustix::process::geteuid().is_root() && !last.words.iter().any(names_socket) {
-        command.arg("--socket").arg(std::path::absolute(socket)?);
-    }
     if last.directory.is_dir() {
         command.current_dir(&last.directory);
     }

@@ -8,6 +8,7 @@ use crate::software_gpu::{NODE_VARIABLE, NodeSpec, SoftwareNode};
 use anyhow::Context;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::ffi::{CStr, CString, OsString};
+use std::io::Write;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -43,11 +44,8 @@ pub(super) fn execute(arguments: Arguments) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let report = examine(&Machine::at("/"), &arguments)?;
-    if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        println!("{report}");
-    }
+    let text = if arguments.json { serde_json::to_string_pretty(&report)? } else { report.to_string() };
+    writeln!(std::io::stdout(), "{text}").context("writing the report to standard output")?;
     Ok(if report.jobs_can_run { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -7,14 +7,16 @@ use crate::numa::cxl::CxlPlace;
 use crate::numa::{Node, STAY_ADVICE, Zone};
 use crate::planner::shares::PerTier;
 use crate::scheduler::{Config, UserQuotas, whole_grains};
-use crate::server::{self, CommandLine, Gathered, GpuPlan, Heritage, Setup};
+use crate::server::{self, CommandLine, ConfigFile, Gathered, GpuPlan, Heritage, Setup};
 use crate::software_gpu::{NodeSpec, SoftwareNode};
 use crate::{hardware, mover, software_gpu};
 use anyhow::{Context, bail};
 use bytesize::ByteSize;
 use clap::ArgMatches;
+use clap::parser::ValueSource;
 use rustix::fs::{FlockOperation, flock, statvfs};
 use rustix::io::Errno;
+use std::ffi::OsString;
 use std::fs::{File, Permissions};
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -316,17 +318,63 @@ pub(super) fn execute(arguments: Arguments, given: &ArgMatches) -> anyhow::Resul
         return stop::execute(&arguments);
     }
     let mut options = arguments.options;
-    if let Some(file) = arguments.config.or_else(|| system_config(&options)) {
-        config::complete(&mut options, given, &file)?;
+    let path = arguments.config.or_else(|| system_config(&options));
+    let file = path.map(|path| config_file(&options, &path)).transpose()?;
+    if let Some(file) = &file {
+        config::complete(&mut options, given, file)?;
     }
-    let log = match &options.log {
-        Some(path) => Some(log::to_file(path)?),
-        None => {
-            log::to_stderr();
-            None
-        }
+    // Its movers look for the next manager there, and so do processes that are elsewhere.
+    let socket = std::path::absolute(socket_path(options.socket.clone())?)?;
+    let log = begin_log(options.log.as_deref(), &socket)?;
+    if let Some(file) = &file
+        && std::fs::read_to_string(&file.path).ok().as_ref() != Some(&file.text)
+    {
+        tracing::warn!(
+            "{} has changed: its old options hold until the manager has been stopped",
+            file.path.display()
+        );
+    }
+    let command = command_for_the_next(given, &socket, file.as_ref());
+    serve(options, Start { socket, log, command, file })
+        .inspect_err(|error| tracing::error!("the manager cannot go on: {error:#}"))
+}
+
+/// How a manager was started, beside its options.
+struct Start {
+    /// An absolute path.
+    socket: PathBuf,
+    /// The file that it and its movers log to; `None`: standard error.
+    log: Option<File>,
+    /// How the next one is started; `None`: a supervisor does it.
+    command: Option<CommandLine>,
+    /// The file of options that it read, if any.
+    file: Option<ConfigFile>,
+}
+
+/// Begins to log to `path`. A manager that takes over goes on without that file if it cannot be opened any more.
+fn begin_log(path: Option<&Path>, socket: &Path) -> anyhow::Result<Option<File>> {
+    let Some(path) = path else {
+        log::to_stderr();
+        return Ok(None);
     };
-    serve(options, log).inspect_err(|error| tracing::error!("the manager cannot go on: {error:#}"))
+    log::to_file(path).map(Some).or_else(|error| {
+        if server::heirs(socket).is_empty() {
+            return Err(error);
+        }
+        log::to_stderr();
+        tracing::warn!("this log goes to standard error: {error:#}");
+        Ok(None)
+    })
+}
+
+/// A file of options. Where this manager takes over from one that read the same file, it is what the file said then: the
+/// GPUs and the tiers are shared by it, and jobs must not be lost since the file is gone or has changed.
+fn config_file(options: &Options, path: &Path) -> anyhow::Result<ConfigFile> {
+    let read = ConfigFile::read(path);
+    let named_there = read.as_ref().ok().and_then(|file| option_in(&file.text, "socket"));
+    let socket = socket_path(options.socket.clone().or_else(|| named_there.map(PathBuf::from)))?;
+    let path = std::path::absolute(path)?;
+    server::config_to_take_over(&socket).filter(|last| last.path == path).map_or(read, Ok)
 }
 
 /// The file of the manager that is there for all.
@@ -342,11 +390,16 @@ pub(super) fn configured_disk() -> Option<PathBuf> {
 }
 
 fn disk_of(config: &str) -> Option<PathBuf> {
-    let options: toml::Table = toml::from_str(config).ok()?;
-    Some(options.get("disk")?.as_str()?.parse::<DiskSpace>().ok()?.directory)
+    Some(option_in(config, "disk")?.parse::<DiskSpace>().ok()?.directory)
 }
 
-fn serve(arguments: Options, log: Option<File>) -> anyhow::Result<ExitCode> {
+/// What a file of options says of one that is a text.
+fn option_in(config: &str, name: &str) -> Option<String> {
+    let options: toml::Table = toml::from_str(config).ok()?;
+    Some(options.get(name)?.as_str()?.to_owned())
+}
+
+fn serve(arguments: Options, start: Start) -> anyhow::Result<ExitCode> {
     faults::begin("manager");
     let unit = arguments.unit.as_u64();
     if !unit.is_power_of_two() || unit < 4096 {
@@ -356,8 +409,7 @@ fn serve(arguments: Options, log: Option<File>) -> anyhow::Result<ExitCode> {
     let user_quotas = quotas(&arguments.user_memory, "--user-memory")?;
     let saved_quotas = quotas(&arguments.quota, "--quota")?;
     let stop = server::stop_signals()?;
-    // Its movers look for the next manager there, and so do processes that are elsewhere.
-    let socket = std::path::absolute(socket_path(arguments.socket.clone())?)?;
+    let Start { socket, log, command, file: config_file } = start;
     anyhow::ensure!(arguments.slice >= SHORTEST_SLICE, "--slice must be {SHORTEST_SLICE:?} at least");
     let _lock = lock(&socket)?;
     let listener = listen(&socket, group)?;
@@ -384,7 +436,6 @@ fn serve(arguments: Options, log: Option<File>) -> anyhow::Result<ExitCode> {
         .collect::<anyhow::Result<Vec<_>>>()?;
     let headroom =
         arguments.headroom.map_or(if node.is_some() { 0 } else { 1024 * MIB }, |size| size.as_u64());
-    let command = command_for_the_next();
     server::run(Setup {
         listener,
         early,
@@ -395,6 +446,7 @@ fn serve(arguments: Options, log: Option<File>) -> anyhow::Result<ExitCode> {
             start: command.as_ref().map(|command| command.words.clone()),
         },
         command,
+        config_file,
         abandoned: abandoned.iter().map(|node| node.path().to_owned()).collect(),
         socket,
         gpus: plans,
@@ -472,14 +524,23 @@ fn inherited(heritage: &Heritage) -> (Option<SoftwareNode>, Vec<GpuUuid>, PerTie
     (node, gpus, heritage.config().tier_bytes)
 }
 
-/// With what a mover, or `tidegate run`, starts the next manager: as this one was. Where systemd has started
-/// this one, it starts the next one too.
-fn command_for_the_next() -> Option<CommandLine> {
+/// With what a mover, or `tidegate run`, starts the next manager: as this one was, with its socket and its file of options
+/// named, so that they can be found without that file and in another environment. Where systemd has started this one, it
+/// starts the next one too.
+fn command_for_the_next(given: &ArgMatches, socket: &Path, file: Option<&ConfigFile>) -> Option<CommandLine> {
     let own = std::process::id().to_string();
     if std::env::var("SYSTEMD_EXEC_PID").is_ok_and(|pid| pid == own) {
         return None;
     }
-    let words = std::env::args_os().skip(1).map(OsStringExt::into_vec).collect();
+    let is_given = |name: &str| given.value_source(name) == Some(ValueSource::CommandLine);
+    let mut words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if !is_given("socket") {
+        words.extend(["--socket".into(), socket.to_owned().into()]);
+    }
+    if let Some(file) = file.filter(|_| !is_given("config")) {
+        words.extend(["--config".into(), file.path.clone().into()]);
+    }
+    let words = words.into_iter().map(OsStringExt::into_vec).collect();
     // Where it is gone, only absolute paths lead anywhere.
     let directory = std::env::current_dir().unwrap_or_else(|_| "/".into());
     Some(CommandLine { words, directory })
@@ -697,7 +758,8 @@ mod tests {
         let path = directory.path().join("manager.toml");
         std::fs::write(&path, file).unwrap();
         let given = matches.subcommand_matches("manager").unwrap();
-        config::complete(&mut options, given, &path).map_err(|error| error.to_string())?;
+        let file = ConfigFile::read(&path).unwrap();
+        config::complete(&mut options, given, &file).map_err(|error| error.to_string())?;
         Ok(options)
     }
 

@@ -2,7 +2,10 @@
 
 use super::connect::{ask_status, ask_status_json, connect};
 use crate::server::status::{GpuStatus, JobStatus, LinkStatus, OthersStatus, Status, TierStatus};
+use anyhow::Context;
 use bytesize::ByteSize;
+use std::fmt::{self, Display, Formatter};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tidegate_ffi::wire::message::When;
@@ -24,56 +27,70 @@ pub(super) struct Arguments {
 pub(super) fn execute(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let (connection, _) = connect(arguments.socket.as_deref())?;
     let when = if arguments.wait_idle { When::Idle } else { When::Now };
-    if arguments.json {
-        println!("{}", ask_status_json(&connection, when)?);
+    let text = if arguments.json {
+        ask_status_json(&connection, when)? + "\n"
     } else {
-        print(&ask_status(&connection, when)?);
-    }
+        Shown(&ask_status(&connection, when)?).to_string()
+    };
+    std::io::stdout().write_all(text.as_bytes()).context("writing the status to standard output")?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(status: &Status) {
+/// A status as text.
+struct Shown<'a>(&'a Status);
+
+impl Display for Shown<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write_status(f, self.0)
+    }
+}
+
+fn write_status(f: &mut Formatter<'_>, status: &Status) -> fmt::Result {
     if status.draining {
-        println!("the manager drains: no new jobs");
+        writeln!(f, "the manager drains: no new jobs")?;
     }
     for gpu in &status.gpus {
-        print_gpu(gpu);
+        write_gpu(f, gpu)?;
     }
     for user in &status.users {
-        println!("user {}: {} of {} saved", user.uid, size(user.saved_bytes), size(user.quota_bytes));
+        writeln!(f, "user {}: {} of {} saved", user.uid, size(user.saved_bytes), size(user.quota_bytes))?;
     }
     if status.jobs.is_empty() && status.others.jobs == 0 {
-        println!("no jobs");
+        writeln!(f, "no jobs")?;
     }
     if !status.jobs.is_empty() {
-        print_jobs(&status.jobs);
+        write_jobs(f, &status.jobs)?;
     }
     if status.others.jobs > 0 {
-        print_others(&status.others);
+        write_others(f, &status.others)?;
     }
+    Ok(())
 }
 
-fn print_jobs(jobs: &[JobStatus]) {
-    println!(
+fn write_jobs(f: &mut Formatter<'_>, jobs: &[JobStatus]) -> fmt::Result {
+    writeln!(
+        f,
         "{:>4}  {:<20} {:<10} {:>5} {:>8} {:>12} {:>12} {:>12} {:>8}",
         "job", "name", "state", "place", "priority", "persistent", "temporary", "spilled", "switches"
-    );
-    jobs.iter().for_each(print_job);
+    )?;
+    jobs.iter().try_for_each(|job| write_job(f, job))
 }
 
-fn print_others(others: &OthersStatus) {
-    println!(
+fn write_others(f: &mut Formatter<'_>, others: &OthersStatus) -> fmt::Result {
+    writeln!(
+        f,
         "jobs of other users: {}, persistent {}, temporary {}, spilled {}",
         others.jobs,
         size(others.persistent_bytes),
         size(others.temporary_bytes),
         size(others.spilled_bytes),
-    );
+    )
 }
 
-fn print_gpu(gpu: &GpuStatus) {
-    println!("{}  {}  {}", gpu.uuid, gpu.name, size(gpu.gpu_memory_bytes));
-    println!(
+fn write_gpu(f: &mut Formatter<'_>, gpu: &GpuStatus) -> fmt::Result {
+    writeln!(f, "{}  {}  {}", gpu.uuid, gpu.name, size(gpu.gpu_memory_bytes))?;
+    writeln!(
+        f,
         "    persistent {} in {} span(s), temporary {}, spare {}, headroom {}, free {}",
         size(gpu.persistent.used_bytes),
         gpu.spans.len(),
@@ -81,16 +98,17 @@ fn print_gpu(gpu: &GpuStatus) {
         size(gpu.spare_bytes),
         size(gpu.headroom_bytes),
         size(gpu.free_bytes),
-    );
+    )?;
     if gpu.mover.lost {
-        println!("    it is given up, as its movers died: restart the manager");
+        writeln!(f, "    it is given up, as its movers died: restart the manager")?;
     }
     for tier in &gpu.tiers {
-        println!("    {}", tier_line(tier));
+        writeln!(f, "    {}", tier_line(tier))?;
     }
     if let Some(link) = &gpu.link {
-        println!("    {}", link_line(link));
+        writeln!(f, "    {}", link_line(link))?;
     }
+    Ok(())
 }
 
 fn tier_line(tier: &TierStatus) -> String {
@@ -109,9 +127,10 @@ fn link_line(link: &LinkStatus) -> String {
     )
 }
 
-fn print_job(job: &JobStatus) {
+fn write_job(f: &mut Formatter<'_>, job: &JobStatus) -> fmt::Result {
     let figures = &job.figures;
-    println!(
+    writeln!(
+        f,
         "{:>4}  {:<20.20} {:<10} {:>5} {:>8} {:>12} {:>12} {:>12} {:>8}",
         figures.job,
         figures.name,
@@ -122,16 +141,20 @@ fn print_job(job: &JobStatus) {
         size(job.temporary_bytes),
         size(job.spilled_bytes),
         figures.switches,
-    );
+    )?;
     if job.hosted_bytes > 0 {
-        println!("      it is larger than its GPU: {} are host memory", size(job.hosted_bytes));
+        writeln!(f, "      it is larger than its GPU: {} are host memory", size(job.hosted_bytes))?;
     }
     if let Some(reason) = &job.unsliceable_because {
-        println!("      it is never preempted: {reason}");
+        writeln!(f, "      it is never preempted: {reason}")?;
     }
     if let Some(reason) = &job.waits_for_quota {
-        println!("      it waits: {reason}");
+        writeln!(f, "      it waits: {reason}")?;
     }
+    if let Some(wanted) = &job.waits_for {
+        writeln!(f, "      it waits for {wanted}")?;
+    }
+    Ok(())
 }
 
 fn size(bytes: u64) -> String {

@@ -11,7 +11,7 @@
 //! Invariant: what a job is owed is, with a slice of its own, no more than the longest slice: so who wants a part of the
 //! time gets it, and who was away for long does not keep others out for longer than any turn may.
 
-use super::{Phase, Scheduler, Time};
+use super::{Pages, Phase, Scheduler, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -90,6 +90,21 @@ impl Scheduler {
     /// Has the job its turn and does not use it, so that others may.
     pub(super) fn lends(&self, id: JobId) -> bool {
         self.lends_from(id).is_some_and(|from| from <= self.now)
+    }
+
+    /// Looks which jobs with a turn are stopped, at the end of their slices where other jobs wait, and whether they still are.
+    pub(super) fn look_for_stopped(&mut self, pages: &dyn Pages) {
+        let ids: Vec<JobId> = self.jobs.keys().copied().collect();
+        for id in ids {
+            let is_waited_for = || self.jobs_near(id).into_iter().any(|other| self.wants_turn(other));
+            let job = &self.jobs[&id];
+            let is_over = || job.phase == Phase::Open && self.now >= job.slice_end && is_waited_for();
+            let is_stopped =
+                (job.stopped || is_over()) && job.sessions.iter().any(|session| pages.is_stopped(*session));
+            if let Some(job) = self.jobs.get_mut(&id) {
+                job.stopped = is_stopped;
+            }
+        }
     }
 
     /// From when on a job that is idle lends its turn; `None`: it is not idle.

@@ -67,6 +67,9 @@ pub struct Job {
     pub unmovable: BTreeMap<SessionId, String>,
     /// A process of it has not answered in time, and not yet.
     pub silent: bool,
+    /// Its slice is over, and a process of it is stopped (SIGSTOP): it uses its turn as little as a job that is idle, but does
+    /// not say so.
+    pub stopped: bool,
     /// Not asked to close before this.
     pub not_closed_before: Time,
     /// Not restored before this (an attempt failed).
@@ -212,6 +215,7 @@ impl Job {
             failed_drains: 0,
             unmovable: BTreeMap::new(),
             silent: false,
+            stopped: false,
             not_closed_before: Time::ZERO,
             not_restored_before: Time::ZERO,
             not_prefetched_before: Time::ZERO,

@@ -47,6 +47,7 @@ struct PassedOver {
 impl Scheduler {
     /// Closes who should not run, brings back who should. Where one of them cannot be brought back now, others run.
     pub(super) fn settle(&mut self, pages: &dyn Pages) {
+        self.look_for_stopped(pages);
         let selected = loop {
             let selected = self.select_and_bring_back(pages);
             // Who was selected did not pause before.
@@ -173,7 +174,8 @@ impl Scheduler {
         ids.sort_by_cached_key(|id| {
             let job = &self.jobs[id];
             let kept = self.is_kept(*id);
-            let idle = if job.phase == Phase::Open { self.lends(*id) } else { self.is_idle(*id) };
+            let is_unused = if job.phase == Phase::Open { self.lends(*id) } else { self.is_idle(*id) };
+            let idle = is_unused || job.stopped;
             // Of two who are idle none displaces the other.
             let in_slice =
                 job.phase == Phase::Restoring || job.running() && (idle || self.now < job.slice_end);

@@ -8,7 +8,8 @@
 //! ```text
 //! Σ units of the jobs on a GPU, in whichever place  +  slack  ≤  GPU − reserved + share of the tiers      (R0.3, R0.4)
 //! ```
-//! Unless all of it fits on the GPU: then nothing has to move. What a job had once, it may come to have again.
+//! Unless all of it fits on the GPU: then nothing has to move. What a job had once, or is known to
+//! need, it may come to have.
 //!
 //! A job of which it is known what it needs is admitted by the same rule, for that and what the jobs on the GPU have, had or
 //! need.
@@ -54,11 +55,11 @@ impl Scheduler {
         let (on_gpu, tiers) = (self.movable_units(gpu), self.tier_units(gpu));
         let own = u64::from(self.units_of_job(gpu, job)) + u64::from(request.units.0);
         let others = self.jobs_on(gpu).into_iter().filter(|other| *other != job);
-        let of_others: u64 = others.map(|other| self.promised_units(gpu, other)).sum();
+        let of_others: u64 = others.map(|other| self.reserved_units(gpu, other)).sum();
         let all = own + of_others;
         let whole = if request.whole { request.units.0 } else { 0 };
-        // What it had before was promised to it then.
-        let is_new = own > self.promised_units(gpu, job);
+        // What it had before was promised to it then, and what it is known to need when it was admitted.
+        let is_new = own > self.reserved_units(gpu, job);
         (is_new && of_others > 0 && self.least_in_tiers(gpu, all, whole) > tiers).then(|| {
             format!(
                 "no room for it and the other jobs on {gpu}: they would have {all} units together, of {on_gpu} on the \
@@ -105,12 +106,15 @@ impl Scheduler {
 
     /// The same of some of its jobs.
     fn known_units_of(&self, gpu: GpuUuid, counts: impl Fn(JobId) -> bool) -> u64 {
-        let needed = |job: JobId| {
-            let processes = self.tenants_on(gpu).filter(|(_, tenant)| tenant.job == job).count();
-            self.need_units(job).saturating_mul(processes as u64)
-        };
-        let known = |job: JobId| self.promised_units(gpu, job).max(needed(job));
-        self.jobs_on(gpu).into_iter().filter(|job| counts(*job)).map(known).fold(0, u64::saturating_add)
+        let jobs = self.jobs_on(gpu).into_iter().filter(|job| counts(*job));
+        jobs.map(|job| self.known_units_of_job(gpu, job)).fold(0, u64::saturating_add)
+    }
+
+    /// The same of one job.
+    fn known_units_of_job(&self, gpu: GpuUuid, job: JobId) -> u64 {
+        let processes = self.tenants_on(gpu).filter(|(_, tenant)| tenant.job == job).count();
+        let needed = self.need_units(job).saturating_mul(processes as u64);
+        self.promised_units(gpu, job).max(needed)
     }
 
     /// Units that a process of a job is known to need on a GPU.
@@ -184,6 +188,13 @@ impl Scheduler {
         let at_once = self.jobs.get(&job).and_then(|job| job.most_units.get(&gpu).copied()).unwrap_or(0);
         // Of processes that have ended it needs nothing any more.
         of_processes.min(at_once).max(self.units_of_job(gpu, job)).into()
+    }
+
+    /// The same, or what it is known to need: it was admitted for that. A job whose need is larger than the GPU never gets
+    /// all of it there.
+    fn reserved_units(&self, gpu: GpuUuid, job: JobId) -> u64 {
+        let known = self.known_units_of_job(gpu, job).min(self.movable_units(gpu));
+        known.max(self.promised_units(gpu, job))
     }
 
     /// Takes note of the most that a tenant, and its job, were promised: what they have at once, but for what they

@@ -57,6 +57,8 @@ pub struct Wait {
     pub wanted: Wanted,
     /// Jobs of which one has to give way, or to end.
     pub jobs: BTreeSet<JobId>,
+    /// Processes that have ended had memory there which is not free yet: another process has it still.
+    pub dead: bool,
     /// An order is under way, or a time is set, after which this is looked at again.
     pub awaits_event: bool,
 }
@@ -73,14 +75,19 @@ impl fmt::Display for Wait {
             }
             Wanted::Turn => write!(to, "its turn"),
         }?;
-        let held = if self.jobs.is_empty() { "" } else { ", held by " };
-        let some = self.jobs.iter().take(NAMED).map(JobId::to_string).collect::<Vec<_>>().join(", ");
+        let is_held = self.dead || !self.jobs.is_empty();
+        let held = if is_held { ", held by " } else { "" };
+        let some = self.jobs.iter().take(NAMED).map(JobId::to_string);
+        let dead = self.dead.then(|| DEAD.to_owned());
+        let some = some.chain(dead).collect::<Vec<_>>().join(", ");
         let more = self.jobs.len().saturating_sub(NAMED);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         write!(to, "{held}{some}{more}")
     }
 }
 
+/// How a text names processes that have what is left of others.
+const DEAD: &str = "processes that have what ended jobs left";
 /// A text names so many jobs.
 const NAMED: usize = 4;
 
@@ -135,7 +142,8 @@ impl Scheduler {
         let next = is_admission.then(|| self.next_in_line(gpu)).flatten();
         let next = next.filter(|next| self.place_in_line(*next) < self.place_in_line(job));
         let jobs = others.map(|(_, tenant)| tenant.job).chain(next).filter(|other| *other != job).collect();
-        Wait { job, wanted, jobs, awaits_event: self.is_under_way(gpu) }
+        let dead = self.waits_for_the_dead(gpu);
+        Wait { job, wanted, jobs, dead, awaits_event: self.is_under_way(gpu) }
     }
 
     fn wait_for_turn(&self, id: JobId) -> Wait {
@@ -144,7 +152,7 @@ impl Scheduler {
         let is_in_the_way = |tenant: &&Tenant| self.phase_of(tenant) != Phase::Waiting;
         let jobs = self.tenants.values().filter(is_there).filter(is_in_the_way).map(|tenant| tenant.job);
         let awaits_event = gpus.iter().any(|gpu| self.is_under_way(*gpu));
-        Wait { job: id, wanted: Wanted::Turn, jobs: jobs.collect(), awaits_event }
+        Wait { job: id, wanted: Wanted::Turn, jobs: jobs.collect(), dead: false, awaits_event }
     }
 
     /// Is an order about a GPU's memory, or a question to a process there, not answered yet.

@@ -35,10 +35,10 @@ mod stillness;
 mod stop;
 
 pub use gpus::GpuPlan;
-pub use legacy::{CommandLine, Gathered, Heritage, gather};
+pub use legacy::{CommandLine, ConfigFile, Gathered, Heritage, gather};
 #[cfg(test)]
 pub(crate) use setup::leave_mover;
-pub use setup::{Setup, has_died, heirs, last_command, run, stop_signals, will_path};
+pub use setup::{Setup, config_to_take_over, has_died, heirs, last_command, run, stop_signals, will_path};
 
 use crate::brief::Brief;
 use crate::death;
@@ -163,6 +163,8 @@ struct Server {
     software_gpu: Option<PathBuf>,
     abandoned: Vec<PathBuf>,
     command: Option<CommandLine>,
+    /// The file of options that it read, if any.
+    config_file: Option<ConfigFile>,
     idle_exit: Option<Duration>,
     kill_expelled: bool,
     idle_since: Instant,
@@ -226,6 +228,7 @@ impl Server {
             software_gpu: None,
             abandoned: Vec::new(),
             command: None,
+            config_file: None,
             idle_exit: None,
             kill_expelled: false,
             idle_since: Instant::now(),
@@ -832,6 +835,7 @@ impl Server {
         let movers = self.movers.iter().filter_map(named).collect();
         let mut will = WillFile::new(movers, self.software_gpu.clone());
         (will.abandoned, will.command) = (self.abandoned.clone(), self.command.clone());
+        will.config.clone_from(&self.config_file);
         let left = will.write(socket);
         if let Err(error) = &left
             && !self.intestate

@@ -1,7 +1,7 @@
 //! How a manager begins: with new movers, or with what another one left.
 
 use super::gpus::{self, GpuPlan, MoverLink};
-use super::legacy::{CommandLine, Heritage, StateFile, WillFile};
+use super::legacy::{CommandLine, ConfigFile, Heritage, StateFile, WillFile};
 use super::{Input, Server, client};
 use crate::scheduler::{Config, Event, Scheduler};
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -42,6 +42,8 @@ pub struct Setup {
     pub abandoned: Vec<PathBuf>,
     /// How this manager was started; `None`: a supervisor starts the next one.
     pub command: Option<CommandLine>,
+    /// The file of options that it read, if any.
+    pub config_file: Option<ConfigFile>,
     /// End when nobody has been connected for so long.
     pub idle_exit: Option<Duration>,
     /// Whoever is expelled is killed.
@@ -98,6 +100,11 @@ pub fn heirs(socket: &Path) -> Vec<OwnedFd> {
 /// How the manager on `socket` was started that has died there, where this user may start it again so.
 pub fn last_command(socket: &Path) -> Option<CommandLine> {
     WillFile::last_command(socket)
+}
+
+/// The file of options of the manager that has died on `socket`, where the next one takes over from it.
+pub fn config_to_take_over(socket: &Path) -> Option<ConfigFile> {
+    WillFile::config_to_take_over(socket)
 }
 
 /// Where the file lies that says so.
@@ -173,6 +180,7 @@ impl Server {
         server.socket = Some(setup.socket.clone());
         server.software_gpu.clone_from(&setup.software_gpu);
         (server.abandoned, server.command) = (setup.abandoned.clone(), setup.command.clone());
+        server.config_file.clone_from(&setup.config_file);
         server
     }
 }

@@ -1,6 +1,7 @@
 //! Progress (I11): a job that can run, runs, or is told why it cannot.
 
 use super::*;
+use tidegate_ffi::wire::message::Need;
 
 /// Jobs on one GPU of 100 units that grow by four units at a time, up to `wanted` units each, whenever their last
 /// lease is answered. All of their memory is alive. Returns how many units each has in the end.
@@ -49,6 +50,17 @@ fn with_tiers_and_offset(units: u64, offset: u32) -> Desk {
     });
     desk.tier_capacity = units * UNIT;
     desk
+}
+
+#[test]
+fn a_job_that_said_its_need_gets_it_beside_a_job_that_grows() {
+    let mut desk = with_tiers(10);
+    let need = Some(Need { persistent: 0, temporary: 90 * UNIT });
+    let first = desk.job(JobSpec { need, ..spec("a") });
+    let second = desk.job(spec("b"));
+    // 100 units of the GPU and 10 of the tier, less 5 that stay free so that memory can move.
+    let has = grow(&mut desk, &[first, second], 2, 90, Life::Short);
+    assert!(has[0] == 90 && (10..=15).contains(&has[1]), "{has:?}");
 }
 
 #[test]

@@ -30,6 +30,30 @@ fn a_stopped_jobs_closing_waits_for_it_while_others_go_on_beside_it() {
 }
 
 #[test]
+fn a_stopped_job_of_higher_priority_gives_way_at_the_end_of_its_slice() {
+    let mut desk = Desk::new(|config| config.expel_silent = true);
+    let low = job_with(&mut desk, "low", 10, 60);
+    let high = desk.job(JobSpec { priority: 1, ..spec("high") });
+    fill(&mut desk, high, 10, 60);
+    desk.until(|desk| desk.phase(low) == Phase::Waiting && desk.units(high, T) == 60);
+    desk.pass(ms(3000));
+    assert_eq!((desk.phase(high), desk.closings(high)), (Phase::Open, 0), "it goes first as long as it runs");
+    desk.pages.stopped.insert(high);
+    desk.until(|desk| desk.phase(high) == Phase::Closing);
+    desk.go_on(high);
+    desk.until(|desk| desk.phase(high) == Phase::Open);
+    let closings = desk.closings(high);
+    desk.pass(ms(3000));
+    assert_eq!((desk.phase(high), desk.closings(high)), (Phase::Open, closings), "it goes first again");
+    desk.pages.stopped.insert(high);
+    desk.until(|desk| desk.phase(high) == Phase::Closing);
+    desk.pass(LATE);
+    assert!(desk.expelled.contains(&high));
+    desk.end(high);
+    desk.until(|desk| desk.phase(low) == Phase::Open);
+}
+
+#[test]
 fn who_waits_is_told_behind_whom_that_does_not_answer() {
     let mut desk = Desk::new(|_| {});
     let (a, b) = rivals(&mut desk);

@@ -24,5 +24,5 @@ mod will;
 pub(super) use file::{Record, StateFile};
 pub use gathering::{Gathered, Heritage, gather};
 pub(super) use state::{ClientState, State};
-pub use will::CommandLine;
 pub(super) use will::WillFile;
+pub use will::{CommandLine, ConfigFile};

@@ -26,6 +26,27 @@ pub struct CommandLine {
     pub directory: PathBuf,
 }
 
+/// A file of options, as a manager read it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigFile {
+    /// Where it was: an absolute path.
+    pub path: PathBuf,
+    /// What it said.
+    pub text: String,
+}
+
+impl ConfigFile {
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is no text.
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
+        let reading = || format!("reading {}", path.display());
+        let text = std::fs::read_to_string(path).with_context(reading)?;
+        Ok(Self { path: std::path::absolute(path).with_context(reading)?, text })
+    }
+}
+
 /// Who has what a manager leaves behind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WillFile {
@@ -41,14 +62,17 @@ pub(crate) struct WillFile {
     /// How it was started; `None`: a supervisor starts the next one.
     #[serde(default)]
     pub(crate) command: Option<CommandLine>,
+    /// The file of options that it read, if any.
+    #[serde(default)]
+    pub(crate) config: Option<ConfigFile>,
     /// In which life of the machine: processes of another are dead.
     boot: String,
 }
 
 impl WillFile {
     pub(crate) fn new(movers: Vec<(GpuUuid, ProcessName)>, node: Option<PathBuf>) -> Self {
-        let (abandoned, command) = (Vec::new(), None);
-        Self { manager: ProcessName::own(), movers, node, abandoned, command, boot: boot() }
+        let (abandoned, command, config) = (Vec::new(), None, None);
+        Self { manager: ProcessName::own(), movers, node, abandoned, command, config, boot: boot() }
     }
 
     /// Where the will of the manager on `socket` lies.
@@ -95,6 +119,13 @@ impl WillFile {
         Self::load_own(socket)?
             .command
             .filter(|command| command.words.first().is_some_and(|word| word == b"manager"))
+    }
+
+    /// The file of options of the manager that has died on `socket`, if movers of it live: the next manager takes
+    /// over the memory that this one shared by them.
+    pub(crate) fn config_to_take_over(socket: &Path) -> Option<ConfigFile> {
+        let will = Self::load_own(socket)?;
+        will.config.filter(|_| will.movers.iter().any(|(_, mover)| mover.open().is_some()))
     }
 
     /// Waits for the death of the manager on `socket`, so long: whether it is dead.
