@@ -319,7 +319,8 @@ pub(super) fn execute(arguments: Arguments, given: &ArgMatches) -> anyhow::Resul
     }
     let mut options = arguments.options;
     let path = arguments.config.or_else(|| system_config(&options));
-    let file = path.map(|path| config_file(&options, &path)).transpose()?;
+    let read = path.map(|path| config_file(&options, &path)).transpose()?;
+    let (file, has_changed) = read.map_or((None, false), |(file, has_changed)| (Some(file), has_changed));
     if let Some(file) = &file {
         config::complete(&mut options, given, file)?;
     }
@@ -327,7 +328,7 @@ pub(super) fn execute(arguments: Arguments, given: &ArgMatches) -> anyhow::Resul
     let socket = std::path::absolute(socket_path(options.socket.clone())?)?;
     let log = begin_log(options.log.as_deref(), &socket)?;
     if let Some(file) = &file
-        && std::fs::read_to_string(&file.path).ok().as_ref() != Some(&file.text)
+        && has_changed
     {
         tracing::warn!(
             "{} has changed: its old options hold until the manager has been stopped",
@@ -368,13 +369,19 @@ fn begin_log(path: Option<&Path>, socket: &Path) -> anyhow::Result<Option<File>>
 }
 
 /// A file of options. Where this manager takes over from one that read the same file, it is what the file said then: the
-/// GPUs and the tiers are shared by it, and jobs must not be lost since the file is gone or has changed.
-fn config_file(options: &Options, path: &Path) -> anyhow::Result<ConfigFile> {
+/// GPUs and the tiers are shared by it, and jobs must not be lost because the file is gone or has changed. Whether it has.
+fn config_file(options: &Options, path: &Path) -> anyhow::Result<(ConfigFile, bool)> {
     let read = ConfigFile::read(path);
     let named_there = read.as_ref().ok().and_then(|file| option_in(&file.text, "socket"));
     let socket = socket_path(options.socket.clone().or_else(|| named_there.map(PathBuf::from)))?;
     let path = std::path::absolute(path)?;
-    server::config_to_take_over(&socket).filter(|last| last.path == path).map_or(read, Ok)
+    match server::config_to_take_over(&socket).filter(|last| last.path == path) {
+        Some(last) => {
+            let has_changed = read.ok().as_ref() != Some(&last);
+            Ok((last, has_changed))
+        }
+        None => Ok((read?, false)),
+    }
 }
 
 /// The file of the manager that is there for all.

@@ -41,30 +41,27 @@ struct Shown<'a>(&'a Status);
 
 impl Display for Shown<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write_status(f, self.0)
+        let status = self.0;
+        if status.draining {
+            writeln!(f, "the manager drains: no new jobs")?;
+        }
+        for gpu in &status.gpus {
+            write_gpu(f, gpu)?;
+        }
+        for user in &status.users {
+            writeln!(f, "user {}: {} of {} saved", user.uid, size(user.saved_bytes), size(user.quota_bytes))?;
+        }
+        if status.jobs.is_empty() && status.others.jobs == 0 {
+            writeln!(f, "no jobs")?;
+        }
+        if !status.jobs.is_empty() {
+            write_jobs(f, &status.jobs)?;
+        }
+        if status.others.jobs > 0 {
+            write_others(f, &status.others)?;
+        }
+        Ok(())
     }
-}
-
-fn write_status(f: &mut Formatter<'_>, status: &Status) -> fmt::Result {
-    if status.draining {
-        writeln!(f, "the manager drains: no new jobs")?;
-    }
-    for gpu in &status.gpus {
-        write_gpu(f, gpu)?;
-    }
-    for user in &status.users {
-        writeln!(f, "user {}: {} of {} saved", user.uid, size(user.saved_bytes), size(user.quota_bytes))?;
-    }
-    if status.jobs.is_empty() && status.others.jobs == 0 {
-        writeln!(f, "no jobs")?;
-    }
-    if !status.jobs.is_empty() {
-        write_jobs(f, &status.jobs)?;
-    }
-    if status.others.jobs > 0 {
-        write_others(f, &status.others)?;
-    }
-    Ok(())
 }
 
 fn write_jobs(f: &mut Formatter<'_>, jobs: &[JobStatus]) -> fmt::Result {

@@ -99,8 +99,7 @@ impl Scheduler {
             let is_waited_for = || self.jobs_near(id).into_iter().any(|other| self.wants_turn(other));
             let job = &self.jobs[&id];
             let is_over = || job.phase == Phase::Open && self.now >= job.slice_end && is_waited_for();
-            let is_stopped =
-                (job.stopped || is_over()) && job.sessions.iter().any(|session| pages.is_stopped(*session));
+            let is_stopped = (job.stopped || is_over()) && job.has_stopped(pages);
             if let Some(job) = self.jobs.get_mut(&id) {
                 job.stopped = is_stopped;
             }

@@ -37,12 +37,11 @@ impl Scheduler {
         let Some(job) = self.jobs.get(&id).filter(|job| job.phase == Phase::Waiting && !job.silent) else {
             return false;
         };
-        let is_stopped = || job.sessions.iter().any(|session| pages.is_stopped(*session));
         self.now >= job.not_prefetched_before
             && self.now >= job.not_restored_before
             && !self.is_moving(id)
             && !self.is_stranded(id)
-            && !is_stopped()
+            && !job.has_stopped(pages)
     }
 
     fn prefetch_tenant(&mut self, id: TenantId, selected: &[JobId]) {

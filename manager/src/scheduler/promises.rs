@@ -106,15 +106,14 @@ impl Scheduler {
 
     /// The same of some of its jobs.
     fn known_units_of(&self, gpu: GpuUuid, counts: impl Fn(JobId) -> bool) -> u64 {
-        let jobs = self.jobs_on(gpu).into_iter().filter(|job| counts(*job));
-        jobs.map(|job| self.known_units_of_job(gpu, job)).fold(0, u64::saturating_add)
+        let known = |job: JobId| self.promised_units(gpu, job).max(self.needed_units(gpu, job));
+        self.jobs_on(gpu).into_iter().filter(|job| counts(*job)).map(known).fold(0, u64::saturating_add)
     }
 
-    /// The same of one job.
-    fn known_units_of_job(&self, gpu: GpuUuid, job: JobId) -> u64 {
+    /// Units that a job's processes on a GPU are known to need there.
+    fn needed_units(&self, gpu: GpuUuid, job: JobId) -> u64 {
         let processes = self.tenants_on(gpu).filter(|(_, tenant)| tenant.job == job).count();
-        let needed = self.need_units(job).saturating_mul(processes as u64);
-        self.promised_units(gpu, job).max(needed)
+        self.need_units(job).saturating_mul(processes as u64)
     }
 
     /// Units that a process of a job is known to need on a GPU.
@@ -193,8 +192,7 @@ impl Scheduler {
     /// The same, or what it is known to need: it was admitted for that. A job whose need is larger than the GPU never gets
     /// all of it there.
     fn reserved_units(&self, gpu: GpuUuid, job: JobId) -> u64 {
-        let known = self.known_units_of_job(gpu, job).min(self.movable_units(gpu));
-        known.max(self.promised_units(gpu, job))
+        self.promised_units(gpu, job).max(self.needed_units(gpu, job).min(self.movable_units(gpu)))
     }
 
     /// Takes note of the most that a tenant, and its job, were promised: what they have at once, but for what they

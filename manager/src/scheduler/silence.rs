@@ -126,7 +126,7 @@ impl Scheduler {
         let mut any = false;
         for id in jobs {
             let Some(job) = self.jobs.get_mut(id).filter(|job| job.phase == Phase::Waiting) else { continue };
-            if job.sessions.iter().any(|session| pages.is_stopped(*session)) {
+            if job.has_stopped(pages) {
                 job.not_restored_before = until;
                 any = true;
             }
@@ -136,6 +136,11 @@ impl Scheduler {
 }
 
 impl super::Job {
+    /// Whether a process of it is stopped.
+    pub(super) fn has_stopped(&self, pages: &dyn Pages) -> bool {
+        self.sessions.iter().any(|session| pages.is_stopped(*session))
+    }
+
     /// Does a process of it not answer, and keep memory that others wait for.
     pub(super) fn is_stuck(&self) -> bool {
         self.silent && matches!(self.phase, Phase::Closing | Phase::Leaving | Phase::Restoring)

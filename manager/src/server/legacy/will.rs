@@ -125,7 +125,8 @@ impl WillFile {
     /// over the memory that this one shared by them.
     pub(crate) fn config_to_take_over(socket: &Path) -> Option<ConfigFile> {
         let will = Self::load_own(socket)?;
-        will.config.filter(|_| will.movers.iter().any(|(_, mover)| mover.open().is_some()))
+        let is_left = will.living_movers().next().is_some();
+        will.config.filter(|_| is_left)
     }
 
     /// Waits for the death of the manager on `socket`, so long: whether it is dead.
@@ -137,8 +138,11 @@ impl WillFile {
     /// The movers that live of the manager that was on `socket`: one of them starts the next, or they
     /// wait for who does.
     pub(crate) fn heirs(socket: &Path) -> Vec<OwnedFd> {
-        let movers = Self::load(socket).map_or_else(Vec::new, |will| will.movers);
-        movers.into_iter().filter_map(|(_, name)| name.open()).collect()
+        Self::load(socket).map_or_else(Vec::new, |will| will.living_movers().collect())
+    }
+
+    fn living_movers(&self) -> impl Iterator<Item = OwnedFd> {
+        self.movers.iter().filter_map(|(_, name)| name.open())
     }
 
     /// There is nothing to inherit any more.
