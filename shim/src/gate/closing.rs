@@ -1,7 +1,7 @@
 //! The slow side of the gate: who closes it, who waits at a boundary, what is still arriving.
 //!
-//! Invariant: `openings` counts how often the gate has opened, so a thread that waits for an
-//! opening cannot sleep through it into the next closing.
+//! Invariant: `openings` counts how often the gate has opened, and `times` how often threads that are held were let go on, so
+//! a thread that is held cannot sleep through either of them, though it does not sleep yet.
 
 use super::{Boundary, Record, Stamp, is_chosen};
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -63,6 +63,20 @@ struct State {
     /// Whether those at a boundary may.
     boundary: Boundary,
     given_up: bool,
+}
+
+impl State {
+    /// A thread is held from now on: all that happens after this moment is for it, too.
+    fn hold(&mut self) -> Held {
+        self.held += 1;
+        Held { openings: self.openings, times: self.times }
+    }
+}
+
+/// What a thread that is held has seen when that began.
+struct Held {
+    openings: u64,
+    times: u64,
 }
 
 /// See the module.
@@ -208,9 +222,9 @@ impl Closing {
             }
             Phase::AtBoundary | Phase::Closed => {}
         }
-        let openings = state.openings;
+        let held = state.hold();
         drop(state);
-        self.wait_for_opening_after(openings, true, announce);
+        self.wait_for_opening_after(held, true, announce);
     }
 
     /// Waits for the next opening if the gate was waiting for collective `number`, or for one before it: it is not launched
@@ -227,9 +241,9 @@ impl Closing {
             Phase::AtCollective(target) if number >= target => {}
             _ => return,
         }
-        let openings = state.openings;
+        let held = state.hold();
         drop(state);
-        self.wait_for_opening_after(openings, true, announce);
+        self.wait_for_opening_after(held, true, announce);
     }
 
     /// Waits for the next opening if the gate was waiting for a wait, or catches threads there. What the thread has freed it
@@ -244,25 +258,24 @@ impl Closing {
             _ if state.catches => {}
             _ => return,
         }
-        let openings = state.openings;
+        let held = state.hold();
         drop(state);
-        self.wait_for_opening_after(openings, false, announce);
+        self.wait_for_opening_after(held, false, announce);
     }
 
     /// Or until chance lets the thread go on, which may be at a boundary.
-    fn wait_for_opening_after(&self, openings: u64, is_at_boundary: bool, announce: impl FnOnce()) {
+    fn wait_for_opening_after(&self, held: Held, is_at_boundary: bool, announce: impl FnOnce()) {
         announce();
         let number = Record::of_thread_or_new().number();
         let mut state = self.state.lock();
-        let mut times = state.times;
-        state.held += 1;
-        while state.openings == openings {
-            self.changed.wait(&mut state);
+        let mut times = held.times;
+        while state.openings == held.openings {
             let may_go = !is_at_boundary || state.boundary == Boundary::GoesOn;
             let is_new = std::mem::replace(&mut times, state.times) != state.times;
             if is_new && may_go && is_chosen(state.draw, number) {
                 break;
             }
+            self.changed.wait(&mut state);
         }
         state.held -= 1;
     }

@@ -348,6 +348,7 @@ fn a_gate_is_not_shut_while_pieces_arrive() {
 }
 
 /// Waits for something that other threads do, not for ever.
+#[track_caller]
 fn until(is_so: impl Fn() -> bool) {
     let limit = soon();
     while !is_so() {

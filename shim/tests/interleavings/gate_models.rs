@@ -480,3 +480,16 @@ fn nobody_is_inside_a_gate_that_was_shut_after_the_caught_went_on() {
     let draw = (1..).find(|draw| is_chosen(*draw, 0)).unwrap();
     model(2, move || nobody_is_inside_after_catches(&[0, draw]));
 }
+
+/// A thread that is held where it came out of a wait goes on when no thread is held there any more, even if it does not sleep yet.
+#[test]
+fn a_caught_thread_goes_on_when_threads_are_caught_no_more() {
+    model(3, || {
+        GATE.start(true, Fence::ByCloser);
+        GATE.catch(0, false, Boundary::Stays, 1, long_ago());
+        let caught = spawn(|| GATE.waited());
+        GATE.release();
+        caught.join().unwrap();
+        GATE.open();
+    });
+}
