@@ -3,6 +3,7 @@
 
 mod support;
 
+use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -84,6 +85,7 @@ impl Terminal {
             // SAFETY: a descriptor of ours and a number.
             unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
         }
+        keep_output_at_signals(&other);
         let lines = Lines::of(File::from(own.try_clone().unwrap()));
         Self { keys: own.into(), lines, other_side: Some(other) }
     }
@@ -112,6 +114,14 @@ impl Terminal {
         let found = lines.filter_map(|line| line.split_once(words).map(|(_, rest)| rest.to_owned())).next();
         found.unwrap_or_else(|| panic!("the terminal never says {words:?}"))
     }
+}
+
+/// At a key that sends a signal, Linux discards what processes have written and nothing has read. The signal comes first: on a busy
+/// machine a process has then ended, and its shell has said so, before the rest is discarded.
+fn keep_output_at_signals(terminal: &OwnedFd) {
+    let mut settings = tcgetattr(terminal).unwrap();
+    settings.local_modes |= LocalModes::NOFLSH;
+    tcsetattr(terminal, OptionalActions::Now, &settings).unwrap();
 }
 
 /// Makes the calling process a session's leader, on the terminal that is its standard input. Who
