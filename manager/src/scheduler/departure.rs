@@ -470,7 +470,7 @@ impl Scheduler {
         };
         let pieces: Vec<PieceId> = tenant.takeable().filter(goes).collect();
         let (gpu, job) = (tenant.gpu, tenant.job);
-        let savable = self.savable(gpu, &pieces, &live_bytes(&contents));
+        let savable = self.savable(id, gpu, &pieces, &live_bytes(&contents));
         // A larger share may have room for the rest.
         self.are_needs_new |= savable.len() < pieces.len();
         let departure = self.departure(id, savable, &contents, false);

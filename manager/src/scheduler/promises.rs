@@ -191,7 +191,7 @@ impl Scheduler {
 
     /// The same, or what it is known to need: it was admitted for that. A job whose need is larger than the GPU never gets
     /// all of it there.
-    fn reserved_units(&self, gpu: GpuUuid, job: JobId) -> u64 {
+    pub(super) fn reserved_units(&self, gpu: GpuUuid, job: JobId) -> u64 {
         self.promised_units(gpu, job).max(self.needed_units(gpu, job).min(self.movable_units(gpu)))
     }
 
@@ -222,6 +222,7 @@ impl Scheduler {
     pub(super) fn without_place(&mut self, id: TenantId, request: LeaseRequest) -> Option<Served> {
         let reason = self
             .breaks_promise(id, request)
+            .or_else(|| self.breaks_saved_quota(id, request))
             .or_else(|| self.lacks_place_beside_unmovable(id, request))
             .or_else(|| self.shuts_out_another(id, request))?;
         let tenant = self.tenants.get(&id)?;
@@ -330,17 +331,18 @@ impl Scheduler {
         !gpu.is_limit_certain() && gpu.saves_at_most.take().is_some()
     }
 
-    /// Of pieces that should go, those for whose live bytes the tiers have room: all that hold none, then those that
-    /// set most units free for a byte.
+    /// Of pieces of a tenant that should go, those for whose live bytes the tiers, and its user's quota, have room: all that
+    /// hold none, then those that set most units free for a byte.
     pub(super) fn savable(
         &self,
+        id: TenantId,
         gpu: GpuUuid,
         pieces: &[PieceId],
         live: &BTreeMap<PieceId, u64>,
     ) -> Vec<PieceId> {
         let mut pieces = pieces.to_vec();
         let bytes = |piece: &PieceId| live.get(piece).copied().unwrap_or(0);
-        let mut room = self.tier_room(gpu);
+        let mut room = self.room_for_saves(id);
         if pieces.iter().map(bytes).sum::<u64>() <= room {
             return pieces;
         }

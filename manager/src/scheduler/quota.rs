@@ -3,11 +3,11 @@
 //! Of memory: the most of a GPU that a process may have, and that all jobs of one user may have together. It counts
 //! wherever its bytes lie now, on the GPU or in a tier.
 //!
-//! Of saved bytes: the most that all jobs of one user may have in the tiers together, of all GPUs. Whoever comes to a
+//! Of saved bytes: the most that all jobs of one user may have in the tiers together, of all GPUs. A job that comes to a
 //! GPU where others are waits until what may have to be saved of each user there fits that user's quota, as it waits
-//! for room in the tiers. What would exceed it all the same, because a job takes more than was known, is not saved:
-//! the job goes on with its memory, as after a save that found no room; and while that is so, what it cannot get
-//! without being saved it does not get.
+//! for room in the tiers. An allocation after which the jobs could not take turns within it is refused, as where the tiers
+//! are full. What would exceed it all the same is not saved: the job goes on with its memory, as after a save that found no
+//! room; and while that is so, what it cannot get without being saved it does not get.
 
 use super::lease::Served;
 use super::{Scheduler, Tenant};
@@ -83,6 +83,57 @@ impl Scheduler {
         let hosted = self.tenants.values().filter(|tenant| self.is_of_user(tenant.job, uid));
         let hosted = hosted.map(|tenant| self.hosted_bytes_of(tenant)).sum::<u64>();
         self.gpus.keys().map(on_gpu).fold(hosted, u64::saturating_add)
+    }
+
+    /// Why a lease can never be served within the quotas of saved bytes, as long as the other jobs on its GPU live. `None`: it
+    /// can, or was promised before.
+    pub(super) fn breaks_saved_quota(&self, id: TenantId, request: LeaseRequest) -> Option<String> {
+        if self.config.saved_quotas == UserQuotas::default() {
+            return None;
+        }
+        let tenant = self.tenants.get(&id)?;
+        let (gpu, job) = (tenant.gpu, tenant.job);
+        let own = u64::from(self.units_of_job(gpu, job)) + u64::from(request.units.0);
+        let more = own.saturating_sub(self.reserved_units(gpu, job));
+        let whole = if request.whole { request.units.0 } else { 0 };
+        let users: BTreeSet<u32> =
+            self.jobs_on(gpu).iter().filter_map(|job| Some(self.jobs.get(job)?.uid)).collect();
+        users.into_iter().filter(|_| more > 0).find_map(|uid| {
+            let quota = self.config.saved_quotas.of(uid)?;
+            let before = self.least_saved_of_user(uid, None);
+            let after = self.least_saved_of_user(uid, Some((gpu, job, more, whole)));
+            (after > before && after > quota).then(|| {
+                format!(
+                    "no room for it and the other jobs on {gpu}: {after} bytes of user {uid} would have to be saved, of a \
+                     quota of {quota}"
+                )
+            })
+        })
+    }
+
+    /// Bytes of a user's jobs that may have to be in the tiers at once at least, while the jobs of each GPU take turns; as if a
+    /// job had so many units more on a GPU, of which one piece has `whole`.
+    fn least_saved_of_user(&self, uid: u32, growth: Option<(GpuUuid, JobId, u64, u32)>) -> u64 {
+        let on_gpu = |gpu: GpuUuid| {
+            let (grows, more, whole) = match growth {
+                Some((at, job, more, whole)) if at == gpu => (Some(job), more, whole),
+                _ => (None, 0, 0),
+            };
+            let jobs = self.jobs_on(gpu);
+            if jobs.len() < 2 {
+                return 0;
+            }
+            let units =
+                |job: &JobId| self.reserved_units(gpu, *job) + if grows == Some(*job) { more } else { 0 };
+            let all = jobs.iter().map(units).fold(0, u64::saturating_add);
+            let theirs = jobs.iter().filter(|job| self.is_of_user(**job, uid));
+            let theirs = theirs.map(units).fold(0, u64::saturating_add);
+            // Where jobs of several users are, it may be all of theirs that has to go.
+            self.least_in_tiers(gpu, all, whole).min(theirs).saturating_mul(self.config.unit_bytes)
+        };
+        let hosted = self.tenants.values().filter(|tenant| self.is_of_user(tenant.job, uid));
+        let hosted = hosted.map(|tenant| self.hosted_bytes_of(tenant)).sum::<u64>();
+        self.gpus.keys().map(|gpu| on_gpu(*gpu)).fold(hosted, u64::saturating_add)
     }
 
     /// What lies in the tiers of a user's jobs, or is on the way there, in bytes; what is host memory in a GPU's

@@ -337,17 +337,21 @@ fn of_jobs_that_cannot_be_closed_and_wait_for_each_other_the_last_that_came_is_r
 /// The closed job's memory has no place to go, so it leads out of the deadlock of the other two no more than they do.
 #[test]
 fn of_jobs_that_cannot_be_closed_one_is_refused_though_a_closed_job_has_memory_that_exceeds_its_quota() {
-    let mut desk = Desk::new(|config| {
-        config.tier_bytes = [400 * UNIT, 0, 0];
-        config.saved_quotas.others = Some(10 * UNIT);
-    });
+    let mut desk = Desk::new(|config| config.tier_bytes = [400 * UNIT, 0, 0]);
     let jobs = ["plain", "first", "last"].map(|name| desk.job(spec(name)));
-    let units = [40, 20, 30];
-    for (session, units) in jobs.into_iter().zip(units) {
-        desk.lease(session, P, 0, units);
+    // What they have, and what they had besides.
+    let units = [(40, 0), (20, 25), (30, 25)];
+    for (session, (units, more)) in jobs.into_iter().zip(units).rev() {
+        desk.lease(session, P, 0, units + more);
+        desk.until(|desk| desk.units(session, P) == units + more);
+        let unused: Vec<Placed> =
+            desk.pieces(session, P).into_iter().filter(|placed| placed.slot.0 >= units).collect();
+        desk.give_back(session, &unused, 0);
         desk.live(session, P, 0, u64::from(units) * UNIT, Life::Long);
     }
-    desk.until(|desk| jobs.into_iter().zip(units).all(|(job, units)| desk.units(job, P) == units));
+    desk.until(|desk| jobs.into_iter().zip(units).all(|(job, (units, _))| desk.units(job, P) == units));
+    // What would exceed it was promised before.
+    desk.scheduler.config.saved_quotas.others = Some(10 * UNIT);
     let [_, first, last] = jobs;
     for session in [first, last] {
         desk.tell(Event::Unsliceable { session, reason: "it uses managed memory".into() });
