@@ -113,6 +113,29 @@ fn trainings_whose_managers_are_killed_end_as_alone() {
     manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
 }
 
+#[test]
+fn a_process_that_becomes_another_program_while_there_is_no_manager_begins_anew() {
+    let options = [&OPTIONS[..], &["--answer-limit", "5s", "--evict", "kill"]].concat();
+    let manager = Manager::start("1x6MiB", &options);
+    let mut jobs = oversubscribed(&manager);
+    check(&mut jobs);
+    let (dead, movers) = (manager.pid(), movers(&manager));
+    // As long as its mover is stopped no manager takes over.
+    movers.iter().for_each(|mover| signal(*mover, Signal::STOP));
+    kill(dead);
+    jobs[0].tell("become");
+    movers.iter().for_each(|mover| signal(*mover, Signal::CONT));
+    status_after(&manager, dead);
+    check(&mut jobs[1..]);
+    jobs[0].tell("device 0");
+    jobs[0].tell(&format!("alloc t {}", 3 * MIB));
+    jobs[0].tell("fill t 3");
+    check(&mut jobs[1..]);
+    jobs[0].tell("check t 3");
+    jobs.into_iter().for_each(Probe::end);
+    manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
+}
+
 /// What becomes of the file of options while its manager runs, one after the other.
 const CHANGES: [fn(&Path); 5] = [
     |file| std::fs::write(file, "unit = '64KiB'\nslice = 'soon'\n").unwrap(),

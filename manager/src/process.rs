@@ -45,7 +45,7 @@ impl ProcessName {
 ///
 /// It is known by where its stack begins: the kernel puts that elsewhere for each, and lets no process
 /// without privileges change what it says of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Image(u64);
 
 impl Image {

@@ -17,6 +17,7 @@
 //! peer N                       no-peer N                (whether the GPU in use reaches GPU N's memory)
 //! fork                         a child that does nothing and outlives its parent a little; its process id
 //! cut                          ends the library's connection to the manager; how many there were
+//! become                       this program anew, by execve(2), which answers
 //! starve                       from now on no file descriptor can be had
 //! feed                         they can be had again
 //! ```
@@ -34,7 +35,9 @@ use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::io::{BufRead, Write};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 type Answer = Result<String, Box<dyn Error>>;
 
@@ -44,9 +47,16 @@ struct Probe {
     memory: HashMap<String, (u64, usize)>,
 }
 
+/// The program is what another one has become.
+const AGAIN: &str = "again";
+
 fn main() -> Result<(), Box<dyn Error>> {
     let mut probe = Probe::default();
     let mut output = std::io::stdout();
+    if std::env::args().nth(1).is_some_and(|word| word == AGAIN) {
+        writeln!(output, "ok")?;
+        output.flush()?;
+    }
     for line in std::io::stdin().lock().lines() {
         match probe.obey(&line?) {
             Ok(answer) => writeln!(output, "ok {answer}")?,
@@ -87,6 +97,7 @@ impl Probe {
             ["info"] => info(),
             ["fork"] => fork(),
             ["cut"] => cut(),
+            ["become"] => Err(Command::new("/proc/self/exe").arg(AGAIN).exec().into()),
             ["starve"] => limit_descriptors(lowest_free()?),
             ["feed"] => limit_descriptors(None),
             _ => Err(format!("unknown order {line:?}").into()),

@@ -78,7 +78,7 @@ impl Client {
             conversation: state.conversation.into_owned(),
             connection: state.id,
             name: Some(state.name),
-            image: None,
+            image: state.image,
             process,
             role: state.role,
             outbox: None,
@@ -145,8 +145,11 @@ impl Client {
         is_stopped(self.conversation.pid)
     }
 
-    /// Ends the process.
+    /// Ends the process, unless it is another program by now.
     pub(crate) fn kill(&self) {
+        if self.is_replaced() {
+            return;
+        }
         if let Err(error) = pidfd_send_signal(&self.process, Signal::KILL) {
             warn!(pid = self.conversation.pid, %error, "an expelled process cannot be killed");
         }
@@ -254,10 +257,16 @@ pub(super) fn accept(
     Ok(())
 }
 
-/// Tells when a process that has no connection is dead.
-pub(super) fn watch(id: ClientId, process: Arc<OwnedFd>, inputs: Sender<Input>) -> std::io::Result<()> {
+/// Tells when a process that has no connection is dead, or another program than it was.
+pub(super) fn watch(
+    id: ClientId,
+    process: Arc<OwnedFd>,
+    pid: i32,
+    image: Option<Image>,
+    inputs: Sender<Input>,
+) -> std::io::Result<()> {
     os::start_thread(Builder::new().name("watcher".into()), move || {
-        wait_for_death(&process);
+        wait_until_gone(&process, pid, image);
         // The core has ended already if nobody listens.
         let _ = inputs.send(Input::Gone(id));
     })?;

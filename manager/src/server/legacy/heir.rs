@@ -83,7 +83,7 @@ impl Server {
         for client in clients {
             let (id, role) = (client.id, client.role);
             let Some(process) = client.name.open().map(Arc::new) else { continue };
-            watch(id, process.clone(), inputs.clone())?;
+            watch(id, process.clone(), client.conversation.pid, client.image, inputs.clone())?;
             self.clients.insert(id, Client::inherited(client, process));
             if let Role::Announcer(job) = role {
                 self.announcers.entry(job).or_default().insert(id);

@@ -8,7 +8,7 @@ use super::super::client::{Client, ClientId, Published, Role};
 use super::super::conversation::Conversation;
 use super::super::former::FormerJobs;
 use super::super::gpus::MoverState;
-use crate::process::ProcessName;
+use crate::process::{Image, ProcessName};
 use crate::scheduler::Scheduler;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -44,6 +44,8 @@ pub(crate) struct State<'a> {
 pub(crate) struct ClientState<'a> {
     pub(crate) id: ClientId,
     pub(crate) name: ProcessName,
+    /// The program that a process of a job was when it connected.
+    pub(crate) image: Option<Image>,
     pub(crate) role: Role,
     pub(crate) expelled: bool,
     pub(crate) conversation: Cow<'a, Conversation>,
@@ -53,8 +55,10 @@ impl<'a> ClientState<'a> {
     /// Others end with their connections.
     fn of(id: ClientId, client: &'a Client) -> Option<Self> {
         let (name, role, expelled) = (client.name?, client.role, client.expelled);
+        // A `tidegate run` becomes the program that it announces.
+        let image = client.image.filter(|_| matches!(role, Role::Process(_)));
         let conversation = Cow::Borrowed(&client.conversation);
-        (role != Role::Unknown).then_some(Self { id, name, role, expelled, conversation })
+        (role != Role::Unknown).then_some(Self { id, name, image, role, expelled, conversation })
     }
 }
 
