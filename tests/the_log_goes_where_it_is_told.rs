@@ -3,13 +3,14 @@
 
 mod support;
 
+use rustix::fs::OFlags;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use support::patience::{Lines, output};
-use support::{Manager, command};
+use support::{Manager, Probe, command, run_at};
 
 /// A manager that says what it does, and ends as soon as it is told to.
 fn manager(directory: &Path) -> Command {
@@ -48,6 +49,28 @@ fn without_a_file_it_goes_to_standard_error() {
     let directory = tempfile::tempdir().unwrap();
     let log = run(manager(directory.path()), directory.path(), false);
     assert!(log.contains("the manager ends") && log.lines().all(begins_with_a_time), "{log}");
+}
+
+#[test]
+fn a_log_that_nothing_reads_holds_no_job() {
+    let directory = tempfile::tempdir().unwrap();
+    let (unread, full) = rustix::pipe::pipe().unwrap();
+    rustix::fs::fcntl_setfl(&full, OFlags::NONBLOCK).unwrap();
+    while rustix::io::write(&full, b"x").is_ok() {}
+    rustix::fs::fcntl_setfl(&full, OFlags::empty()).unwrap();
+    let mut process = manager(directory.path()).stdout(Stdio::piped()).stderr(full).spawn().unwrap();
+    let said = Lines::of(process.stdout.take().unwrap());
+    assert_eq!(said.next().as_deref(), Some("ready"));
+    let socket = directory.path().join("socket");
+    let mut job = Probe::start(run_at(&socket, &[], &support::probe()));
+    job.tell("device 0");
+    job.tell("alloc t 100000");
+    job.end();
+    let mut stop = command();
+    stop.args(["manager", "stop", "--socket"]).arg(socket);
+    assert!(output(stop).status.success());
+    assert!(process.wait().unwrap().success());
+    drop(unread);
 }
 
 #[test]

@@ -355,14 +355,14 @@ struct Start {
 /// Begins to log to `path`. A manager that takes over goes on without that file if it cannot be opened any more.
 fn begin_log(path: Option<&Path>, socket: &Path) -> anyhow::Result<Option<File>> {
     let Some(path) = path else {
-        log::to_stderr();
+        log::to_stderr_by_queue();
         return Ok(None);
     };
     log::to_file(path).map(Some).or_else(|error| {
         if server::heirs(socket).is_empty() {
             return Err(error);
         }
-        log::to_stderr();
+        log::to_stderr_by_queue();
         tracing::warn!("this log goes to standard error: {error:#}");
         Ok(None)
     })

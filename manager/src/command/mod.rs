@@ -58,8 +58,10 @@ enum Command {
 pub fn main() -> ExitCode {
     let matches = Cli::command().get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    if !matches!(cli.command, Command::Manager(_)) {
-        log::to_stderr();
+    match cli.command {
+        Command::Manager(_) => {}
+        Command::Mover(_) => log::to_stderr_by_queue(),
+        _ => log::to_stderr(),
     }
     if matches!(cli.command, Command::Status(_) | Command::Doctor(_)) {
         end_when_unread();
@@ -67,7 +69,9 @@ pub fn main() -> ExitCode {
     if matches!(cli.command, Command::Manager(_) | Command::Mover(_)) {
         outlive_file_limits();
     }
-    match cli.command.execute(&matches) {
+    let outcome = cli.command.execute(&matches);
+    log::end();
+    match outcome {
         Ok(code) => code,
         Err(error) => {
             // Standard error may be closed.
