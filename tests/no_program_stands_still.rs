@@ -29,8 +29,9 @@ use support::patience::output;
 use watch::{Game, Outcome};
 
 /// The mixes that the suite plays. Those of 5, 2006, 2016 stood still when a job waited for room that a full tier could
-/// not give, that of 1838605135004 when it waited for room that a full quota could not.
-const SEEDS: [u64; 8] = [1, 3, 5, 2006, 2009, 2014, 2016, 1_838_605_135_004];
+/// not give, that of 1838605135004 when it waited for room that a full quota could not; that of 3769 when a job had grown
+/// until it could not be saved within the quota, that of 3149 when a process became another program without a manager.
+const SEEDS: [u64; 10] = [1, 3, 5, 2006, 2009, 2014, 2016, 3149, 3769, 1_838_605_135_004];
 
 impl Stage {
     fn new() -> Self {

@@ -3,7 +3,7 @@
 
 mod support;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -110,6 +110,20 @@ fn trainings_whose_managers_are_killed_end_as_alone() {
     println!("{deaths} deaths, {:?} each", absent.checked_div(deaths));
     assert!(deaths > 0);
     assert_eq!(jobs.map(Training::result), seeds.map(|seed| alone(&without_boundaries(seed))));
+    manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
+}
+
+/// The manager and its movers are a process group, as in a terminal that is closed.
+#[test]
+fn a_hang_up_ends_the_manager_and_costs_no_job() {
+    let manager = Manager::start("1x6MiB", &OPTIONS);
+    let mut jobs = oversubscribed(&manager);
+    check(&mut jobs);
+    let dead = manager.pid();
+    kill_process_group(Pid::from_raw(dead as i32).unwrap(), Signal::HUP).unwrap();
+    status_after(&manager, dead);
+    check(&mut jobs);
+    jobs.into_iter().for_each(Probe::end);
     manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
 }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::read_to_string;
 use std::os::fd::OwnedFd;
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidegate_ffi::os;
 
 /// A process, whatever becomes of its number: as long as the machine runs.
@@ -82,8 +82,15 @@ pub fn is_dead(process: &OwnedFd) -> bool {
 /// Whether a process has ended, or does within `patience`.
 pub fn dies_within(process: &OwnedFd, patience: Duration) -> bool {
     let mut fds = [PollFd::new(process, PollFlags::IN)];
-    let patience = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
-    poll(&mut fds, Some(&patience)).is_ok_and(|ready| ready > 0)
+    let end = Instant::now() + patience;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut fds, Some(&left)) {
+            Err(Errno::INTR) => {}
+            ready => return ready.is_ok_and(|ready| ready > 0),
+        }
+    }
 }
 
 /// Waits until a process has ended.

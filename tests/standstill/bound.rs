@@ -55,7 +55,7 @@ pub fn bound(mix: &Mix, job: usize, present: impl Fn(usize) -> bool, status: Opt
     let harm = mix.events.iter().map(|(_, event)| match event {
         Event::StopJob(_, time) => Duration::from_millis(*time),
         Event::KillJob(_) => Duration::ZERO,
-        Event::KillMover | Event::KillManager => DEATH,
+        Event::KillMover | Event::KillManager | Event::Become(_) => DEATH,
         Event::KillBoth => GONE + DEATH,
     });
     turns.sum::<Duration>().mul_f64(LOADED) + FLOOR + harm.sum::<Duration>()

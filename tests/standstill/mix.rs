@@ -7,8 +7,8 @@ use std::fmt::{Display, Formatter};
 const MIB: u64 = 1 << 20;
 const KIB: u64 = 1 << 10;
 
-/// After so long the programs are asked to end.
-pub const LENGTH: u64 = 10_000;
+/// How long a mix is, and a long one: longer than what a program may wait for another one that keeps a GPU.
+const LENGTHS: [u64; 2] = [10_000, 25_000];
 
 /// One mix. Sizes are bytes, times milliseconds.
 #[derive(Debug, Clone)]
@@ -22,6 +22,8 @@ pub struct Mix {
     pub options: Vec<String>,
     pub jobs: Vec<Job>,
     pub events: Vec<(u64, Event)>,
+    /// After so long the programs are asked to end.
+    pub length: u64,
 }
 
 /// One program.
@@ -45,6 +47,8 @@ pub enum Event {
     KillManager,
     /// Both at once.
     KillBoth,
+    /// The manager is killed, and before another one can take over a job's process becomes another program.
+    Become(usize),
 }
 
 impl Mix {
@@ -59,6 +63,13 @@ impl Mix {
         }
         if dice.one_in(3) {
             mix.add_events(&mut dice);
+        }
+        mix.length = LENGTHS[usize::from(dice.one_in(8))];
+        if dice.one_in(8) {
+            mix.grow_on_a_quota(&mut dice);
+        }
+        if dice.one_in(8) {
+            mix.become_another(&mut dice);
         }
         mix
     }
@@ -86,8 +97,35 @@ impl Mix {
         if dice.one_in(8) {
             options.push("--poison".into());
         }
-        let (jobs, events) = (Vec::new(), Vec::new());
-        Self { seed, gpu: format!("1x{gpu}MiB{link}"), slice, boundary_deadline, options, jobs, events }
+        let (jobs, events, length) = (Vec::new(), Vec::new(), LENGTHS[0]);
+        Self {
+            seed,
+            gpu: format!("1x{gpu}MiB{link}"),
+            slice,
+            boundary_deadline,
+            options,
+            jobs,
+            events,
+            length,
+        }
+    }
+
+    /// Programs that only grow, in tiers of which a quota leaves little.
+    fn grow_on_a_quota(&mut self, dice: &mut Dice) {
+        let gpu = self.gpu_bytes() / MIB;
+        self.options.retain(|option| !["--dram", "--quota"].iter().any(|name| option.starts_with(name)));
+        self.options.push(format!("--dram={}MiB", 4 * gpu));
+        self.options.push(format!("--quota={}MiB", gpu * dice.within(2, 8) as u64 / 8));
+        self.jobs.iter_mut().for_each(|job| (job.plan.grows, job.plan.steps) = (1, 10 * job.plan.steps));
+        self.length = LENGTHS[1];
+    }
+
+    fn become_another(&mut self, dice: &mut Dice) {
+        let job = dice.below(self.jobs.len());
+        if self.jobs[job].plan.may_become() {
+            let at = self.jobs[job].start + dice.within(1000, 5000) as u64;
+            self.events.push((at, Event::Become(job)));
+        }
     }
 
     pub fn gpu_bytes(&self) -> u64 {
@@ -143,6 +181,7 @@ impl Job {
             values: dice.of(&[0, 0, 0, 0, 0, 5, 30]),
             fork: dice.of(&[0, 0, 0, 0, 0, 1, 2, 3]),
             boundaries: dice.below(2) as u64,
+            grows: 0,
             managed: u64::from(dice.one_in(40)),
             pools: dice.of(&[0, 0, 0, 30, 100]),
             graphs: dice.of(&[0, 0, 10, 50]),

@@ -2,7 +2,7 @@
 
 use crate::board::{Board, SLOTS_PER_PROCESS, Slot, Word};
 use crate::bound::bound;
-use crate::mix::{Event, LENGTH, Mix};
+use crate::mix::{Event, Mix};
 use crate::support::{Manager, Status, tidegate};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::fmt::Write;
@@ -18,6 +18,8 @@ const LOOK: Duration = Duration::from_millis(20);
 const ASK: Duration = Duration::from_millis(500);
 /// The manager answers a status within this, or it counts as one that did not.
 const ANSWER: Duration = Duration::from_secs(5);
+/// A program that is asked to becomes itself anew within this, if it lives and is not stopped.
+const BECOMES: Duration = Duration::from_secs(1);
 /// Without an answer for so long the manager stands still.
 const MUTE: Duration = Duration::from_secs(40);
 
@@ -145,7 +147,7 @@ impl<'a> Game<'a> {
                 asked = now;
                 self.ask()?;
             }
-            if at > LENGTH {
+            if at > self.mix.length {
                 self.players.iter().flatten().for_each(|player| player.board.ask_to_end());
             }
             self.reap()?;
@@ -209,6 +211,7 @@ impl<'a> Game<'a> {
             }
             Event::KillMover => self.kill_movers(),
             Event::KillManager => kill(self.manager.pid()),
+            Event::Become(job) => self.become_without_a_manager(job),
             Event::KillBoth => {
                 let manager = self.manager.pid();
                 self.kill_movers();
@@ -219,13 +222,32 @@ impl<'a> Game<'a> {
 
     /// Those that the manager has named, if it is there.
     fn kill_movers(&self) {
-        let Ok(text) = std::fs::read(self.manager.socket().with_extension("will")) else { return };
-        let Ok(will) = serde_json::from_slice::<serde_json::Value>(&text) else { return };
-        for mover in will["movers"].as_array().into_iter().flatten() {
-            if let Some(pid) = mover[1]["pid"].as_u64() {
-                kill(pid as u32);
-            }
+        self.movers().into_iter().for_each(kill);
+    }
+
+    fn movers(&self) -> Vec<u32> {
+        let text = std::fs::read(self.manager.socket().with_extension("will")).unwrap_or_default();
+        let will = serde_json::from_slice::<serde_json::Value>(&text).unwrap_or_default();
+        let movers = will["movers"].as_array().into_iter().flatten();
+        movers.filter_map(|mover| Some(mover[1]["pid"].as_u64()? as u32)).collect()
+    }
+
+    /// A manager takes over as soon as a mover sees that there is none: they are stopped until the job is another program.
+    fn become_without_a_manager(&self, job: usize) {
+        let Some(player) =
+            self.players[job].as_ref().filter(|player| player.has_begun() && player.is_there())
+        else {
+            return;
+        };
+        let (movers, manager) = (self.movers(), self.manager.pid());
+        movers.iter().for_each(|mover| signal(*mover, Signal::STOP));
+        kill(manager);
+        player.board.ask_to_become();
+        let began = Instant::now();
+        while player.board.is_to_become() && began.elapsed() < BECOMES {
+            std::thread::sleep(Duration::from_millis(1));
         }
+        movers.iter().for_each(|mover| signal(*mover, Signal::CONT));
     }
 
     fn let_go_on(&mut self, now: Instant) {
@@ -418,9 +440,13 @@ fn is_loud() -> bool {
 }
 
 fn kill(pid: u32) {
+    signal(pid, Signal::KILL);
+}
+
+fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid as i32) {
         // It may be dead already.
-        let _ = kill_process(pid, Signal::KILL);
+        let _ = kill_process(pid, signal);
     }
 }
 

@@ -114,13 +114,16 @@ pub fn signal(pid: u32, signal: Signal) {
 /// The status of the manager that came after `dead`.
 pub fn status_after(manager: &Manager, dead: u32) -> Status {
     let began = Instant::now();
+    let mut last = None;
     loop {
-        if manager.pid() != dead
-            && let Ok(status) = manager.try_status()
-        {
-            return status;
+        let serving = manager.pid();
+        if serving != dead {
+            match manager.try_status() {
+                Ok(status) => return status,
+                Err(error) => last = Some((serving, error)),
+            }
         }
-        assert!(began.elapsed() < PATIENCE, "no other manager has taken over");
+        assert!(began.elapsed() < PATIENCE, "no manager has taken over from {dead}; the last try: {last:?}");
     }
 }
 

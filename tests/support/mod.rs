@@ -64,6 +64,13 @@ impl Manager {
         let directory = tempfile::tempdir().unwrap();
         command.arg("manager").arg("--socket").arg(directory.path().join("socket"));
         command.args(["--software-gpu", gpus]).args(options).stdout(Stdio::piped()).process_group(0);
+        let take_hang_ups = || {
+            // SAFETY: sets how a signal is taken: the default. Whoever runs the tests may have it ignored.
+            unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
+            Ok(())
+        };
+        // SAFETY: between fork and exec, makes one system call and nothing else.
+        unsafe { command.pre_exec(take_hang_ups) };
         let mut process = command.spawn().unwrap();
         let said = Lines::of(process.stdout.take().unwrap());
         let manager = Self { process, said, directory };

@@ -3,6 +3,7 @@
 use crate::mover::{self, CxlPart, MoverConfig};
 use crate::numa::cxl::CxlPlace;
 use anyhow::Context;
+use signal_hook::consts::SIGHUP;
 use std::ffi::CString;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
@@ -43,6 +44,9 @@ pub(super) struct Arguments {
 
 pub(super) fn execute(arguments: Arguments) -> anyhow::Result<ExitCode> {
     faults::begin("mover");
+    // A terminal that goes away sends it, and so does the kernel to a mover that is stopped when its manager dies. What the
+    // mover has is the next manager's: it goes on. A handler, for what is ignored would be ignored by that manager too.
+    signal_hook::flag::register(SIGHUP, Default::default())?;
     let socket = std::io::stdin().as_fd().try_clone_to_owned().context("standard input is no socket")?;
     let driver = CString::new(arguments.driver.into_os_string().into_vec())?;
     let Arguments { gpu, dram_bytes, cxl, cxl_start, cxl_bytes, disk, disk_bytes, .. } = arguments;

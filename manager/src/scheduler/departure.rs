@@ -603,22 +603,11 @@ impl Scheduler {
         if nothing { self.let_go(id) } else { self.save(id) }
     }
 
-    /// What would be more than the user's quota is not saved: the job keeps it, and goes on.
     fn save(&mut self, id: TenantId) {
-        let moves =
-            self.tenants.get(&id).and_then(|tenant| tenant.departure.as_ref()).map(|leaving| &leaving.moves);
-        let bytes = moves.into_iter().flatten().map(|m| m.bytes).sum();
-        let lacks_quota = self.exceeds_saved_quota(id, bytes);
         let spared = self.spared_for_others(id);
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
-        if let Some(job) = self.jobs.get_mut(&tenant.job) {
-            job.lacks_quota = lacks_quota;
-        }
-        if lacks_quota {
-            return self.map_back(id);
-        }
         let Some(departure) = tenant.departure.as_mut() else { return };
-        departure.saving_bytes = bytes;
+        departure.saving_bytes = departure.moves.iter().map(|m| m.bytes).sum();
         let gpu = tenant.gpu;
         let all = departure.moves.len();
         let parts = (0..all).step_by(MOVES_PER_MESSAGE).map(|from| from..all.min(from + MOVES_PER_MESSAGE));

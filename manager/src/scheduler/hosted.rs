@@ -22,13 +22,13 @@ impl Scheduler {
     /// Serves a lease of a tenant whose GPU is so many units too small for it.
     pub(super) fn host(&mut self, id: TenantId, request: LeaseRequest, missing: u32) -> Served {
         let Some(tenant) = self.tenants.get_mut(&id) else { return Served::Waits };
-        let gpu = tenant.gpu;
+        let (gpu, job) = (tenant.gpu, tenant.job);
         let too_small = format!("{gpu} is {missing} units too small for it");
         if !std::mem::replace(&mut tenant.warned, true) {
             return Served::Refused(too_small);
         }
         let wanted = u64::from(request.units.0) * self.config.unit_bytes;
-        if self.exceeds_saved_quota(id, wanted) {
+        if !self.quota_allows_hosting(job, wanted) {
             return Served::Refused(format!("{too_small}, and its user may have no more host memory"));
         }
         let left = self.hostable_bytes(id);

@@ -94,8 +94,6 @@ pub struct Job {
     pub used: Need,
     /// The most units that it had at once of each GPU, in whichever place.
     pub most_units: BTreeMap<GpuUuid, u32>,
-    /// Its user has no quota left to have it saved, as the last attempt found.
-    pub lacks_quota: bool,
     /// Since when it waits for its turn or for memory; none: it does not, or for a reason that ends with another job.
     pub waits_since: Option<Time>,
     /// The last queue place that was told; within: it waited.
@@ -228,7 +226,6 @@ impl Job {
             cramped: false,
             used: Need::default(),
             most_units: BTreeMap::new(),
-            lacks_quota: false,
             waits_since: None,
             told_place: None,
             stats: Stats::default(),

@@ -527,9 +527,6 @@ impl Scheduler {
             Some(false) => return Served::Waits,
             None => {}
         }
-        if let Some(reason) = self.why_not_saved(job) {
-            return Served::Refused(reason);
-        }
         self.cramp(job);
         Served::Waits
     }

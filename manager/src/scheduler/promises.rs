@@ -47,20 +47,38 @@ impl Gpu {
     }
 }
 
+/// What a lease makes of a job on a GPU, in units.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Growth {
+    pub(super) gpu: GpuUuid,
+    pub(super) job: JobId,
+    /// All that the job has then, in whichever place.
+    pub(super) own: u64,
+    /// What of it goes beyond what it had before, which was promised to it then, and what it is known to need, for which it
+    /// was admitted.
+    pub(super) new: u64,
+    /// The piece that has to be in one; 0: none has.
+    pub(super) whole: u32,
+}
+
 impl Scheduler {
-    /// Why a lease can never be served beside the other jobs on its GPU, as long as these live; `None`: it can.
-    pub(super) fn breaks_promise(&self, id: TenantId, request: LeaseRequest) -> Option<String> {
+    /// What a lease would make of its job.
+    pub(super) fn growth(&self, id: TenantId, request: LeaseRequest) -> Option<Growth> {
         let tenant = self.tenants.get(&id)?;
         let (gpu, job) = (tenant.gpu, tenant.job);
-        let (on_gpu, tiers) = (self.movable_units(gpu), self.tier_units(gpu));
         let own = u64::from(self.units_of_job(gpu, job)) + u64::from(request.units.0);
+        let new = own.saturating_sub(self.reserved_units(gpu, job));
+        Some(Growth { gpu, job, own, new, whole: if request.whole { request.units.0 } else { 0 } })
+    }
+
+    /// Why a lease can never be served beside the other jobs on its GPU, as long as these live; `None`: it can.
+    pub(super) fn breaks_promise(&self, id: TenantId, request: LeaseRequest) -> Option<String> {
+        let Growth { gpu, job, own, new, whole } = self.growth(id, request)?;
+        let (on_gpu, tiers) = (self.movable_units(gpu), self.tier_units(gpu));
         let others = self.jobs_on(gpu).into_iter().filter(|other| *other != job);
         let of_others: u64 = others.map(|other| self.reserved_units(gpu, other)).sum();
         let all = own + of_others;
-        let whole = if request.whole { request.units.0 } else { 0 };
-        // What it had before was promised to it then, and what it is known to need when it was admitted.
-        let is_new = own > self.reserved_units(gpu, job);
-        (is_new && of_others > 0 && self.least_in_tiers(gpu, all, whole) > tiers).then(|| {
+        (new > 0 && of_others > 0 && self.least_in_tiers(gpu, all, whole) > tiers).then(|| {
             format!(
                 "no room for it and the other jobs on {gpu}: they would have {all} units together, of {on_gpu} on the \
                  GPU and {tiers} in its share of the tiers"

@@ -6,10 +6,11 @@
 //! Of saved bytes: the most that all jobs of one user may have in the tiers together, of all GPUs. A job that comes to a
 //! GPU where others are waits until what may have to be saved of each user there fits that user's quota, as it waits
 //! for room in the tiers. An allocation after which the jobs could not take turns within it is refused, as where the tiers
-//! are full. What would exceed it all the same is not saved: the job goes on with its memory, as after a save that found no
-//! room; and while that is so, what it cannot get without being saved it does not get.
+//! are full, and so is host memory in a GPU's place. Of what a switch moves no more is chosen than the quota has room for,
+//! beside what is on its way to a tier: so nothing comes there that exceeds it.
 
 use super::lease::Served;
+use super::promises::Growth;
 use super::{Scheduler, Tenant};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,9 +56,7 @@ impl Scheduler {
         if self.config.saved_quotas == UserQuotas::default() {
             return None;
         }
-        let there = self.jobs_on(gpu).into_iter().chain([job]);
-        let users: BTreeSet<u32> = there.filter_map(|job| Some(self.jobs.get(&job)?.uid)).collect();
-        users.into_iter().find_map(|uid| {
+        self.users_on(gpu, Some(job)).into_iter().find_map(|uid| {
             let bytes = self.config.saved_quotas.of(uid)?;
             let promised = self.promised_to_user(uid, Some((job, gpu)));
             let is_in_its_way = promised > bytes && promised > self.promised_to_user(uid, None);
@@ -80,9 +79,13 @@ impl Scheduler {
             let newcomer = newcomer.map_or(0, |job| self.need_bytes(job));
             theirs.map(|(_, tenant)| self.most_saved(tenant)).fold(newcomer, u64::saturating_add)
         };
-        let hosted = self.tenants.values().filter(|tenant| self.is_of_user(tenant.job, uid));
-        let hosted = hosted.map(|tenant| self.hosted_bytes_of(tenant)).sum::<u64>();
-        self.gpus.keys().map(on_gpu).fold(hosted, u64::saturating_add)
+        self.gpus.keys().map(on_gpu).fold(self.hosted_bytes_of_user(uid), u64::saturating_add)
+    }
+
+    /// The users of a GPU's jobs, and of one that may come.
+    fn users_on(&self, gpu: GpuUuid, newcomer: Option<JobId>) -> BTreeSet<u32> {
+        let there = self.jobs_on(gpu).into_iter().chain(newcomer);
+        there.filter_map(|job| Some(self.jobs.get(&job)?.uid)).collect()
     }
 
     /// Why a lease can never be served within the quotas of saved bytes, as long as the other jobs on its GPU live. `None`: it
@@ -91,83 +94,66 @@ impl Scheduler {
         if self.config.saved_quotas == UserQuotas::default() {
             return None;
         }
-        let tenant = self.tenants.get(&id)?;
-        let (gpu, job) = (tenant.gpu, tenant.job);
-        let own = u64::from(self.units_of_job(gpu, job)) + u64::from(request.units.0);
-        let more = own.saturating_sub(self.reserved_units(gpu, job));
-        let whole = if request.whole { request.units.0 } else { 0 };
-        let users: BTreeSet<u32> =
-            self.jobs_on(gpu).iter().filter_map(|job| Some(self.jobs.get(job)?.uid)).collect();
-        users.into_iter().filter(|_| more > 0).find_map(|uid| {
+        let growth = self.growth(id, request).filter(|growth| growth.new > 0)?;
+        self.users_on(growth.gpu, None).into_iter().find_map(|uid| {
             let quota = self.config.saved_quotas.of(uid)?;
             let before = self.least_saved_of_user(uid, None);
-            let after = self.least_saved_of_user(uid, Some((gpu, job, more, whole)));
+            let after = self.least_saved_of_user(uid, Some(growth));
             (after > before && after > quota).then(|| {
                 format!(
-                    "no room for it and the other jobs on {gpu}: {after} bytes of user {uid} would have to be saved, of a \
-                     quota of {quota}"
+                    "no room for it and the other jobs on {}: {after} bytes of user {uid} would have to be saved, of a \
+                     quota of {quota}",
+                    growth.gpu
                 )
             })
         })
     }
 
-    /// Bytes of a user's jobs that may have to be in the tiers at once at least, while the jobs of each GPU take turns; as if a
-    /// job had so many units more on a GPU, of which one piece has `whole`.
-    fn least_saved_of_user(&self, uid: u32, growth: Option<(GpuUuid, JobId, u64, u32)>) -> u64 {
+    /// Bytes of a user's jobs that may have to be in the tiers at once at least, while the jobs of each GPU take turns; as if one
+    /// of them had grown.
+    fn least_saved_of_user(&self, uid: u32, growth: Option<Growth>) -> u64 {
         let on_gpu = |gpu: GpuUuid| {
-            let (grows, more, whole) = match growth {
-                Some((at, job, more, whole)) if at == gpu => (Some(job), more, whole),
-                _ => (None, 0, 0),
-            };
+            let growth = growth.filter(|growth| growth.gpu == gpu);
             let jobs = self.jobs_on(gpu);
             if jobs.len() < 2 {
                 return 0;
             }
-            let units =
-                |job: &JobId| self.reserved_units(gpu, *job) + if grows == Some(*job) { more } else { 0 };
+            let new = |job: JobId| growth.filter(|growth| growth.job == job).map_or(0, |growth| growth.new);
+            let units = |job: &JobId| self.reserved_units(gpu, *job) + new(*job);
             let all = jobs.iter().map(units).fold(0, u64::saturating_add);
             let theirs = jobs.iter().filter(|job| self.is_of_user(**job, uid));
             let theirs = theirs.map(units).fold(0, u64::saturating_add);
+            let whole = growth.map_or(0, |growth| growth.whole);
             // Where jobs of several users are, it may be all of theirs that has to go.
             self.least_in_tiers(gpu, all, whole).min(theirs).saturating_mul(self.config.unit_bytes)
         };
-        let hosted = self.tenants.values().filter(|tenant| self.is_of_user(tenant.job, uid));
-        let hosted = hosted.map(|tenant| self.hosted_bytes_of(tenant)).sum::<u64>();
-        self.gpus.keys().map(|gpu| on_gpu(*gpu)).fold(hosted, u64::saturating_add)
+        self.gpus.keys().map(|gpu| on_gpu(*gpu)).fold(self.hosted_bytes_of_user(uid), u64::saturating_add)
     }
 
     /// What lies in the tiers of a user's jobs, or is on the way there, in bytes; what is host memory in a GPU's
     /// place does too.
     pub fn saved_of_user(&self, uid: u32) -> u64 {
-        let theirs = self.tenants.values().filter(|tenant| self.is_of_user(tenant.job, uid));
-        theirs.map(|tenant| tenant.saved_bytes() + self.hosted_bytes_of(tenant)).sum()
+        self.tenants_of_user(uid).map(Tenant::saved_bytes).sum::<u64>() + self.hosted_bytes_of_user(uid)
     }
 
-    /// Bytes that a job's user may still have saved, beside what is on the way to it.
+    /// Host memory in a GPU's place that a user's jobs have, in bytes.
+    fn hosted_bytes_of_user(&self, uid: u32) -> u64 {
+        self.tenants_of_user(uid).map(|tenant| self.hosted_bytes_of(tenant)).sum()
+    }
+
+    /// Bytes that a job's user may still have in the tiers, beside what is on the way there.
     pub(super) fn quota_room(&self, job: JobId) -> u64 {
         let Some(uid) = self.jobs.get(&job).map(|job| job.uid) else { return 0 };
         let Some(quota) = self.config.saved_quotas.of(uid) else { return u64::MAX };
-        let theirs = self.tenants.values().filter(|tenant| self.is_of_user(tenant.job, uid));
-        let planned: u64 = theirs.map(Tenant::planned_bytes).sum();
+        let planned: u64 = self.tenants_of_user(uid).map(Tenant::planned_bytes).sum();
         quota.saturating_sub(self.saved_of_user(uid)).saturating_sub(planned)
     }
 
-    /// Would so many more saved bytes of a tenant be more than its user may have.
-    pub(super) fn exceeds_saved_quota(&self, id: TenantId, bytes: u64) -> bool {
-        let Some(job) = self.tenants.get(&id).and_then(|tenant| self.jobs.get(&tenant.job)) else {
-            return false;
-        };
-        let quota = self.config.saved_quotas.of(job.uid);
-        quota.is_some_and(|quota| self.saved_of_user(job.uid).saturating_add(bytes) > quota)
-    }
-
-    /// Why a job cannot give way to others, nor they to it in turn, if that is for lack of quota.
-    pub(super) fn why_not_saved(&self, id: JobId) -> Option<String> {
-        let job = self.jobs.get(&id).filter(|job| job.lacks_quota)?;
-        let quota = self.config.saved_quotas.of(job.uid)?;
-        Some(format!(
-            "the user's quota of {quota} saved bytes is too small for the job to take turns with others"
-        ))
+    /// May so many bytes of host memory take a GPU's place for a job: now, and while its user's jobs take turns.
+    pub(super) fn quota_allows_hosting(&self, job: JobId, bytes: u64) -> bool {
+        let Some(uid) = self.jobs.get(&job).map(|job| job.uid) else { return false };
+        let Some(quota) = self.config.saved_quotas.of(uid) else { return true };
+        bytes <= self.quota_room(job) && self.least_saved_of_user(uid, None).saturating_add(bytes) <= quota
     }
 
     /// The most bytes of a GPU that a process of the tenant's job can ever get, if that is limited.
@@ -212,6 +198,10 @@ impl Scheduler {
     pub(super) fn units_of_user(&self, gpu: GpuUuid, uid: u32) -> u32 {
         let theirs = self.tenants_on(gpu).filter(|(_, tenant)| self.is_of_user(tenant.job, uid));
         theirs.map(|(_, tenant)| tenant.slots_with_memory()).sum()
+    }
+
+    fn tenants_of_user(&self, uid: u32) -> impl Iterator<Item = &Tenant> {
+        self.tenants.values().filter(move |tenant| self.is_of_user(tenant.job, uid))
     }
 
     fn is_of_user(&self, job: JobId, uid: u32) -> bool {

@@ -147,11 +147,13 @@ impl Client {
 
     /// Ends the process, unless it is another program by now.
     pub(crate) fn kill(&self) {
+        let pid = self.conversation.pid;
         if self.is_replaced() {
+            info!(pid, "an expelled process is another program by now, and is not killed");
             return;
         }
         if let Err(error) = pidfd_send_signal(&self.process, Signal::KILL) {
-            warn!(pid = self.conversation.pid, %error, "an expelled process cannot be killed");
+            warn!(pid, %error, "an expelled process cannot be killed");
         }
     }
 

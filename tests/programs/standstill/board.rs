@@ -12,6 +12,8 @@ pub const SLOTS_PER_PROCESS: usize = 8;
 pub const PROCESSES: usize = 6;
 const WORDS: usize = 8;
 const SLOTS: usize = PROCESSES * SLOTS_PER_PROCESS;
+const ASKED: u64 = 1;
+const BECOMING: u64 = 2;
 const BYTES: usize = (SLOTS + 1) * WORDS * 8;
 
 /// What a thread can be doing. A slot holds the index.
@@ -84,6 +86,27 @@ impl Board {
     /// Whether [`Board::ask_to_end`] was called.
     pub fn is_asked_to_end(&self) -> bool {
         self.0[0].load(Ordering::SeqCst) == 1
+    }
+
+    /// The program is asked to become itself anew, by execve(2).
+    pub fn ask_to_become(&self) {
+        self.0[1].store(ASKED, Ordering::SeqCst);
+    }
+
+    /// Whether it was asked to, and nothing came of it yet.
+    pub fn is_to_become(&self) -> bool {
+        self.0[1].load(Ordering::SeqCst) != 0
+    }
+
+    /// Whether it was asked to. The program begins to: the next one says that it has come.
+    pub fn begin_to_become(&self) -> bool {
+        self.0[1].compare_exchange(ASKED, BECOMING, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// A program has come.
+    pub fn come(&self) {
+        // It was not asked yet if it is the first one.
+        let _ = self.0[1].compare_exchange(BECOMING, 0, Ordering::SeqCst, Ordering::SeqCst);
     }
 
     /// The slot of a thread of a process.

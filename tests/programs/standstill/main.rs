@@ -20,6 +20,7 @@ mod worker;
 use board::{Board, PROCESSES, Slot, Word};
 use calls::{ok, primary};
 use plan::Plan;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::Arc;
@@ -31,8 +32,12 @@ fn main() {
     let [kernels, path, plan @ ..] = &words[..] else { panic!("KERNELS BOARD NAME=VALUE…") };
     let mut plan = Plan::parse(plan.iter().map(String::as_str)).unwrap();
     let board = Board::open(Path::new(path)).unwrap();
+    board.come();
     let child = if plan.rank == 0 && plan.fork & 1 != 0 { fork_before(&mut plan) } else { None };
     end_at_a_panic(board.slot(plan.rank as usize, 0));
+    if plan.may_become() {
+        std::thread::spawn(move || become_anew(board));
+    }
     let ranks = if plan.rank == 0 { start_ranks(&words, &plan) } else { Vec::new() };
     work(kernels, board, &plan);
     if let Some(child) = child {
@@ -56,6 +61,15 @@ fn end_at_a_panic(first: Slot) {
         // SAFETY: ends the process and nothing else.
         unsafe { libc::_exit(101) };
     }));
+}
+
+/// Becomes the same program anew, by execve(2), when the board asks for it.
+fn become_anew(board: Board) {
+    while !board.begin_to_become() {
+        pause(1);
+    }
+    let error = Command::new("/proc/self/exe").args(std::env::args_os().skip(1)).exec();
+    panic!("execve: {error}");
 }
 
 fn start_ranks(words: &[String], plan: &Plan) -> Vec<Child> {
@@ -136,6 +150,7 @@ fn work(kernels: &str, board: Board, plan: &Plan) {
 fn note_thread(slot: Slot) {
     // SAFETY: always allowed.
     slot.set(Word::Thread, unsafe { libc::gettid() } as u64);
+    slot.set(Word::Done, 0);
 }
 
 /// Sleeps so many milliseconds.

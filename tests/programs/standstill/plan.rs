@@ -73,4 +73,13 @@ plan! {
     graphs,
     /// 1: half of the memory is allocated as persistent.
     persistent,
+    /// 1: the working set never becomes smaller.
+    grows,
+}
+
+impl Plan {
+    /// Whether the program can become itself anew: it is one process.
+    pub fn may_become(&self) -> bool {
+        self.ranks == 1 && self.fork == 0
+    }
 }

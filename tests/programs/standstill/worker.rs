@@ -135,7 +135,8 @@ impl Worker {
             }
             if step % self.plan.level == 0 {
                 let (low, high) = (self.plan.low / self.plan.threads, self.plan.high / self.plan.threads);
-                self.target = low + self.dice.next() % (high - low + 1);
+                let target = low + self.dice.next() % (high - low + 1);
+                self.target = if self.plan.grows == 1 { target.max(self.target) } else { target };
             }
             self.iterate();
             self.step();

@@ -175,7 +175,7 @@ fn jobs_take_turns_that_can_be_saved_within_the_quota_only_in_part() {
     let (a, b) = rivals(&mut desk);
     // Each has 60 to be saved.
     take_turns(&mut desk, [a, b]);
-    assert_eq!([a, b].map(|job| desk.refusals(job)), [0, 0]);
+    assert_eq!([a, b].map(|job| (desk.refusals(job), desk.job_of(job).failed_saves)), [(0, 0); 2]);
 }
 
 #[test]
@@ -209,6 +209,7 @@ fn what_exceeds_the_quota_beside_another_job_is_had_when_that_has_ended() {
     assert_eq!((desk.refusals(a), desk.units(a, T)), (0, 80), "so much is free");
     desk.lease(a, T, 80, 5);
     assert_eq!((desk.refusals(a), desk.units(a, T)), (1, 80));
+    assert_eq!(desk.units(b, P), 10, "nobody's bytes are dropped");
     desk.end(b);
     desk.lease(a, T, 80, 5);
     assert_eq!((desk.refusals(a), desk.units(a, T)), (1, 85));
@@ -222,4 +223,52 @@ fn jobs_take_turns_though_what_has_to_leave_has_room_only_when_a_part_of_the_oth
     fill(&mut desk, b, 70, 22);
     take_turns(&mut desk, [a, b]);
     assert_eq!([a, b].map(|job| desk.refusals(job)), [0, 0]);
+}
+
+/// A job of user 1 that has 80 units of the other GPU, alone, and was told that 40 more are too much.
+fn too_large(desk: &mut Desk) -> SessionId {
+    let (_, session) = come(desk, 1, OTHER_GPU, 80);
+    desk.lease(session, T, 0, 80);
+    desk.lease(session, T, 80, 40);
+    assert_eq!((desk.refusals(session), desk.units(session, T)), (1, 80));
+    session
+}
+
+#[test]
+fn what_is_on_its_way_to_a_tier_is_no_room_for_host_memory() {
+    let mut desk = saving(130);
+    let large = too_large(&mut desk);
+    let a = job_with(&mut desk, "a", 10, 60);
+    desk.hold = |effect| matches!(effect, Effect::Shim(_, ToShim::Unmap { .. }));
+    let b = job_with(&mut desk, "b", 10, 60);
+    desk.until(|desk| desk.scheduler.quota_room(desk.scheduler.sessions()[&a].job) < 80 * UNIT);
+    assert_eq!(desk.scheduler.saved_of_user(1), 0, "nothing of it is there yet");
+    desk.lease(large, T, 80, 80);
+    assert_eq!((desk.refusals(large), desk.units(large, T)), (2, 80));
+    desk.finish_held();
+    desk.hold = |_| false;
+    desk.until(|desk| desk.scheduler.saved_of_user(1) > 0);
+    assert_eq!(desk.job_of(a).failed_saves, 0);
+    take_turns(&mut desk, [a, b]);
+}
+
+#[test]
+fn host_memory_leaves_of_the_quota_what_jobs_need_to_take_turns() {
+    let mut desk = saving(90);
+    let large = too_large(&mut desk);
+    let (a, b) = rivals(&mut desk);
+    desk.until(|desk| desk.phase(b) == Phase::Open && desk.units(b, T) == 60);
+    let of_b = desk.pieces(b, T);
+    desk.dead(b, T);
+    desk.give_back(b, &of_b, 0);
+    desk.until(|desk| desk.scheduler.saved_of_user(1) == 0);
+    // One of them can be there while 45 of the other's units are away.
+    desk.lease(large, T, 80, 50);
+    assert_eq!((desk.refusals(large), desk.units(large, T)), (1, 80));
+    desk.lease(large, T, 80, 40);
+    assert_eq!((desk.refusals(large), desk.units(large, T)), (1, 120));
+    desk.lease(b, T, 60, 60);
+    desk.live(b, T, 60 * UNIT, 60 * UNIT, Life::Short);
+    take_turns(&mut desk, [a, b]);
+    assert_eq!([a, b].map(|job| (desk.refusals(job), desk.job_of(job).failed_saves)), [(0, 0); 2]);
 }
