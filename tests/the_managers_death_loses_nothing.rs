@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use support::deaths::{
     Killer, MESSAGES, check, kill, movers, oversubscribed, oversubscribed_on, points, signal, status_after,
-    will,
+    will, without_successor,
 };
 use support::patience::Lines;
 use support::training::{Bystander, Training, alone, without_boundaries};
@@ -127,18 +127,33 @@ fn a_hang_up_ends_the_manager_and_costs_no_job() {
     manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
 }
 
+/// The kernel sends a hang-up to who is stopped when its parent dies.
+#[test]
+fn a_mover_that_is_stopped_when_its_manager_dies_goes_on() {
+    let manager = Manager::start("1x6MiB", &OPTIONS);
+    let mut jobs = oversubscribed(&manager);
+    check(&mut jobs);
+    let dead = manager.pid();
+    movers(&manager).into_iter().for_each(|mover| signal(mover, Signal::STOP));
+    kill(dead);
+    status_after(&manager, dead);
+    check(&mut jobs);
+    jobs.into_iter().for_each(Probe::end);
+    manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
+}
+
 #[test]
 fn a_process_that_becomes_another_program_while_there_is_no_manager_begins_anew() {
     let options = [&OPTIONS[..], &["--answer-limit", "5s", "--evict", "kill"]].concat();
     let manager = Manager::start("1x6MiB", &options);
     let mut jobs = oversubscribed(&manager);
-    check(&mut jobs);
-    let (dead, movers) = (manager.pid(), movers(&manager));
-    // As long as its mover is stopped no manager takes over.
-    movers.iter().for_each(|mover| signal(*mover, Signal::STOP));
+    // What it was has the GPU, and would be asked to leave it to the other.
+    check(&mut jobs[..1]);
+    let dead = manager.pid();
+    let nobody_rules = without_successor(dead).expect("the manager has a state file");
     kill(dead);
     jobs[0].tell("become");
-    movers.iter().for_each(|mover| signal(*mover, Signal::CONT));
+    drop(nobody_rules);
     status_after(&manager, dead);
     check(&mut jobs[1..]);
     jobs[0].tell("device 0");
@@ -184,11 +199,11 @@ fn a_manager_takes_over_with_the_options_that_the_one_before_has_read() {
     manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
 }
 
-/// Stops movers, so that they find no time to start another manager, and kills everybody.
+/// Kills movers, and their manager before it finds time to start others.
 fn kill_with_movers(manager: u32, movers: &[u32]) {
-    movers.iter().for_each(|mover| signal(*mover, Signal::STOP));
-    kill(manager);
+    signal(manager, Signal::STOP);
     movers.iter().copied().for_each(kill);
+    kill(manager);
 }
 
 /// Starts a manager on another's socket, as `tidegate run` does where none answers.

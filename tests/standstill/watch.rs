@@ -3,6 +3,7 @@
 use crate::board::{Board, SLOTS_PER_PROCESS, Slot, Word};
 use crate::bound::bound;
 use crate::mix::{Event, Mix};
+use crate::support::deaths::without_successor;
 use crate::support::{Manager, Status, tidegate};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::fmt::Write;
@@ -222,32 +223,30 @@ impl<'a> Game<'a> {
 
     /// Those that the manager has named, if it is there.
     fn kill_movers(&self) {
-        self.movers().into_iter().for_each(kill);
+        let Ok(text) = std::fs::read(self.manager.socket().with_extension("will")) else { return };
+        let Ok(will) = serde_json::from_slice::<serde_json::Value>(&text) else { return };
+        for mover in will["movers"].as_array().into_iter().flatten() {
+            if let Some(pid) = mover[1]["pid"].as_u64() {
+                kill(pid as u32);
+            }
+        }
     }
 
-    fn movers(&self) -> Vec<u32> {
-        let text = std::fs::read(self.manager.socket().with_extension("will")).unwrap_or_default();
-        let will = serde_json::from_slice::<serde_json::Value>(&text).unwrap_or_default();
-        let movers = will["movers"].as_array().into_iter().flatten();
-        movers.filter_map(|mover| Some(mover[1]["pid"].as_u64()? as u32)).collect()
-    }
-
-    /// A manager takes over as soon as a mover sees that there is none: they are stopped until the job is another program.
+    /// No other manager takes over before the job is another program, if it becomes one in time.
     fn become_without_a_manager(&self, job: usize) {
         let Some(player) =
             self.players[job].as_ref().filter(|player| player.has_begun() && player.is_there())
         else {
             return;
         };
-        let (movers, manager) = (self.movers(), self.manager.pid());
-        movers.iter().for_each(|mover| signal(*mover, Signal::STOP));
+        let manager = self.manager.pid();
+        let Some(_nobody_rules) = without_successor(manager) else { return };
         kill(manager);
         player.board.ask_to_become();
         let began = Instant::now();
         while player.board.is_to_become() && began.elapsed() < BECOMES {
             std::thread::sleep(Duration::from_millis(1));
         }
-        movers.iter().for_each(|mover| signal(*mover, Signal::CONT));
     }
 
     fn let_go_on(&mut self, now: Instant) {
@@ -440,13 +439,9 @@ fn is_loud() -> bool {
 }
 
 fn kill(pid: u32) {
-    signal(pid, Signal::KILL);
-}
-
-fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid as i32) {
         // It may be dead already.
-        let _ = kill_process(pid, signal);
+        let _ = kill_process(pid, Signal::KILL);
     }
 }
 

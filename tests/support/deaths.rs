@@ -3,6 +3,7 @@
 use super::patience::PATIENCE;
 use super::{MIB, Manager, Probe, Status, nothing_is_used};
 use rustix::process::{Pid, Signal, kill_process};
+use std::fs::{DirEntry, File};
 use std::path::PathBuf;
 use std::time::Instant;
 use tidegate_manager::death;
@@ -98,6 +99,19 @@ pub fn movers(manager: &Manager) -> Vec<u32> {
     let will = will(manager);
     let movers = will["movers"].as_array().unwrap().iter();
     movers.map(|mover| mover[1]["pid"].as_u64().unwrap() as u32).collect()
+}
+
+/// As long as this file is open no mover starts another manager than the present one: who has the lock on the state file does.
+/// `None`: there is none now.
+pub fn without_successor(manager: u32) -> Option<File> {
+    let mut files = std::fs::read_dir(format!("/proc/{manager}/fd")).ok()?.filter_map(Result::ok);
+    let is_state = |file: &DirEntry| {
+        let name = std::fs::read_link(file.path()).unwrap_or_default();
+        name.to_string_lossy().starts_with("/memfd:tidegate-state")
+    };
+    let state = File::open(files.find(is_state)?.path()).ok()?;
+    state.lock().unwrap();
+    Some(state)
 }
 
 /// Kills a process of a manager's, which may be dead already: its number is its own until somebody has
