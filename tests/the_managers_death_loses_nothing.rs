@@ -113,33 +113,33 @@ fn trainings_whose_managers_are_killed_end_as_alone() {
     manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
 }
 
-/// The manager and its movers are a process group, as in a terminal that is closed.
-#[test]
-fn a_hang_up_ends_the_manager_and_costs_no_job() {
+/// Jobs that do not fit on a GPU together lose nothing when `end` ends their manager.
+fn nothing_is_lost_when(end: impl FnOnce(&Manager)) {
     let manager = Manager::start("1x6MiB", &OPTIONS);
     let mut jobs = oversubscribed(&manager);
     check(&mut jobs);
     let dead = manager.pid();
-    kill_process_group(Pid::from_raw(dead as i32).unwrap(), Signal::HUP).unwrap();
+    end(&manager);
     status_after(&manager, dead);
     check(&mut jobs);
     jobs.into_iter().for_each(Probe::end);
     manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
 }
 
-/// The kernel sends a hang-up to who is stopped when its parent dies.
+#[test]
+fn a_hang_up_ends_the_manager_and_costs_no_job() {
+    // The manager and its movers are a process group, as in a terminal that is closed.
+    let group = |manager: &Manager| Pid::from_raw(manager.pid() as i32).unwrap();
+    nothing_is_lost_when(|manager| kill_process_group(group(manager), Signal::HUP).unwrap());
+}
+
+/// The kernel sends a hang-up to a process that is stopped when its parent dies.
 #[test]
 fn a_mover_that_is_stopped_when_its_manager_dies_goes_on() {
-    let manager = Manager::start("1x6MiB", &OPTIONS);
-    let mut jobs = oversubscribed(&manager);
-    check(&mut jobs);
-    let dead = manager.pid();
-    movers(&manager).into_iter().for_each(|mover| signal(mover, Signal::STOP));
-    kill(dead);
-    status_after(&manager, dead);
-    check(&mut jobs);
-    jobs.into_iter().for_each(Probe::end);
-    manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
+    nothing_is_lost_when(|manager| {
+        movers(manager).into_iter().for_each(|mover| signal(mover, Signal::STOP));
+        kill(manager.pid());
+    });
 }
 
 #[test]

@@ -7,7 +7,8 @@ use std::fmt::{Display, Formatter};
 const MIB: u64 = 1 << 20;
 const KIB: u64 = 1 << 10;
 
-/// How long a mix is, and a long one: longer than what a program may wait for another one that keeps a GPU.
+/// How long a mix is, and a long one: where one program keeps another from its steps until it ends, a bound of that one has to
+/// be over before.
 const LENGTHS: [u64; 2] = [10_000, 25_000];
 
 /// One mix. Sizes are bytes, times milliseconds.
@@ -214,7 +215,8 @@ impl Job {
 
 impl Display for Mix {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        writeln!(f, "manager: --software-gpu {} {}", self.gpu, self.arguments("DISK").join(" "))?;
+        let arguments = self.arguments("DISK").join(" ");
+        writeln!(f, "manager: --software-gpu {} {arguments}, for {} ms", self.gpu, self.length)?;
         for (index, job) in self.jobs.iter().enumerate() {
             let options = job.options(&format!("job{index}")).join(" ");
             writeln!(f, "job{index}: after {} ms, {options}, {}", job.start, job.plan)?;

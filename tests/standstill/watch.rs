@@ -3,9 +3,9 @@
 use crate::board::{Board, SLOTS_PER_PROCESS, Slot, Word};
 use crate::bound::bound;
 use crate::mix::{Event, Mix};
-use crate::support::deaths::without_successor;
+use crate::support::deaths::{kill, without_successor};
 use crate::support::{Manager, Status, tidegate};
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::fmt::Write;
 use std::fs::{File, read_to_string};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -436,13 +436,6 @@ impl<'a> Game<'a> {
 
 fn is_loud() -> bool {
     std::env::var_os("LOUD").is_some()
-}
-
-fn kill(pid: u32) {
-    if let Some(pid) = Pid::from_raw(pid as i32) {
-        // It may be dead already.
-        let _ = kill_process(pid, Signal::KILL);
-    }
 }
 
 fn tail(text: &str, lines: usize) -> String {

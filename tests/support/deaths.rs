@@ -101,7 +101,7 @@ pub fn movers(manager: &Manager) -> Vec<u32> {
     movers.map(|mover| mover[1]["pid"].as_u64().unwrap() as u32).collect()
 }
 
-/// As long as this file is open no mover starts another manager than the present one: who has the lock on the state file does.
+/// As long as this file is open no mover starts another manager than the present one: that takes the lock on the state file.
 /// `None`: there is none now.
 pub fn without_successor(manager: u32) -> Option<File> {
     let mut files = std::fs::read_dir(format!("/proc/{manager}/fd")).ok()?.filter_map(Result::ok);

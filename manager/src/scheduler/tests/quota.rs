@@ -209,7 +209,7 @@ fn what_exceeds_the_quota_beside_another_job_is_had_when_that_has_ended() {
     assert_eq!((desk.refusals(a), desk.units(a, T)), (0, 80), "so much is free");
     desk.lease(a, T, 80, 5);
     assert_eq!((desk.refusals(a), desk.units(a, T)), (1, 80));
-    assert_eq!(desk.units(b, P), 10, "nobody's bytes are dropped");
+    assert_eq!(desk.units(b, P), 10, "no bytes are dropped");
     desk.end(b);
     desk.lease(a, T, 80, 5);
     assert_eq!((desk.refusals(a), desk.units(a, T)), (1, 85));
