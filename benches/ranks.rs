@@ -24,9 +24,7 @@ use torch::{printed, script};
 
 const PATIENCE: Duration = Duration::from_secs(600);
 const SLICE: &str = "100ms";
-/// Steps of a training that does not know when it has been switched often enough.
-const STEPS: &str = "20000";
-/// Of one that does.
+/// After so many switches a training that can be told to end is told so.
 const SWITCHES: u64 = 30;
 
 /// How the ranks of a training are started: the commands, by what runs Python, and a file that ends them.
@@ -35,10 +33,10 @@ type Start = fn(run: &dyn Fn() -> Command, until: &Path) -> Vec<Command>;
 const TRAININGS: [(&str, Start); 6] = [
     ("ddp-gloo-torchrun", torchrun),
     ("ddp-gloo-own-runs", own_runs),
-    ("ddp-gloo-spawn", |run, _| spawn(run, "ddp", "gloo")),
-    ("ddp-nccl-spawn", |run, _| spawn(run, "ddp", "nccl")),
-    ("fsdp-nccl-spawn", |run, _| spawn(run, "fsdp", "nccl")),
-    ("pipeline-nccl-spawn", |run, _| spawn(run, "pipeline", "nccl")),
+    ("ddp-gloo-spawn", |run, _| spawn(run, "ddp", "gloo", "20000")),
+    ("ddp-nccl-spawn", |run, _| spawn(run, "ddp", "nccl", "20000")),
+    ("fsdp-nccl-spawn", |run, _| spawn(run, "fsdp", "nccl", "5000")),
+    ("pipeline-nccl-spawn", |run, _| spawn(run, "pipeline", "nccl", "20000")),
 ];
 
 fn torchrun(run: &dyn Fn() -> Command, until: &Path) -> Vec<Command> {
@@ -61,9 +59,10 @@ fn own_runs(run: &dyn Fn() -> Command, until: &Path) -> Vec<Command> {
     ["0", "1"].map(rank).into()
 }
 
-fn spawn(run: &dyn Fn() -> Command, what: &str, backend: &str) -> Vec<Command> {
+/// So many steps take long enough for as many switches, and more.
+fn spawn(run: &dyn Fn() -> Command, what: &str, backend: &str, steps: &str) -> Vec<Command> {
     let mut command = script(run(), "torch_ranks.py");
-    command.args([what, STEPS, backend]).env("TIDEGATE_SOFTGPU_NCCL_SHARED_GPU", "1");
+    command.args([what, steps, backend]).env("TIDEGATE_SOFTGPU_NCCL_SHARED_GPU", "1");
     vec![command]
 }
 
