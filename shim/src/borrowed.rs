@@ -147,7 +147,15 @@ impl Borrowed {
     }
 }
 
-/// Asks the manager for the pieces behind memory of another process.
+/// A descriptor for memory that is held and was leased whole, as the piece's maker exported it.
+pub fn descriptor_of(process: &Process, shared: Shared) -> Result<OwnedFd, Status> {
+    let (pieces, mut handles) = ask(process, shared)?;
+    let is_whole = matches!(pieces[..], [piece]
+        if u64::from(piece.slot.0) == shared.first() && u64::from(piece.units.0) == shared.units());
+    handles.pop().filter(|_| is_whole).ok_or(Status(CUresult::CUDA_ERROR_NOT_SUPPORTED))
+}
+
+/// Asks the manager for the pieces behind memory that is held by a process of the job.
 fn ask(process: &Process, shared: Shared) -> Result<(Vec<Placed>, Vec<OwnedFd>), Status> {
     let narrow = |number: u64| u32::try_from(number).map_err(|_| Status::INVALID_VALUE);
     let (first, units) = (SlotIndex(narrow(shared.first())?), Units(narrow(shared.units())?));
@@ -158,7 +166,7 @@ fn ask(process: &Process, shared: Shared) -> Result<(Vec<Placed>, Vec<OwnedFd>),
         Reply::Lent { pieces, handles } if pieces.len() == handles.len() => Ok((pieces, handles)),
         Reply::Lent { .. } => Err(Status::OUT_OF_MEMORY),
         Reply::Refused(reason) => {
-            info!("memory of another process cannot be opened: {reason}");
+            info!("memory of a process of the job cannot be had: {reason}");
             Err(Status::INVALID_VALUE)
         }
         Reply::Attached { .. } | Reply::Leased { .. } | Reply::Held | Reply::Room { .. } => {

@@ -105,6 +105,11 @@ impl Handles {
         Some(self.handles.get(&number)?.extent)
     }
 
+    /// What was asked for when a handle was made.
+    pub fn properties(&self, number: HandleNumber) -> Option<&Properties> {
+        Some(&self.handles.get(&number)?.properties)
+    }
+
     /// The handle that a byte of a tenant's range belongs to: where it lies, and where it is mapped.
     pub fn at(&self, device: CUdevice, class: Class, at: u64) -> Option<(Extent, Vec<Mapping>)> {
         let (number, handle) =

@@ -9,11 +9,10 @@ use crate::driver;
 use crate::handles::{Extent, Handles, Mapping};
 use crate::mapping::{Imported, import};
 use crate::raw::Access;
-use crate::status::Status;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 use tidegate_ffi::cuda::DriverError;
 use tidegate_ffi::cuda::sys::*;
 use tidegate_ffi::units::PieceId;
@@ -108,26 +107,11 @@ impl Loose {
         gone.into_iter().map(|piece| piece.placed).collect()
     }
 
-    /// A descriptor for the memory of a handle that was leased whole.
-    pub fn export(&self, extent: Extent) -> Result<OwnedFd, Status> {
-        let parts = self.parts(extent);
-        let [part] = parts[..] else { return Err(Status(CUresult::CUDA_ERROR_NOT_SUPPORTED)) };
-        let (mut descriptor, kind) = (RawFd::from(-1), FD);
-        let place = (&raw mut descriptor).cast();
-        // SAFETY: for this kind the driver writes a descriptor's number, to our own variable; the
-        // handle is ours and alive.
-        unsafe { driver::get().cuMemExportToShareableHandle(place, part.handle, kind, 0) }?;
-        // SAFETY: a descriptor that the driver has just made, for us.
-        Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
-    }
-
     fn parts(&self, extent: Extent) -> Vec<Part> {
         let resident = self.resident.lock();
         resident.values().filter(|piece| piece.is_of(extent)).map(|piece| piece.part(extent)).collect()
     }
 }
-
-const FD: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 impl Resident {
     fn is_of(&self, extent: Extent) -> bool {

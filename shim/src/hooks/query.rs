@@ -111,7 +111,15 @@ pub fn pointer_attribute(
     attribute: PointerAttribute,
     address: CUdeviceptr,
 ) -> Answer {
-    let Some(it) = Ours::at(process, address) else { return of_others(process, real, address) };
+    let Some(it) = Ours::at(process, address) else {
+        of_others(process, real, address)?;
+        if attribute == EXPORTS
+            && let Some(exports) = exports_at(process, address)
+        {
+            exports.write(data);
+        }
+        return Ok(());
+    };
     match it.answer(attribute) {
         Some(value) => {
             value.write(data);
@@ -147,13 +155,19 @@ pub fn pointer_attributes(
     address: CUdeviceptr,
 ) -> Answer {
     ask_where_it_is(process, address, real)?;
-    let Some(it) = Ours::at(process, address) else { return Ok(()) };
+    let it = Ours::at(process, address);
+
     // SAFETY: the program passes `count` attributes, by the driver's manual.
     let attributes = unsafe { slice(attributes, count as usize) }?;
     // SAFETY: and as many places for the answers.
     let data = unsafe { slice(data, count as usize) }?;
     for (&attribute, &place) in attributes.iter().zip(data) {
-        if let Some(value) = it.answer(attribute) {
+        let value = match &it {
+            Some(it) => it.answer(attribute),
+            None if attribute == EXPORTS => exports_at(process, address),
+            None => None,
+        };
+        if let Some(value) = value {
             // SAFETY: the place has room for an answer of the attribute's type.
             value.write(unsafe { super::abi::Argument::from_c(place) }?);
         }
@@ -193,6 +207,16 @@ pub fn access(
 }
 
 const SYNC_MEMOPS: CUpointer_attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
+
+const EXPORTS: CUpointer_attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES;
+
+/// How memory that the program has mapped itself can be exported, as it asked when it made the handle. The driver knows
+/// an imported piece, which it exports in no way.
+fn exports_at(process: &Process, address: CUdeviceptr) -> Option<Value> {
+    let handles = process.loose.handles.lock();
+    let number = handles.mapped_at(address)?.number;
+    Some(Value::Pointer(u64::from(handles.properties(number)?.exports.cast_unsigned())))
+}
 
 /// What a device may do with a tenant's memory: read (1) and write (2).
 fn rights(tenant: &Tenant, device: CUdevice) -> u32 {

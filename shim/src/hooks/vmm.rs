@@ -3,6 +3,7 @@
 //! What is not ours (memory of the host, handles of other processes) goes to the driver as it is.
 
 use super::abi::{In, Out, Real, slice};
+use crate::borrowed::{self, Shared};
 use crate::driver;
 use crate::gate::GATE;
 use crate::handles::{Extent, HandleNumber, Mapping};
@@ -203,7 +204,8 @@ pub fn set_access(
     Ok(())
 }
 
-/// `cuMemExportToShareableHandle`: from now on the memory stays where it is.
+/// `cuMemExportToShareableHandle`: from now on the memory stays where it is. The driver exports no handle that was
+/// imported, as ours are, so the manager gives the descriptor.
 pub fn export(
     process: &'static Process,
     real: Real<'_>,
@@ -219,8 +221,17 @@ pub fn export(
     }
     let _pass = GATE.pass()?;
     let tenant = process.tenants.on(extent.device).ok_or(Status::INVALID_VALUE)?;
-    let descriptor = process.loose.export(extent)?;
     tenant.hold_at(process, extent.class, extent.start)?;
+    let descriptor = borrowed::descriptor_of(
+        process,
+        Shared {
+            tenant: tenant.id,
+            class: extent.class,
+            start: extent.start,
+            bytes: extent.bytes,
+            unit: tenant.layout.unit_bytes,
+        },
+    )?;
     shared.of_type::<c_int>().set(descriptor.into_raw_fd());
     Ok(())
 }
