@@ -53,11 +53,26 @@ pub fn lock(gpu: GpuUuid) -> anyhow::Result<OwnedFd> {
 
 /// Host memory that is available now, in bytes.
 pub fn available_memory() -> anyhow::Result<u64> {
+    Ok(memory(["MemAvailable:"])?[0])
+}
+
+/// Host memory that is available now, and all of it, in bytes.
+pub fn available_and_total_memory() -> anyhow::Result<(u64, u64)> {
+    let [available, total] = memory(["MemAvailable:", "MemTotal:"])?;
+    Ok((available, total))
+}
+
+/// What the kernel says of memory under these names, in bytes.
+fn memory<const N: usize>(names: [&str; N]) -> anyhow::Result<[u64; N]> {
     let text = std::fs::read_to_string("/proc/meminfo").context("reading /proc/meminfo")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib =
-        line.and_then(|line| line.trim().strip_suffix(" kB")).context("/proc/meminfo has no MemAvailable")?;
-    Ok(kib.trim().parse::<u64>()? * 1024)
+    let mut bytes = [0; N];
+    for (name, bytes) in names.iter().zip(&mut bytes) {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+        let kib = kib.with_context(|| format!("/proc/meminfo has no {name}"))?;
+        *bytes = kib.trim().parse::<u64>()? * 1024;
+    }
+    Ok(bytes)
 }
 
 /// The files in which the kernel describes the machine.

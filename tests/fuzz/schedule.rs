@@ -135,7 +135,10 @@ impl World {
                     self.pieces.remove(piece);
                 }
             }
-            ToMover::Forget { .. } | ToMover::Measure { .. } | ToMover::Share { .. } => {}
+            ToMover::Forget { .. }
+            | ToMover::Measure { .. }
+            | ToMover::Share { .. }
+            | ToMover::Warm { .. } => {}
             ToMover::Adopt { .. } | ToMover::Will(_) | ToMover::Heard | ToMover::End => {
                 panic!("{order:?} is none of the scheduler's")
             }
@@ -190,6 +193,7 @@ impl World {
         let Some((gpu, order)) = self.orders.pop_front() else { return Ok(None) };
         let step = match &order {
             ToMover::Forget { .. }
+            | ToMover::Warm { .. }
             | ToMover::Adopt { .. }
             | ToMover::Will(_)
             | ToMover::Heard

@@ -165,9 +165,14 @@ impl Connection {
 
     /// Whether something has come: the beginning of a message, or the connection's end.
     pub fn has_come(&self) -> bool {
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let ready = || poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&at_once));
-        rustix::io::retry_on_intr(ready).is_ok_and(|ready| ready > 0)
+        self.comes_within(Duration::ZERO)
+    }
+
+    /// Waits until something comes, at most so long; whether it has. A signal may end the wait early.
+    pub fn comes_within(&self, patience: Duration) -> bool {
+        let patience = Timespec::try_from(patience).ok();
+        let ready = poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], patience.as_ref());
+        ready.is_ok_and(|ready| ready > 0)
     }
 
     /// Waits for one message and its file descriptors (close-on-exec).

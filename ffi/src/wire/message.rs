@@ -579,6 +579,12 @@ pub enum ToMover {
         /// In bytes.
         bytes: u64,
     },
+    /// So many bytes may have to be saved of this GPU: memory for them is got ahead of need, as far as its shares reach,
+    /// while no order waits, and kept. Not answered.
+    Warm {
+        /// In bytes, of DRAM and CXL memory together.
+        bytes: u64,
+    },
     /// What to do if the manager dies. With one descriptor: the state file, which the mover keeps
     /// for the next manager. Not answered.
     Will(Will),
@@ -602,6 +608,7 @@ impl ToMover {
             | ToMover::Measure { step } => Some(*step),
             ToMover::Forget { .. }
             | ToMover::Adopt { .. }
+            | ToMover::Warm { .. }
             | ToMover::Will(_)
             | ToMover::Heard
             | ToMover::End => None,

@@ -10,6 +10,7 @@ use crate::death;
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 use tidegate_ffi::os;
 use tidegate_ffi::wire::line::{Line, LineError, Numbered};
 use tidegate_ffi::wire::message::{FromMover, ToMover};
@@ -91,6 +92,11 @@ impl Link {
             self.next = self.hear_one().transpose();
         }
         self.next.as_ref().and_then(|next| next.as_ref().ok()).map(|(order, _)| order)
+    }
+
+    /// Waits until something comes, at most so long; whether it has.
+    pub fn comes_within(&self, patience: Duration) -> bool {
+        self.next.is_some() || self.connection.comes_within(patience)
     }
 
     /// What was seen by `peek` is done.

@@ -4,6 +4,7 @@
 //! manager ═ Connection ═ run ─► orders ─┬─► pieces ── what was made, under the manager's names
 //!                                       ├─► bandwidth    how fast bytes go
 //!                                       ├─► exchange     which two orders go both ways at once     (pure)
+//!                                       ├─► warmth       which memory is got ahead of need      (pure)
 //!                                       └─► save ──┬─ plan, index   which byte goes where   (pure)
 //!                                                  ├─ tier/         where saved bytes lie
 //!                                                  ├─ zeros         what takes no room there        (pure)
@@ -52,6 +53,7 @@ mod tests;
 mod tier;
 pub mod turns;
 mod vacate;
+mod warmth;
 mod zeros;
 
 pub use bandwidth::measure_host;
@@ -68,9 +70,11 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 use tidegate_ffi::units::GpuUuid;
 use tidegate_ffi::wire::Connection;
 use tidegate_ffi::wire::message::{FromMover, TierRates, ToMover};
+use warmth::Chore;
 
 /// So many pages are looked at to see whether a node keeps what it has.
 const TRIAL_PAGES: u64 = 16;
@@ -160,6 +164,7 @@ fn serve(link: &mut Link, gpu: Rc<Gpu>, config: &MoverConfig) -> anyhow::Result<
     let mut mover = Mover::new(gpu, config).context("the save index cannot be made")?;
     let mut orphanage = None;
     loop {
+        do_chores(&mut mover, link)?;
         match link.hear() {
             Ok((ToMover::End, _)) => return Ok(()),
             Ok((ToMover::Will(will), fds)) => {
@@ -184,6 +189,23 @@ fn serve(link: &mut Link, gpu: Rc<Gpu>, config: &MoverConfig) -> anyhow::Result<
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// What is to be done while no order waits, until one does.
+fn do_chores(mover: &mut Mover, link: &mut Link) -> Result<(), LinkError> {
+    while !link.comes_within(Duration::ZERO) {
+        match mover.next_chore() {
+            Chore::Rest => break,
+            Chore::LookAgain(due) => {
+                if link.comes_within(due.saturating_duration_since(Instant::now())) {
+                    break;
+                }
+            }
+            Chore::Get => mover.get_ahead().into_iter().try_for_each(|news| link.say(news))?,
+            Chore::GiveBack => mover.give_back().into_iter().try_for_each(|news| link.say(news))?,
+        }
+    }
+    Ok(())
 }
 
 /// Carries out an order, and the next one with it where both can go at once. Else nothing of the next is begun before

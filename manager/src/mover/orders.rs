@@ -15,8 +15,10 @@ use super::save::Store;
 use super::staging::Staging;
 use super::tier::{Disk, Memory, SlabId, SlabNews, Tiers};
 use super::turns::Turns;
+use super::warmth::{Chore, HostMemory, Warmth};
 use crate::brief::Brief;
 use crate::death;
+use crate::hardware;
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -47,6 +49,7 @@ pub struct Mover {
     slabs: Vec<(SlabId, OwnedFd)>,
     /// The orders that the mover before this one was given.
     again: BTreeSet<Step>,
+    warmth: Warmth,
     gpu: Rc<Gpu>,
 }
 
@@ -112,6 +115,7 @@ impl Mover {
             has_told_bandwidth: false,
             slabs: Vec::new(),
             again: BTreeSet::new(),
+            warmth: Warmth::new(Instant::now()),
             gpu,
         })
     }
@@ -278,6 +282,10 @@ impl Mover {
                 self.store.forget(tenant).map_err(Useless::Unnoted)?;
                 return Ok(None);
             }
+            ToMover::Warm { bytes } => {
+                self.warmth.want(bytes, Instant::now());
+                return Ok(None);
+            }
             ToMover::Adopt { .. } | ToMover::Will(_) | ToMover::Heard | ToMover::End => return Ok(None),
         };
         progress::step();
@@ -382,6 +390,40 @@ impl Mover {
         }
         death::point("measure");
         Ok(Outcome::Measured { free_bytes, total_bytes, saved_bytes: self.store.tiers().used().iter().sum() })
+    }
+
+    /// What is to be done while no order waits. Where the host's memory cannot be told, nothing is got ahead.
+    pub fn next_chore(&self) -> Chore {
+        let tiers = self.store.tiers();
+        let (available, total) = hardware::available_and_total_memory().unwrap_or((0, u64::MAX));
+        let host = HostMemory { available, total };
+        self.warmth.next(tiers.held(), tiers.can_grow(), host, Instant::now())
+    }
+
+    /// Gets some memory for saved bytes ahead of need; says what the manager is to be told.
+    pub fn get_ahead(&mut self) -> Vec<Answer> {
+        let began = Instant::now();
+        let got = match self.engage() {
+            Ok(()) => self.store.tiers_mut().grow_ahead().map_err(OrderError::from),
+            Err(error) => Err(error.into()),
+        };
+        let held = self.store.tiers().held();
+        match got {
+            Ok(()) => tracing::debug!(held, took = ?began.elapsed(), "memory for saved bytes was got ahead"),
+            Err(error) => {
+                tracing::info!(held, %error, "no more memory for saved bytes is got ahead");
+                self.warmth.failed();
+            }
+        }
+        self.slab_news()
+    }
+
+    /// Gives some memory for saved bytes back that was not needed for long; says what the manager is to be told.
+    pub fn give_back(&mut self) -> Vec<Answer> {
+        if !self.store.tiers_mut().give_one_back() {
+            self.warmth.keep(self.store.tiers().held());
+        }
+        self.slab_news()
     }
 
     /// Makes the context and the first slabs, once.

@@ -9,6 +9,7 @@ mod disk;
 mod exchange;
 mod gather;
 mod hosted;
+mod warmth;
 mod zeros;
 
 use super::copy::Gpu;

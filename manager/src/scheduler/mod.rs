@@ -59,6 +59,7 @@ mod spares;
 #[cfg(test)]
 mod tests;
 mod waits;
+mod warmth;
 
 pub use event::{Config, Effect, Event, Pages, Time};
 pub use expulsion::Retired;
@@ -122,6 +123,8 @@ pub struct Gpu {
     no_room_for: u64,
     /// Since when no save has found memory.
     no_memory_since: Option<Time>,
+    /// For so many bytes its mover was told to have memory in the tiers.
+    warm_bytes: u64,
     /// How fast its link is, once that is known.
     link: Option<LinkRates>,
     /// Nobody can make or move its memory any more.
@@ -205,6 +208,7 @@ impl Scheduler {
         self.look_at_who_waits();
         self.admit();
         self.balance_shares();
+        self.warm_tiers();
         self.serve_leases();
         self.give_room();
         self.settle(pages);
@@ -316,6 +320,7 @@ impl Scheduler {
             failed_saves: 0,
             no_room_for: 0,
             no_memory_since: None,
+            warm_bytes: 0,
             link: None,
             exposed: BTreeSet::new(),
             lost: false,

@@ -123,7 +123,7 @@ impl Scheduler {
     }
 
     /// The same of some of its jobs.
-    fn known_units_of(&self, gpu: GpuUuid, counts: impl Fn(JobId) -> bool) -> u64 {
+    pub(super) fn known_units_of(&self, gpu: GpuUuid, counts: impl Fn(JobId) -> bool) -> u64 {
         let known = |job: JobId| self.promised_units(gpu, job).max(self.needed_units(gpu, job));
         self.jobs_on(gpu).into_iter().filter(|job| counts(*job)).map(known).fold(0, u64::saturating_add)
     }

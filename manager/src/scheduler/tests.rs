@@ -18,6 +18,7 @@ mod shares;
 mod silence;
 mod turns;
 mod unmovable;
+mod warmth;
 mod whole;
 mod written;
 

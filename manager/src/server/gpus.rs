@@ -119,6 +119,8 @@ pub(crate) struct MoverState {
     pub(crate) stored: PerTier,
     /// What it, or one before it, has measured.
     pub(crate) bandwidth: Bandwidth,
+    /// So many bytes may have to be saved: what movers are told to get memory for.
+    warm: u64,
     /// The orders that are not answered, in order.
     orders: VecDeque<ToMover>,
     /// The conversation with the present one.
@@ -257,8 +259,10 @@ impl MoverLink {
         if !self.has_orders() {
             self.stillness = Stillness::begin(Instant::now());
         }
-        if !is_lost || order.step().is_some() {
-            self.state.orders.push_back(order.clone());
+        match order {
+            ToMover::Warm { bytes } => self.state.warm = *bytes,
+            _ if !is_lost || order.step().is_some() => self.state.orders.push_back(order.clone()),
+            _ => {}
         }
         match is_lost {
             true => self.answer_for_nobody(order),
@@ -440,6 +444,9 @@ impl MoverLink {
         }
         for order in self.state.orders.clone() {
             self.say(order, Vec::new());
+        }
+        if self.state.warm > 0 {
+            self.say(ToMover::Warm { bytes: self.state.warm }, Vec::new());
         }
         // Behind the legacy: whom a manager leaves a will has everything.
         if let Some(testament) = self.testament.clone() {

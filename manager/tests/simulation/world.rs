@@ -704,6 +704,7 @@ impl World {
             memory.confuse();
         }
         let (step, outcome) = match order {
+            ToMover::Warm { .. } => return Ok(None),
             ToMover::Forget { tenant } => {
                 memory.forget(tenant);
                 return Ok(None);

@@ -57,7 +57,9 @@ class Manager:
     def __init__(self, directory, *arguments):
         self.socket = str(Path(directory) / "socket")
         words = [options.tidegate, "manager", "--socket", self.socket, *arguments]
-        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        # What managers say is kept beside what the runs say, where the kit names a file for it.
+        with open(os.environ.get("KIT_MANAGER_LOG", os.devnull), "a") as log:
+            self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log, text=True)
         if self.process.stdout.readline().strip() != "ready":
             raise Failed("no manager could be started")
 

@@ -20,6 +20,8 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 use tidegate_ffi::cuda::DriverError;
 use tidegate_ffi::os::{self, pages};
@@ -297,6 +299,8 @@ impl<'a> HostRange<'a> {
 
 /// So much memory is made present in one step: some huge pages.
 const TOUCHED_AT_ONCE: usize = 8 << 20;
+/// By so many threads at most: a processor alone fills some GB/s of new pages with zeros.
+const TOUCHED_BY: usize = 8;
 
 /// The memory of a page.
 pub fn page_bytes() -> u64 {
@@ -337,7 +341,27 @@ impl Mapping {
     fn touch(&self) -> Result<(), Errno> {
         // SAFETY: the whole mapping is ours; the advice changes no bytes.
         let _huge = unsafe { madvise(self.address.as_ptr().cast(), self.bytes, Advice::LinuxHugepage) };
-        for start in (0..self.bytes).step_by(TOUCHED_AT_ONCE) {
+        let next = AtomicUsize::new(0);
+        let touch = || self.touch_parts(&next);
+        let helpers =
+            self.bytes.div_ceil(TOUCHED_AT_ONCE).min(TOUCHED_BY).min(processors()).saturating_sub(1);
+        std::thread::scope(|scope| {
+            // What cannot be started does without: this thread touches what others do not.
+            let start = |_| Builder::new().name("touch".into()).spawn_scoped(scope, touch).ok();
+            let helpers: Vec<_> = (0..helpers).filter_map(start).collect();
+            let own = touch();
+            let theirs = helpers.into_iter().map(|helper| helper.join().unwrap_or(Err(Errno::CANCELED)));
+            theirs.fold(own, Result::and)
+        })
+    }
+
+    /// Makes those parts present that no other thread has begun.
+    fn touch_parts(&self, next: &AtomicUsize) -> Result<(), Errno> {
+        loop {
+            let start = next.fetch_add(TOUCHED_AT_ONCE, Ordering::Relaxed);
+            if start >= self.bytes {
+                return Ok(());
+            }
             let bytes = TOUCHED_AT_ONCE.min(self.bytes - start);
             // SAFETY: the part begins inside the mapping, and ends with it at most.
             let part = unsafe { self.address.add(start) };
@@ -349,8 +373,15 @@ impl Mapping {
             }
             progress::step();
         }
-        Ok(())
     }
+}
+
+// SAFETY: a mapping is an address, a length and a descriptor, none of which changes; through a shared reference pages are
+// made present, which the kernel lets any thread do, and changes no byte.
+unsafe impl Sync for Mapping {}
+
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 impl Drop for Mapping {
@@ -426,7 +457,7 @@ impl Drop for PageLock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::AtomicBool;
 
     #[test]
     fn memory_of_a_node_is_page_locked_by_one_at_a_time() {

@@ -6,9 +6,9 @@
 //! cxl    2³¹ ..           one NUMA node: bound, touched, page-locked, and then looked at whether it is still there
 //!                         or a device of memory: the n-th slab is the n-th part of this GPU's part
 //! ```
-//! Slabs are got as they are needed, up to the share, and kept while tenants come and go through
-//! them: getting and page-locking costs 0.1 to 0.5 s per GiB (FACTS §4), too much for each switch.
-//! They are given back when a tenant has died, all wholly free ones but one.
+//! Slabs are got ahead of need (`warmth`), else as they are needed, up to the share, and kept while tenants come and
+//! go: getting and page-locking costs 0.1 to 0.5 s per GiB, ten times what a copy of as many bytes takes. They are given
+//! back where the share becomes smaller, or one by one when they have not been needed for long.
 //!
 //! Memory that does not stay on its node is refused, and no more is got, until a tenant has died: what is saved
 //! goes to the next tier.
@@ -224,6 +224,28 @@ impl Memory {
         self.held -= slab.bytes;
     }
 
+    /// Bytes in slabs: got from the system, handed out or not.
+    pub fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// Whether the share reaches further than the slabs.
+    pub fn can_grow(&self) -> bool {
+        self.refused.is_none() && self.size_of(self.new_slab()) > 0
+    }
+
+    /// Gets one slab more, ahead of need.
+    pub fn grow_ahead(&mut self) -> Result<(), TierError> {
+        self.grow()
+    }
+
+    /// Gives one slab back of which nothing is handed out, but not the last of all; `false`: there is none.
+    pub fn give_one_back(&mut self) -> bool {
+        let mut free = self.free_slabs();
+        let one = free.pop().filter(|_| self.slabs.len() > 1);
+        one.map(|slab| self.give_back(slab)).is_some()
+    }
+
     fn give_hole(&mut self, slab: SlabId, start: u64, end: u64) {
         if end > start {
             self.free.give(Extent { slab, start, bytes: end - start });
@@ -397,7 +419,6 @@ impl Room for Memory {
 
     fn trim(&mut self) {
         self.refused = None;
-        self.free_slabs().into_iter().skip(1).for_each(|slab| self.give_back(slab));
     }
 
     fn share(&self) -> std::io::Result<Vec<(SlabId, OwnedFd)>> {
@@ -481,15 +502,22 @@ mod tests {
     }
 
     #[test]
-    fn wholly_free_slabs_but_one_are_given_back_when_trimmed() {
+    fn wholly_free_slabs_but_one_are_given_back_one_by_one() {
         let mut tier = tier(8, 2);
         let kept = tier.allocate(PAGE).unwrap();
         let freed = tier.allocate(7 * PAGE).unwrap();
         freed.into_iter().for_each(|extent| tier.free(extent));
-        tier.trim();
-        assert_eq!((tier.held, tier.used()), (4 * PAGE, PAGE));
+        assert_eq!((tier.give_one_back(), tier.held), (true, 6 * PAGE));
+        assert_eq!((tier.give_one_back(), tier.held, tier.used()), (true, 4 * PAGE, PAGE));
+        while tier.give_one_back() {}
+        assert_eq!((tier.held, tier.used()), (2 * PAGE, PAGE));
         assert!(kept.iter().all(|extent| tier.memory(*extent).is_ok()));
         assert_eq!(bytes_of(&tier.allocate(7 * PAGE).unwrap()), 7 * PAGE);
+        let mut idle = self::tier(8, 2);
+        idle.grow_ahead().unwrap();
+        assert!(!idle.give_one_back(), "the last one stays");
+        (0..3).for_each(|_| idle.grow_ahead().unwrap());
+        assert!(!idle.can_grow());
     }
 
     #[test]

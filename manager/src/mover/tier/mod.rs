@@ -72,7 +72,7 @@ pub trait Room {
     /// Takes an extent back, or a part of one.
     fn free(&mut self, extent: Extent);
 
-    /// Gives back to the system what nobody is likely to need soon.
+    /// A tenant has gone: gives back what memory is not kept for the next, and tries again what was refused.
     fn trim(&mut self);
 
     /// A descriptor of each slab.
@@ -169,7 +169,30 @@ impl Tiers {
         tier.into_iter().for_each(|tier| tier.free(extent));
     }
 
-    /// Gives back to the system what nobody is likely to need soon.
+    /// Bytes of host memory that the tiers have got from the system, handed out or not.
+    pub fn held(&self) -> u64 {
+        self.dram.held() + self.cxl.held()
+    }
+
+    /// Whether more host memory can be got within the shares.
+    pub fn can_grow(&self) -> bool {
+        self.dram.can_grow() || self.cxl.can_grow()
+    }
+
+    /// Gets one slab more ahead of need: of the first tier whose share reaches further.
+    pub fn grow_ahead(&mut self) -> Result<(), TierError> {
+        match self.dram.can_grow() {
+            true => self.dram.grow_ahead(),
+            false => self.cxl.grow_ahead(),
+        }
+    }
+
+    /// Gives one slab back in which nothing lies; `false`: there is none.
+    pub fn give_one_back(&mut self) -> bool {
+        self.cxl.give_one_back() || self.dram.give_one_back()
+    }
+
+    /// A tenant has gone: gives disk space back, and tries memory again that was refused.
     pub fn trim(&mut self) {
         self.each_mut().into_iter().for_each(Room::trim);
     }

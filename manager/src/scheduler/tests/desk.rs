@@ -391,6 +391,7 @@ impl Desk {
             }
             ToMover::Measure { .. }
             | ToMover::Share { .. }
+            | ToMover::Warm { .. }
             | ToMover::Adopt { .. }
             | ToMover::Will(_)
             | ToMover::Heard
