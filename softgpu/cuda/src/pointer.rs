@@ -56,6 +56,11 @@ pub fn attributes(count: u32, list: InMut<RawAttribute>, out: OutAnys, at: u64) 
     Ok(())
 }
 
+/// Whether calls that name no stream wait for what they do to that memory, since it was asked for.
+pub fn is_synchronous(address: usize) -> bool {
+    space::look().find(address).is_some_and(synchronous)
+}
+
 fn synchronous(region: &Region) -> bool {
     match &region.kind {
         Kind::Allocated { block, .. } => block.synchronous.load(Ordering::Relaxed),
@@ -63,8 +68,7 @@ fn synchronous(region: &Region) -> bool {
     }
 }
 
-/// `cuPointerSetAttribute`: that copies and memsets of an allocation are to be synchronous; kept for
-/// who asks.
+/// `cuPointerSetAttribute`: that copies and memsets of an allocation are to be synchronous.
 pub fn set_attribute(value: Host, attribute: Enum<Attribute>, at: u64) -> Answer {
     const SYNC_MEMOPS: u32 = Attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS as u32;
     if value.0 == 0 || attribute.0 != SYNC_MEMOPS {

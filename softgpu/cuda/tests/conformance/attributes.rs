@@ -93,6 +93,9 @@ promise! {
         const BY_DESCRIPTOR: u64 = 1;
         assert_eq!(kinds(mapped()) & BY_DESCRIPTOR, BY_DESCRIPTOR);
         assert_eq!(kinds(alloc(64)), 0);
+        let (at, made) = (crate::vmm::range(unit()), crate::vmm::piece(unit()));
+        crate::vmm::map(at, unit(), crate::vmm::import(crate::vmm::export(made)));
+        assert_eq!(kinds(at), 0, "an imported piece");
     }
 }
 
