@@ -118,8 +118,8 @@ fn value(attribute: u32, address: usize, region: &Region) -> Answer<Value> {
         x if x == Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE as u32 => {
             Value::Int(matches!(region.kind, Kind::Allocated { pool: None, .. }).into())
         }
-        x if x == Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR as u32 => Value::Pointer(region.start),
-        x if x == Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE as u32 => Value::Pointer(region.size),
+        x if x == Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR as u32 => Value::Pointer(range(region).0),
+        x if x == Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE as u32 => Value::Pointer(range(region).1),
         x if x == Attribute::CU_POINTER_ATTRIBUTE_MAPPED as u32 => Value::Int(1),
         x if x == Attribute::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES as u32 => {
             Value::Wide(handle_types(region))
@@ -159,6 +159,15 @@ fn ordinal(region: &Region) -> i32 {
             Location::Host(..) => -1, // CU_DEVICE_CPU
         },
     }
+}
+
+/// As on hardware, of a piece that is mapped this is the whole of the reserved range.
+fn range(region: &Region) -> (usize, usize) {
+    let reserved = match &region.kind {
+        Kind::Mapped(_) => space::look().reservation(region.start, region.size),
+        _ => None,
+    };
+    reserved.unwrap_or((region.start, region.size))
 }
 
 fn handle_types(region: &Region) -> u64 {

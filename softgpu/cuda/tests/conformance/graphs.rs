@@ -528,12 +528,12 @@ promise! {
     fn places_for_edges_are_for_one_at_least() on PLAIN; {
         start();
         let (graph, mut count) = (graph(), 0);
-        let one = add_empty(graph, &[]);
-        add_empty(graph, &[one]);
+        let (one, two) = (add_empty(graph, &[]), add_empty(graph, &[]));
         let (mut from, mut to) = (null_mut(), null_mut());
         // SAFETY: plain C data.
         let mut data = unsafe { std::mem::zeroed() };
         assert_eq!(cu!(cuGraphGetEdges_v2(graph, &mut from, &mut to, &mut data, &mut count)), INVALID);
+        assert_eq!(add_edge(graph, one, two), FINE);
         count = 1;
         ok!(cuGraphGetEdges_v2(graph, &mut from, &mut to, &mut data, &mut count));
         assert_eq!((count, from), (1, one));

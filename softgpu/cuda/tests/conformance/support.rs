@@ -337,6 +337,15 @@ pub fn start() -> CUcontext {
     start_on(0)
 }
 
+/// Checks that a call was refused; with which code is known of the software GPU alone.
+pub fn expect_refused(call: &str, answer: CUresult, by_software: CUresult) {
+    note(format_args!("{call}: {answer:?}"));
+    if on_software() {
+        assert_eq!(answer, by_software, "{call}");
+    }
+    assert_ne!(answer, CUresult::CUDA_SUCCESS, "{call}");
+}
+
 /// Device memory.
 pub fn alloc(bytes: usize) -> CUdeviceptr {
     let mut at = 0;
