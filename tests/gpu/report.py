@@ -19,6 +19,8 @@ SECTIONS = ["device", "conformance", "grounds", "demo", "shim", "pytorch"]
 # Sections of promises, and of whom they are asked.
 ASKED = {"conformance": "this driver", "shim": "a job under a manager on this driver"}
 FIELDS = {"ground", "part", "asked", "answer", "unit", "detail"}
+# A line of a promise's error output that begins so tells what was left open to the driver.
+NOTED = "noted: "
 # A run that ended so found out what it was to find out.
 GOOD = "ended"
 
@@ -81,10 +83,14 @@ def read_run(runs, line):
         "section": section,
         "name": name,
         "result": how_it_ended(status, seconds, int(limit)),
+        "began": float(began),
+        "ended": float(ended),
         "seconds": seconds,
         "limit_seconds": int(limit),
         "last_lines": last_lines(complaints(runs, name), out, err),
     }
+    if section in ASKED:
+        run["noted"] = [line[len(NOTED):] for line in err.splitlines() if line.startswith(NOTED)]
     if section in ASKED and run["result"] == GOOD and "1 passed" not in out:
         run["result"] = "failed: it ran no promise"
     if section in ("device", "grounds", "pytorch"):
@@ -171,7 +177,8 @@ def section_summary(report):
         if not runs:
             continue
         ended = sum(run["result"] == GOOD for run in runs)
-        rows.append([section, ended, len(runs) - ended, f"{sum(run['seconds'] for run in runs):.0f} s"])
+        took = max(run["ended"] for run in runs) - min(run["began"] for run in runs)
+        rows.append([section, ended, len(runs) - ended, f"{took:.0f} s"])
     return table(["section", "ended well", "did not", "took"], rows)
 
 
@@ -222,7 +229,14 @@ def promises(report, section):
     if not rows:
         return []
     lines = [f"## {section.capitalize()}: what the software GPU promises, asked of {ASKED[section]}", ""]
-    return lines + table(["promise", "result", "took"], rows)
+    lines += table(["promise", "result", "took"], rows)
+    noted = [
+        [run["name"], line]
+        for run in report["runs"]
+        if run["section"] == section
+        for line in run["noted"]
+    ]
+    return lines + (["Left open:", "", *table(["promise", "answer"], noted)] if noted else [])
 
 
 def conformance(report):

@@ -153,10 +153,11 @@ describe_machine() {
 # ---- Sections ----
 
 # Each promise in a run of its own: one that crashes or hangs leaves the others their turn.
-# promises SECTION LIST...: all but those of the lists, in files of "promise | reason".
+# promises SECTION WIDTH LIST...: all but those of the lists, in files of "promise | reason"; so many at once,
+# except those of one_at_a_time.txt.
 promises() {
-    local section=$1 name image=$kit/kernels.ptx
-    shift
+    local section=$1 width=$2 image=$kit/kernels.ptx
+    shift 2
     [ -x "$bin/conformance" ] || { say "the kit has no bin/conformance" && return; }
     export TIDEGATE_CONFORMANCE_DRIVER=$scratch/driver
     [ -z "$software" ] || image=$bin/libconformance_kernels.so
@@ -165,15 +166,25 @@ promises() {
     cut -d' ' -f1 "$OUT/runs/skipped.txt" >"$scratch/skipped"
     "$bin/conformance" --list 2>/dev/null | sed -n 's/: test$//p' | grep -v '^support::' |
         grep -vxFf "$scratch/skipped" >"$scratch/promises"
-    while read -r name; do
-        run "$section" "$name" 20 "$bin/conformance" --exact "$name" --test-threads=1
-    done <"$scratch/promises"
+    grep -v '^#' "$kit/one_at_a_time.txt" | cut -d' ' -f1 >"$scratch/alone"
+    grep -vxFf "$scratch/alone" "$scratch/promises" | ask_promises "$section" "$width"
+    grep -xFf "$scratch/alone" "$scratch/promises" | ask_promises "$section" 1
     unset TIDEGATE_CONFORMANCE_DRIVER SOFTGPU_KERNELS_IMAGE
 }
 
-conformance() { promises conformance "$kit/software_only.txt"; }
+# ask_promises SECTION WIDTH: those whose names it reads, so many at once.
+ask_promises() {
+    local name under_way=0
+    while read -r name; do
+        if [ "$under_way" -eq "$2" ]; then wait -n; else under_way=$((under_way + 1)); fi
+        run "$1" "$name" 20 "$bin/conformance" --exact "$name" --test-threads=1 &
+    done
+    wait
+}
 
-# The same promises, asked of a job under a manager.
+conformance() { promises conformance 4 "$kit/software_only.txt"; }
+
+# The same promises, asked of a job under a manager: one at a time, for jobs wait for each other's memory.
 shim() {
     local options=() ready=$scratch/ready
     export TIDEGATE_SOCKET=$scratch/shim/socket
@@ -185,7 +196,7 @@ shim() {
     "$bin/tidegate" manager --socket "$TIDEGATE_SOCKET" "${options[@]}" >"$ready" 2>"$OUT/runs/shim.manager.err" &
     if read -r _ <"$ready"; then
         export TIDEGATE_CONFORMANCE_LAUNCHER=$scratch/launcher
-        promises shim "$kit/software_only.txt" "$kit/under_a_manager.txt"
+        promises shim 1 "$kit/software_only.txt" "$kit/under_a_manager.txt"
     else
         say "no manager could be started: $(cat "$OUT/runs/shim.manager.err")"
     fi

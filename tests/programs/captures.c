@@ -17,6 +17,7 @@
 #define ON_HOST_NS 20000000
 #define MORE_NS 7000000
 
+int cuCtxSynchronize(void);
 int cuCtxGetCurrent(void **context);
 int cuStreamCreate(void **stream, unsigned flags);
 int cuStreamSynchronize(void *stream);
@@ -81,6 +82,7 @@ int main(int argc, char **argv)
     CHECK(cuCtxGetCurrent(&context));
     CHECK(cuMemAlloc_v2(&memory, BYTES));
     CHECK(cuMemsetD8_v2(memory, 0, BYTES));
+    CHECK(cuCtxSynchronize()); /* a memset returns before it is done */
     CHECK(cuModuleLoad(&module, argv[1]));
     CHECK(cuModuleGetFunction(&count_up_kernel, module, "count_up"));
     for (intptr_t i = 0; i < THREADS; i++)

@@ -28,6 +28,7 @@
 /* So many iterations a thread makes before it waits for its stream. */
 #define AHEAD 4
 
+int cuCtxSynchronize(void);
 int cuMemcpyHtoDAsync_v2(CUdeviceptr address, const void *host, size_t bytes, void *stream);
 
 static void *context, *count_up_kernel, *spin_kernel, *last_kernel;
@@ -287,6 +288,7 @@ static int begin(const char *image)
     CHECK(cuCtxGetCurrent(&context));
     CHECK(cuMemAlloc_v2(&memory, bytes));
     CHECK(cuMemsetD8_v2(memory, 0, bytes));
+    CHECK(cuCtxSynchronize()); /* a memset returns before it is done */
     CHECK(cuModuleLoad(&module, image));
     CHECK(cuModuleGetFunction(&count_up_kernel, module, "count_up"));
     CHECK(cuModuleGetFunction(&last_kernel, module, "last"));
@@ -296,7 +298,8 @@ static int begin(const char *image)
 static int make_words(void)
 {
     CHECK(cuMemAlloc_v2(&words, 256));
-    return cuMemsetD8_v2(words, 0, 256);
+    CHECK(cuMemsetD8_v2(words, 0, 256));
+    return cuCtxSynchronize();
 }
 
 /* Every byte is what the launches make of it. */

@@ -32,6 +32,7 @@ struct batch_node {
     unsigned flags;
 };
 
+int cuCtxSynchronize(void);
 int cuMemsetD32Async(CUdeviceptr address, unsigned value, size_t count, void *stream);
 int cuStreamWaitValue32_v2(void *stream, CUdeviceptr address, uint32_t value, unsigned flags);
 int cuStreamWriteValue32_v2(void *stream, CUdeviceptr address, uint32_t value, unsigned flags);
@@ -252,6 +253,7 @@ static int begin(const char *image, size_t bytes)
     CHECK(cuCtxGetCurrent(&context));
     CHECK(cuMemAlloc_v2(&memory, bytes));
     CHECK(cuMemsetD8_v2(memory, 0, bytes));
+    CHECK(cuCtxSynchronize()); /* a memset returns before it is done */
     CHECK(cuModuleLoad(&module, image));
     CHECK(cuModuleGetFunction(&count_up_kernel, module, "count_up"));
     CHECK(cuModuleGetFunction(&spin_kernel, module, "spin_until"));
@@ -262,6 +264,7 @@ static int make_words(void)
 {
     CHECK(cuMemAlloc_v2(&words, 256));
     CHECK(cuMemsetD8_v2(words, 0, 256));
+    CHECK(cuCtxSynchronize()); /* a memset returns before it is done */
     return is("graph") ? make_graph() : 0;
 }
 

@@ -1,13 +1,13 @@
 //! Contexts: what owns streams, modules and allocations on one GPU, and what a fault ends.
 //!
-//! A fault is sticky: from then on every call on the context answers `ILLEGAL_ADDRESS`, and its
-//! streams do nothing more. Other contexts do not notice.
+//! A fault is sticky: from then on every call on the context answers `ILLEGAL_ADDRESS`, or `LAUNCH_FAILED`
+//! if it was a copy's, and its streams do nothing more. Other contexts do not notice.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::thread::ThreadId;
 
 use cudarc::driver::sys::{CUcontext, CUfunc_cache, CUlimit, CUresult, CUsharedconfig};
@@ -36,6 +36,8 @@ pub struct Context {
     flags: AtomicU32,
     /// Never freed: the signal handler of a parked thread may still refer to it.
     faulted: &'static AtomicBool,
+    /// Whether its first fault was that of a copy.
+    copy_failed: AtomicBool,
     streams: RwLock<Vec<Arc<Stream>>>,
     legacy: OnceLock<Arc<Stream>>,
     of_threads: Mutex<HashMap<ThreadId, Arc<Stream>>>,
@@ -55,6 +57,8 @@ struct Primary {
 }
 
 static CONTEXTS: Registry<Context> = Registry::new();
+/// The device of each context there has been: it is told even of one that is gone.
+static DEVICES: LazyLock<Mutex<HashMap<usize, i32>>> = LazyLock::new(Mutex::default);
 static PRIMARIES: Mutex<Vec<(i32, Primary)>> = Mutex::new(Vec::new());
 
 /// The contexts in which a thread has a per-thread default stream.
@@ -78,6 +82,8 @@ thread_local! {
 
 impl Context {
     fn new(handle: usize, device: i32, flags: u32, primary: bool) -> Answer<Context> {
+        let memory = Mutex::new(take(node::gpu(device)?, |config| config.context_bytes)?);
+        DEVICES.lock().insert(handle, device);
         Ok(Context {
             handle,
             device: device as usize,
@@ -85,13 +91,14 @@ impl Context {
             primary,
             flags: AtomicU32::new(flags),
             faulted: Box::leak(Box::new(AtomicBool::new(false))),
+            copy_failed: AtomicBool::new(false),
             streams: RwLock::default(),
             legacy: OnceLock::new(),
             of_threads: Mutex::default(),
             barriers: Mutex::default(),
             limits: Mutex::default(),
             peers: Mutex::default(),
-            memory: Mutex::new(take(node::gpu(device)?, |config| config.context_bytes)?),
+            memory,
         })
     }
 
@@ -107,7 +114,11 @@ impl Context {
 
     /// The sticky error, if there is one.
     pub fn check(&self) -> Answer {
-        if self.is_faulted() { Err(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS) } else { Ok(()) }
+        match (self.is_faulted(), self.copy_failed.load(Ordering::SeqCst)) {
+            (false, _) => Ok(()),
+            (true, false) => Err(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS),
+            (true, true) => Err(CUresult::CUDA_ERROR_LAUNCH_FAILED),
+        }
     }
 
     /// Whether it had a fault.
@@ -118,6 +129,14 @@ impl Context {
     /// What the signal handler sets.
     pub fn fault_flag(&self) -> &'static AtomicBool {
         self.faulted
+    }
+
+    /// A copy touched what it may not: the code is that of hardware's copy engines.
+    pub fn fault_of_copy(&self) {
+        if !self.is_faulted() {
+            self.copy_failed.store(true, Ordering::SeqCst);
+        }
+        self.fault();
     }
 
     /// Something touched what it may not.
@@ -366,9 +385,9 @@ pub fn get_current(out: Out<CUcontext>) -> Answer {
     Ok(())
 }
 
-/// `cuCtxGetDevice`
+/// `cuCtxGetDevice`; as on hardware of a context that is gone, too.
 pub fn get_device(out: Out<i32>) -> Answer {
-    out.set(current_any()?.device as i32);
+    out.set(DEVICES.lock().get(&top()).copied().ok_or(NO_CONTEXT)?);
     Ok(())
 }
 

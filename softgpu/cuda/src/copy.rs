@@ -2,7 +2,9 @@
 //!
 //! What a copy may touch is looked up when it runs, in its stream. A range that is not accessible
 //! then faults the context. Pageable host memory is read at the call and written before the call
-//! returns, as CUDA does; pinned memory when the copy runs.
+//! returns, as CUDA does; pinned memory when the copy runs. A call that names no stream waits for its
+//! copy, except within device memory, as CUDA documents it. (Hardware does not wait for the last 64 KiB
+//! from pageable memory either. Here it does: a process that copies some bytes needs no thread of ours.)
 
 use std::slice;
 use std::sync::Arc;
@@ -17,6 +19,7 @@ use crate::array::{self, Array};
 use crate::context::{self, Context};
 use crate::model::{Link, Timeline};
 use crate::node::Gpu;
+use crate::pointer;
 use crate::space::{self, Side, Space, Touch};
 use crate::stream::{self, Stream};
 use crate::work::Op;
@@ -91,7 +94,7 @@ impl Transfer {
         clock.begin(cost);
         let mut arrival = None;
         for transfer in transfers {
-            let Some(link) = transfer.check(context.device, gpu) else { return context.fault() };
+            let Some(link) = transfer.check(context.device, gpu) else { return context.fault_of_copy() };
             arrival = arrival.max(link.and_then(|link| link.book(transfer.bytes())));
             transfer.copy_rows();
         }
@@ -162,11 +165,20 @@ impl Transfer {
         transfers.into_iter().try_for_each(|transfer| transfer.start(stream))
     }
 
+    /// What a call does that names no stream.
     fn start_and_wait(self, stream: &Arc<Stream>) -> Answer {
         if self.bytes() == 0 {
             return Ok(());
         }
-        stream.run_to_end(Op::Transfer(self))
+        let space = space::look();
+        let within = on_device(&space, &self.from) && on_device(&space, &self.to);
+        drop(space);
+        let waits = [self.from.start, self.to.start].into_iter().any(pointer::is_synchronous);
+        if within && !waits {
+            stream.start(Op::Transfer(self))
+        } else {
+            stream.run_to_end(Op::Transfer(self))
+        }
     }
 
     fn pageable(&self, end: &End) -> bool {
@@ -226,7 +238,7 @@ fn anywhere(at: usize) -> (usize, Side) {
     (at, Side::Anywhere)
 }
 
-/// The default stream's turn, and the caller waits.
+/// The default stream's turn, and the caller waits where CUDA does.
 fn now(to: (usize, Side), from: (usize, Side), bytes: usize) -> Answer {
     Transfer::line(to, from, bytes).start_and_wait(&stream::default()?)
 }

@@ -224,13 +224,13 @@ pub fn query(event: CUevent) -> Answer {
     }
 }
 
-/// `cuEventSynchronize`
+/// `cuEventSynchronize`; of a captured event hardware answers otherwise than [`query`].
 pub fn synchronize(event: CUevent) -> Answer {
     let event = find(event)?;
     match event.last() {
         Last::Never | Last::Recorded(_) if event.mark.is_some() => event.synchronize_mark(),
         Last::Never => event.context.check(),
-        Last::Captured(..) => Err(CUresult::CUDA_ERROR_CAPTURED_EVENT),
+        Last::Captured(..) => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
         Last::Recorded(record) => {
             record.wait(&event.context);
             record.context.check()

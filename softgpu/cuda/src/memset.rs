@@ -7,6 +7,7 @@ use cudarc::driver::sys::{CUDA_MEMSET_NODE_PARAMS, CUresult, CUstream};
 use crate::abi::Answer;
 use crate::context::Context;
 use crate::model::Timeline;
+use crate::pointer;
 use crate::space::{self, Side, Touch};
 use crate::stream;
 use crate::work::Op;
@@ -127,9 +128,14 @@ impl Fill {
         Ok(self.width > 0 && self.height > 0)
     }
 
+    /// In the default stream; as CUDA documents it, the caller waits only where host memory is set, or asked to wait.
     fn now(self) -> Answer {
         let stream = stream::default()?;
-        if self.check()? { stream.run_to_end(Op::Fill(self)) } else { Ok(()) }
+        if !self.check()? {
+            return Ok(());
+        }
+        let waits = space::look().is_on_host(self.start) || pointer::is_synchronous(self.start);
+        if waits { stream.run_to_end(Op::Fill(self)) } else { stream.start(Op::Fill(self)) }
     }
 
     fn later(self, stream: CUstream) -> Answer {

@@ -56,6 +56,11 @@ pub fn attributes(count: u32, list: InMut<RawAttribute>, out: OutAnys, at: u64) 
     Ok(())
 }
 
+/// Whether calls that name no stream wait for what they do to that memory, since it was asked for.
+pub fn is_synchronous(address: usize) -> bool {
+    space::look().find(address).is_some_and(synchronous)
+}
+
 fn synchronous(region: &Region) -> bool {
     match &region.kind {
         Kind::Allocated { block, .. } => block.synchronous.load(Ordering::Relaxed),
@@ -63,8 +68,7 @@ fn synchronous(region: &Region) -> bool {
     }
 }
 
-/// `cuPointerSetAttribute`: that copies and memsets of an allocation are to be synchronous; kept for
-/// who asks.
+/// `cuPointerSetAttribute`: that copies and memsets of an allocation are to be synchronous.
 pub fn set_attribute(value: Host, attribute: Enum<Attribute>, at: u64) -> Answer {
     const SYNC_MEMOPS: u32 = Attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS as u32;
     if value.0 == 0 || attribute.0 != SYNC_MEMOPS {
@@ -114,8 +118,8 @@ fn value(attribute: u32, address: usize, region: &Region) -> Answer<Value> {
         x if x == Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE as u32 => {
             Value::Int(matches!(region.kind, Kind::Allocated { pool: None, .. }).into())
         }
-        x if x == Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR as u32 => Value::Pointer(region.start),
-        x if x == Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE as u32 => Value::Pointer(region.size),
+        x if x == Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR as u32 => Value::Pointer(range(region).0),
+        x if x == Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE as u32 => Value::Pointer(range(region).1),
         x if x == Attribute::CU_POINTER_ATTRIBUTE_MAPPED as u32 => Value::Int(1),
         x if x == Attribute::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES as u32 => {
             Value::Wide(handle_types(region))
@@ -155,6 +159,15 @@ fn ordinal(region: &Region) -> i32 {
             Location::Host(..) => -1, // CU_DEVICE_CPU
         },
     }
+}
+
+/// As on hardware, of a piece that is mapped this is the whole of the reserved range.
+fn range(region: &Region) -> (usize, usize) {
+    let reserved = match &region.kind {
+        Kind::Mapped(_) => space::look().reservation(region.start, region.size),
+        _ => None,
+    };
+    reserved.unwrap_or((region.start, region.size))
 }
 
 fn handle_types(region: &Region) -> u64 {

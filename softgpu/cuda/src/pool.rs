@@ -413,9 +413,11 @@ pub fn set_access(pool: CUmemoryPool, rights: In<RawAccess>, count: usize) -> An
     let pool = find(pool)?;
     for right in rights.many(count) {
         let (device, flags) = (device_of(right.location)?, right.flags);
-        let own_lost = device == pool.device && flags != READ_WRITE;
-        if own_lost || !matches!(flags, NONE | READ_WRITE) {
+        if !matches!(flags, NONE | READ_WRITE) {
             return Err(INVALID);
+        }
+        if device == pool.device && flags == NONE {
+            return Err(CUresult::CUDA_ERROR_INVALID_DEVICE);
         }
         pool.state.lock().access.insert(device, flags);
     }

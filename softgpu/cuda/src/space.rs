@@ -128,6 +128,11 @@ impl Space {
         region.is_some_and(|region| start + bytes <= region.end())
     }
 
+    /// Whether an address is in host memory that GPUs reach.
+    pub fn is_on_host(&self, address: usize) -> bool {
+        self.hosted_bytes(address) > 0 || self.find(address).is_some_and(|region| region.kind.is_on_host())
+    }
+
     /// Whether any of the range is device memory or reserved for it.
     pub fn touches_device(&self, start: usize, end: usize) -> bool {
         let device = |region: &Region| !region.kind.is_on_host();

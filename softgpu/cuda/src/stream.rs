@@ -154,6 +154,12 @@ impl Stream {
         self.synchronize()
     }
 
+    /// Queues the operation of a call that returns at once though its name says nothing of it.
+    pub fn start(self: &Arc<Self>, op: Op) -> Answer {
+        self.check_not_capturing()?;
+        self.submit(op)
+    }
+
     /// Queues an operation whatever the default stream does.
     pub fn push_alone(self: &Arc<Self>, op: Op) -> Answer {
         self.push(std::iter::once(op))

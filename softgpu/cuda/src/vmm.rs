@@ -181,13 +181,13 @@ impl Piece {
         Ok(Piece { size, location, handle_types, backing })
     }
 
-    /// The piece behind a descriptor that some process exported.
+    /// The piece behind a descriptor that some process exported. As on hardware it cannot be exported again.
     fn import(fd: BorrowedFd<'_>) -> Answer<Piece> {
         for (ordinal, gpu) in node::node()?.gpus.iter().enumerate() {
             if let Some(held) = gpu.store.adopt(fd).map_err(|e| store_error(&e))? {
                 let (size, location) = (held.size() as usize, Location::Device(ordinal));
                 let backing = Backing::Device(held);
-                return Ok(Piece { size, location, handle_types: BY_FD, backing });
+                return Ok(Piece { size, location, handle_types: 0, backing });
             }
         }
         Piece::import_host(fd)
@@ -217,7 +217,7 @@ impl Piece {
         let size = rustix::fs::fstat(fd).map_err(|_| INVALID)?.st_size as usize;
         let fd = rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(|_| INVALID)?;
         let location = Location::Host(CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA as u32, 0);
-        Ok(Piece { size, location, handle_types: BY_FD, backing: Backing::Host(fd) })
+        Ok(Piece { size, location, handle_types: 0, backing: Backing::Host(fd) })
     }
 }
 
@@ -329,14 +329,17 @@ pub fn unreserve(start: u64, size: usize) -> Answer {
     space::change().unreserve(start as usize, size).then_some(()).ok_or(INVALID)
 }
 
-/// `cuMemMap`; as on hardware a piece is mapped from its beginning.
+/// `cuMemMap`; as on hardware a piece is mapped as a whole.
 pub fn map(start: u64, size: usize, offset: usize, handle: u64, flags: u64) -> Answer {
     let piece = piece_of(handle)?;
     let start = start as usize;
     let granularity = piece.location.granularity()?;
     let even = start.is_multiple_of(granularity) && size.is_multiple_of(granularity);
-    if offset != 0 || flags != 0 || size == 0 || size > piece.size || !even {
+    if flags != 0 || size == 0 || size > piece.size || !even {
         return Err(INVALID);
+    }
+    if offset != 0 || size < piece.size {
+        return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
     }
     let mut space = space::change();
     space.reservation(start, size).ok_or(INVALID)?;
@@ -369,12 +372,14 @@ pub fn set_access(start: u64, size: usize, rights: In<RawAccess>, count: usize) 
     Ok(())
 }
 
-/// `cuMemGetAccess`
+/// `cuMemGetAccess`; as on hardware a reserved range can be asked about where nothing is mapped.
 pub fn get_access(out: Out<u64>, location: In<RawLocation>, address: u64) -> Answer {
     let who = location.get().accessor()?;
-    let mapping = mapping_at(address as usize)?;
-    let (read, write) = (u64::from(mapping.read & who != 0), u64::from(mapping.write & who != 0));
-    out.set(read | write << 1);
+    let (read, write) = match mapping_at(address as usize) {
+        Ok(mapping) => (mapping.read & who != 0, mapping.write & who != 0),
+        Err(code) => space::look().reservation(address as usize, 1).map(|_| (false, false)).ok_or(code)?,
+    };
+    out.set(u64::from(read) | u64::from(write) << 1);
     Ok(())
 }
 

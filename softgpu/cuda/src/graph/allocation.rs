@@ -30,11 +30,24 @@ pub struct Allocation {
     backed: Mutex<bool>,
 }
 
-/// How much memory the graphs of a device use, and have.
+/// How much memory the graphs of a device use, and have. As on hardware both count what is kept for the
+/// next launch; only their highest levels begin anew apart.
 #[derive(Default)]
 struct Amounts {
     used: Level,
     reserved: Level,
+}
+
+impl Amounts {
+    fn rise(&mut self, bytes: usize) {
+        self.used.rise(bytes);
+        self.reserved.rise(bytes);
+    }
+
+    fn fall(&mut self, bytes: usize) {
+        self.used.fall(bytes);
+        self.reserved.fall(bytes);
+    }
 }
 
 /// All allocations by address, and those that are live.
@@ -100,7 +113,7 @@ impl Allocation {
         let granted = space.grant(self.start, u64::MAX, true, true);
         granted.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
         *backed = true;
-        with_amounts(self.device, |amounts| amounts.reserved.rise(self.size));
+        with_amounts(self.device, |amounts| amounts.rise(self.size));
         Ok(())
     }
 
@@ -110,26 +123,18 @@ impl Allocation {
         if std::mem::take(&mut *backed) {
             let region = space::change().unmap(self.start);
             drop(region); // closes a file: not under the lock
-            with_amounts(self.device, |amounts| amounts.reserved.fall(self.size));
+            with_amounts(self.device, |amounts| amounts.fall(self.size));
         }
     }
 
     /// From now on it is live.
     pub fn begin(self: &Arc<Self>) {
-        let mut known = KNOWN.lock();
-        if known.live.insert(self.start, self.clone()).is_none() {
-            known.amounts.entry(self.device).or_default().used.rise(self.size);
-        }
+        KNOWN.lock().live.insert(self.start, self.clone());
     }
 
     /// From now on it is not; whether it was.
     pub fn end(&self) -> bool {
-        let mut known = KNOWN.lock();
-        let was = known.live.remove(&self.start);
-        if was.is_some() {
-            known.amounts.entry(self.device).or_default().used.fall(self.size);
-        }
-        drop(known);
+        let was = KNOWN.lock().live.remove(&self.start);
         was.is_some()
     }
 

@@ -244,13 +244,13 @@ pub fn id(graph: CUgraphExec, out: Out<u32>) -> Answer {
     Ok(())
 }
 
-/// `cuGraphLaunch`: into a stream that is being captured, as a child.
+/// `cuGraphLaunch`: not into a stream that is being captured, whose capture it breaks.
 pub fn launch(graph: CUgraphExec, stream: CUstream) -> Answer {
     let graph = find_executable(graph)?;
     let stream = stream::resolve(stream)?;
     if let Some(capture) = stream.capture() {
-        let works = graph.plan.lock().flat().into_iter().map(|step| step.work.copy()).collect();
-        return capture.add(&stream, Work::Child(Graph::chain(works)?));
+        capture.invalidate();
+        return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     }
     let plan = graph.plan.lock();
     plan.begin_anew(graph.flags & AUTO_FREE != 0)?;

@@ -61,16 +61,6 @@ impl Graph {
         GRAPHS.add(|handle| Graph { handle, contents: Mutex::default(), objects: Mutex::default() })
     }
 
-    /// A graph that does one after the other.
-    pub fn chain(works: Vec<Work>) -> Answer<Arc<Graph>> {
-        let graph = Graph::empty();
-        let mut last = None;
-        for work in works {
-            last = Some(graph.add(work, last.as_slice())?.handle);
-        }
-        Ok(graph)
-    }
-
     /// Adds a node after others of this graph.
     pub fn add(&self, work: Work, after: &[usize]) -> Answer<Arc<Node>> {
         let distinct: HashSet<_> = after.iter().collect();
@@ -260,7 +250,7 @@ fn answer_edges(
     Ok(())
 }
 
-/// `cuGraphGetEdges_v2`
+/// `cuGraphGetEdges_v2`: as on hardware a caller with places for edges asks for at least one.
 pub fn edges_v2(
     graph: CUgraph,
     from: Room<CUgraphNode>,
@@ -268,6 +258,9 @@ pub fn edges_v2(
     data: Room<CUgraphEdgeData>,
     count: InOut<usize>,
 ) -> Answer {
+    if from.wanted() && count.get() == 0 {
+        return Err(INVALID);
+    }
     answer_edges(graph, &from, &to, &count)?;
     data.fill(&[], count.get(), PLAIN_EDGE);
     Ok(())

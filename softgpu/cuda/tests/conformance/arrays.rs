@@ -167,9 +167,8 @@ const _: () = assert!(size_of::<sys::CUDA_MEMCPY3D_BATCH_OP>() == size_of::<Batc
 promise! {
     fn a_batch_of_copies_does_all_of_them_in_the_streams_order() on PLAIN; {
         start();
-        let (lane, from, to) = (stream(1), alloc(64), alloc(64));
+        let (lane, from, to) = (stream(1), alloc(64), zeroes(64));
         write(from, &(0..16u32).collect::<Vec<_>>());
-        ok!(cuMemsetD8_v2(to, 0, 64));
         let (mut ends, mut starts, mut sizes) = ([to, to + 32], [from + 8, from], [4usize, 8]);
         let (mut attributes, mut first) = (IN_ORDER, 0usize);
         let attributes = (&raw mut attributes).cast();
@@ -189,9 +188,8 @@ promise! {
 promise! {
     fn volumes_are_copied_in_batches() on PLAIN; {
         start();
-        let (lane, from, to) = (stream(1), alloc(64), alloc(64));
+        let (lane, from, to) = (stream(1), alloc(64), zeroes(64));
         write(from, &(0..16u32).collect::<Vec<_>>());
-        ok!(cuMemsetD8_v2(to, 0, 64));
         let pointer = |at, row| Pointer { kind: 1, at, rest: [row, 0, 0] };
         let mut batched = Batched {
             from: pointer(from, 16),

@@ -79,6 +79,23 @@ promise! {
 }
 
 promise! {
+    fn a_mapped_piece_tells_the_reserved_range_and_its_own_mapping() on PLAIN; {
+        start();
+        let (at, step) = (crate::vmm::range(4 * unit()), unit() as u64);
+        crate::vmm::map(at, unit(), crate::vmm::piece(unit()));
+        crate::vmm::map(at + step, unit(), crate::vmm::piece(unit()));
+        let told = |attribute| of::<u64>(at + step + 4096, attribute);
+        assert_eq!(told(Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR), at);
+        assert_eq!(told(Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE), 4 * step);
+        assert_eq!(told(Attribute::CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR), at + step);
+        assert_eq!(told(Attribute::CU_POINTER_ATTRIBUTE_MAPPING_SIZE), step);
+        let (mut base, mut size) = (0, 0);
+        ok!(cuMemGetAddressRange_v2(&mut base, &mut size, at + step + 4096));
+        assert_eq!((base, size), (at + step, unit()));
+    }
+}
+
+promise! {
     fn plain_memory_can_be_shared_by_legacy_handles_and_mapped_memory_cannot() on PLAIN; {
         start();
         let capable = |at| of::<u32>(at, Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE);
@@ -93,6 +110,9 @@ promise! {
         const BY_DESCRIPTOR: u64 = 1;
         assert_eq!(kinds(mapped()) & BY_DESCRIPTOR, BY_DESCRIPTOR);
         assert_eq!(kinds(alloc(64)), 0);
+        let (at, made) = (crate::vmm::range(unit()), crate::vmm::piece(unit()));
+        crate::vmm::map(at, unit(), crate::vmm::import(crate::vmm::export(made)));
+        assert_eq!(kinds(at), 0, "an imported piece");
     }
 }
 

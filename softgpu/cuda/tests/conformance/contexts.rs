@@ -67,8 +67,11 @@ promise! {
         stream(0);
         nap(std::ptr::null_mut(), 5);
         ok!(cuCtxDestroy_v2(context));
-        assert_eq!(free_memory(), MEMORY);
-        assert_eq!(cu!(cuCtxSetCurrent(context)), CUresult::CUDA_ERROR_INVALID_CONTEXT);
+        expect_free(MEMORY);
+        // Hardware accepts a handle that is none any more.
+        if on_software() {
+            assert_eq!(cu!(cuCtxSetCurrent(context)), CUresult::CUDA_ERROR_INVALID_CONTEXT);
+        }
     }
 }
 
@@ -84,7 +87,7 @@ promise! {
         let gone = cu!(cuMemAlloc_v2(&mut at, 8));
         assert_eq!(gone, CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED);
         assert_eq!(start(), first);
-        assert_eq!(free_memory(), MEMORY);
+        expect_free(MEMORY);
     }
 }
 
@@ -129,7 +132,7 @@ promise! {
         start();
         let at = alloc(4096);
         let bytes = [0u8; 64];
-        let fault = CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
+        let fault = CUresult::CUDA_ERROR_LAUNCH_FAILED;
         assert_eq!(cu!(cuMemcpyHtoD_v2(at + 4090, bytes.as_ptr().cast(), 64)), fault);
         assert_eq!(cu!(cuMemcpyHtoD_v2(at, bytes.as_ptr().cast(), 64)), fault);
         assert_eq!(cu!(cuMemFree_v2(at)), fault);
@@ -230,8 +233,11 @@ promise! {
         let context = new_context() as usize;
         std::thread::spawn(move || ok!(cuCtxDestroy_v2(context as CUcontext))).join().unwrap();
         assert_eq!(current(), context as CUcontext);
-        let mut at = 0;
+        let (mut at, mut device) = (0, 9);
         assert_eq!(cu!(cuMemAlloc_v2(&mut at, 64)), CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED);
+        // The device is told all the same.
+        ok!(cuCtxGetDevice(&mut device));
+        assert_eq!(device, 0);
     }
 }
 
@@ -269,7 +275,7 @@ promise! {
         ok!(cuDevicePrimaryCtxReset_v2(0));
         start();
         assert_eq!(cu!(cuMemFree_v2(at)), INVALID);
-        assert_eq!(free_memory(), MEMORY);
+        expect_free(MEMORY);
     }
 }
 

@@ -14,8 +14,7 @@ use crate::support::*;
 promise! {
     fn a_captured_graph_replays_its_work_and_nothing_runs_while_capturing() on PLAIN; {
         start();
-        let (lane, side, list) = (stream(1), stream(1), alloc(4096));
-        ok!(cuMemsetD8_v2(list, 0, 4096));
+        let (lane, side, list) = (stream(1), stream(1), list());
         let (fork, join) = (event(), event());
         let append = kernel(c"append");
         let add = |value: u32, stream| {
@@ -54,9 +53,7 @@ const THREAD_LOCAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE
 const AUTO_FREE: u64 = 1;
 
 fn list() -> u64 {
-    let list = alloc(4096);
-    ok!(cuMemsetD8_v2(list, 0, 4096));
-    list
+    zeroes(4096)
 }
 
 fn graph() -> CUgraph {
@@ -156,6 +153,9 @@ fn roots(graph: CUgraph) -> Vec<CUgraphNode> {
 fn edges(graph: CUgraph) -> Vec<(CUgraphNode, CUgraphNode)> {
     let mut count = 0;
     ok!(cuGraphGetEdges_v2(graph, null_mut(), null_mut(), null_mut(), &mut count));
+    if count == 0 {
+        return Vec::new();
+    }
     let (mut from, mut to) = (vec![null_mut(); count], vec![null_mut(); count]);
     // SAFETY: plain C data.
     let mut data = vec![unsafe { std::mem::zeroed() }; count];
@@ -295,7 +295,7 @@ promise! {
         begin(lane, RELAXED);
         ok!(cuEventRecord(mark, lane));
         assert_eq!(cu!(cuEventQuery(mark)), CUresult::CUDA_ERROR_CAPTURED_EVENT);
-        assert_eq!(cu!(cuEventSynchronize(mark)), CUresult::CUDA_ERROR_CAPTURED_EVENT);
+        assert_eq!(cu!(cuEventSynchronize(mark)), INVALID);
     }
 }
 
@@ -451,16 +451,21 @@ promise! {
 }
 
 promise! {
-    fn an_executable_graph_launched_into_a_capture_is_a_child() on PLAIN; {
+    fn an_executable_graph_cannot_be_launched_into_a_capture() on PLAIN; {
         start();
         let (lane, list, inner) = (stream(1), list(), graph());
         add_append(inner, &[], list, 4);
         let inner = instantiate(inner);
         begin(lane, RELAXED);
-        ok!(cuGraphLaunch(inner, lane));
-        let outer = end(lane);
-        assert_eq!(kind(nodes(outer)[0]), Kind::CU_GRAPH_NODE_TYPE_GRAPH);
-        run(instantiate(outer), lane);
+        assert_eq!(cu!(cuGraphLaunch(inner, lane)), CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        // Whether that breaks the capture is not known of hardware.
+        let mut outer = null_mut();
+        let ended = cu!(cuStreamEndCapture(lane, &mut outer));
+        note(format_args!("cuStreamEndCapture after a cuGraphLaunch: {ended:?}"));
+        if on_software() {
+            assert_eq!(ended, CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+        }
+        run(inner, lane);
         assert_eq!(read::<u32>(list, 2), [1, 4]);
     }
 }
@@ -516,6 +521,22 @@ promise! {
         assert_eq!(remove_edge(graph, one, two), FINE);
         assert_eq!(remove_edge(graph, one, two), INVALID);
         assert!(edges(graph).is_empty());
+    }
+}
+
+promise! {
+    fn places_for_edges_are_for_one_at_least() on PLAIN; {
+        start();
+        let (graph, mut count) = (graph(), 0);
+        let (one, two) = (add_empty(graph, &[]), add_empty(graph, &[]));
+        let (mut from, mut to) = (null_mut(), null_mut());
+        // SAFETY: plain C data.
+        let mut data = unsafe { std::mem::zeroed() };
+        assert_eq!(cu!(cuGraphGetEdges_v2(graph, &mut from, &mut to, &mut data, &mut count)), INVALID);
+        assert_eq!(add_edge(graph, one, two), FINE);
+        count = 1;
+        ok!(cuGraphGetEdges_v2(graph, &mut from, &mut to, &mut data, &mut count));
+        assert_eq!((count, from), (1, one));
     }
 }
 
@@ -924,11 +945,18 @@ promise! {
         ok!(cuMemFreeAsync(at, lane));
         let executable = instantiate(end(lane));
         run(executable, lane);
-        assert_eq!(get(Memory::CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT), 0);
+        // Used is what belongs to a graph, though no launch is under way.
+        assert!(get(Memory::CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) >= 1 << 20);
         assert!(get(Memory::CU_GRAPH_MEM_ATTR_USED_MEM_HIGH) >= 1 << 20);
         assert!(get(Memory::CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) >= 1 << 20);
         ok!(cuDeviceGraphMemTrim(0));
-        assert_eq!(get(Memory::CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), 0);
+        // How much hardware keeps of a graph that can be launched again is not known.
+        let used = get(Memory::CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT);
+        let reserved = get(Memory::CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
+        note(format_args!("after cuDeviceGraphMemTrim used {used}, reserved {reserved} bytes"));
+        if on_software() {
+            assert_eq!((used, reserved), (0, 0));
+        }
         run(executable, lane);
     }
 }

@@ -59,8 +59,7 @@ promise! {
 promise! {
     fn work_of_a_green_context_runs_in_its_streams() on PLAIN; {
         let primary = start();
-        let list = alloc(4096);
-        ok!(cuMemsetD8_v2(list, 0, 4096));
+        let list = zeroes(4096);
         let green = green(split(8).0);
         let (mut context, mut lane) = (null_mut(), null_mut());
         ok!(cuCtxFromGreenCtx(&mut context, green));

@@ -188,8 +188,7 @@ promise! {
             ok!(cuEventDestroy_v2(theirs));
             return;
         }
-        let (at, mark) = (alloc(4096), shared_event());
-        ok!(cuMemsetD8_v2(at, 0, 4096));
+        let (at, mark) = (zeroes(4096), shared_event());
         let held = hold(lane);
         ok!(cuMemsetD8Async(at, 4, 4096, lane));
         ok!(cuEventRecord(mark, lane));

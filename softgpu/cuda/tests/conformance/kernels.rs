@@ -39,9 +39,13 @@ promise! {
         let axpy = kernel(c"axpy");
         ok!(cuLaunchKernel(axpy, 1, 1, 1, 1, 1, 1, 0, null_mut(), null_mut(), extra.as_mut_ptr()));
         assert_eq!(read::<f32>(y, 2), [3.0, 6.0]);
+        // Hardware accepts a buffer that is too short, too. What the kernel finds for the last byte is open;
+        // that of an address is zero.
         size -= 1;
-        let short = cu!(cuLaunchKernel(axpy, 1, 1, 1, 1, 1, 1, 0, null_mut(), null_mut(), extra.as_mut_ptr()));
-        assert_eq!(short, CUresult::CUDA_ERROR_INVALID_VALUE, "{size}");
+        ok!(cuLaunchKernel(axpy, 1, 1, 1, 1, 1, 1, 0, null_mut(), null_mut(), extra.as_mut_ptr()));
+        if on_software() {
+            assert_eq!(read::<f32>(y, 2), [6.0, 12.0], "{size}");
+        }
     }
 }
 

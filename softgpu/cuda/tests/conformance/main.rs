@@ -3,7 +3,8 @@
 //! Every test runs in a process of its own on a node of its own (see [`support`]), or, to learn where
 //! another driver differs, on that driver: `TIDEGATE_CONFORMANCE_DRIVER` is then the folder with its
 //! `libcuda.so` and `libcuda.so.1`, and `SOFTGPU_KERNELS_IMAGE` the kernels for it.
-//! `software_only.txt` lists what it is not asked.
+//! `software_only.txt` lists what it is not asked, `one_at_a_time.txt` what it is asked beside nothing else.
+//! What is left open to it, a promise notes in its error output ([`support::note`]).
 //!
 //! To ask the same of a job under a manager, `TIDEGATE_CONFORMANCE_LAUNCHER` names a program that is
 //! started as `LAUNCHER NODE PROGRAM ARGUMENTS…` for each promise: it starts a manager on the node

@@ -94,6 +94,7 @@ promise! {
         start();
         let (at, size, lane) = (managed(1 << 20), 1 << 20, stream(1));
         ok!(cuMemsetD8_v2(at, 5, size));
+        ok!(cuCtxSynchronize());
         ok!(cuMemPrefetchAsync_v2(at, size, device(), 0, lane));
         ok!(cuStreamSynchronize(lane));
         assert_eq!(told(Attribute::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, at, size), 0);

@@ -60,6 +60,41 @@ promise! {
 }
 
 promise! {
+    fn memsets_and_copies_within_device_memory_return_before_they_are_done() on PLAIN; {
+        start();
+        let (at, other) = (alloc(8), zeroes(8));
+        let held = hold(std::ptr::null_mut());
+        ok!(cuMemsetD8_v2(at, 1, 8));
+        ok!(cuMemcpyDtoD_v2(other, at, 4));
+        assert_eq!(cu!(cuStreamQuery(std::ptr::null_mut())), CUresult::CUDA_ERROR_NOT_READY);
+        held.let_go();
+        assert_eq!(read::<u8>(other, 8)[..], [1, 1, 1, 1, 0, 0, 0, 0]);
+    }
+}
+
+promise! {
+    fn memsets_of_host_memory_are_done_when_they_return() on PLAIN; {
+        start();
+        let host = pinned(16);
+        nap(std::ptr::null_mut(), 20);
+        ok!(cuMemsetD8_v2(host as u64, 3, 16));
+        // SAFETY: pinned memory of that size, and nothing writes it any more.
+        assert_eq!(unsafe { host.cast::<[u8; 16]>().read_volatile() }, [3; 16]);
+    }
+}
+
+promise! {
+    fn memory_that_was_asked_to_be_synchronous_is_set_when_a_memset_returns() on PLAIN; {
+        start();
+        let (at, on) = (alloc(16), 1u32);
+        ok!(cuPointerSetAttribute(arg(&on), sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, at));
+        nap(std::ptr::null_mut(), 20);
+        ok!(cuMemsetD8_v2(at, 3, 16));
+        ok!(cuStreamQuery(std::ptr::null_mut()));
+    }
+}
+
+promise! {
     fn rectangles_are_copied_row_by_row() on PLAIN; {
         start();
         let mut pitch = 0;

@@ -117,10 +117,10 @@ promise! {
         signal(&maker.socket, None);
         assert_eq!(wait(&maker.socket).0, 1);
         maker.kill();
-        assert_eq!(free_memory(), MEMORY - unit());
+        expect_free(MEMORY - unit());
         assert_eq!(read::<u32>(at, 1), [22]);
         ok!(cuMemUnmap(at, unit()));
-        assert_eq!(free_memory(), MEMORY);
+        expect_free(MEMORY);
     }
 }
 
@@ -136,9 +136,9 @@ promise! {
         let mut maker = Partner::start("maker");
         let fd = wait(&maker.socket).1.unwrap();
         maker.child.wait().unwrap();
-        assert_eq!(free_memory(), MEMORY - unit());
+        expect_free(MEMORY - unit());
         drop(fd);
-        assert_eq!(free_memory(), MEMORY);
+        expect_free(MEMORY);
     }
 }
 

@@ -13,9 +13,7 @@ fn append(list: u64, value: u32, stream: CUstream) {
 }
 
 fn list() -> u64 {
-    let list = alloc(4096);
-    ok!(cuMemsetD8_v2(list, 0, 4096));
-    list
+    zeroes(4096)
 }
 
 promise! {
@@ -118,6 +116,7 @@ promise! {
         let (one, other, list) = (stream(1), stream(0), list());
         let (mark, end_of_one) = (event(), event());
         ok!(cuCtxRecordEvent(context, mark));
+        ok!(cuEventSynchronize(mark));
         ok!(cuEventQuery(mark));
         let (first, second) = (hold(one), hold(other));
         ok!(cuEventRecord(end_of_one, one));
@@ -229,8 +228,7 @@ promise! {
 promise! {
     fn many_threads_share_streams_without_losing_work() on PLAIN; {
         let context = start() as usize;
-        let (shared, own) = (stream(0) as usize, alloc(8 * 4096));
-        ok!(cuMemsetD8_v2(own, 0, 8 * 4096));
+        let (shared, own) = (stream(0) as usize, zeroes(8 * 4096));
         let threads: Vec<_> = (0..8u64).map(|number| std::thread::spawn(move || {
             ok!(cuCtxSetCurrent(context as _));
             let append = kernel(c"append");

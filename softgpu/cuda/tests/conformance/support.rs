@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsString, c_void};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,6 +22,9 @@ const SOFTWARE_ONLY: &str = include_str!("software_only.txt");
 
 /// The promises that are not asked under a manager.
 const NOT_UNDER_A_MANAGER: &str = include_str!("under_a_manager.txt");
+
+/// The promises that another driver is asked one at a time.
+const ONE_AT_A_TIME: &str = include_str!("one_at_a_time.txt");
 
 /// No promise takes longer, on the slowest machine, or it hangs.
 const PATIENCE: Duration = Duration::from_secs(150);
@@ -83,6 +86,15 @@ pub fn under_a_manager() -> bool {
     std::env::var_os(LAUNCHER).is_some()
 }
 
+/// Writes into the run's error output what another driver answers where that is left open.
+pub fn note(what: std::fmt::Arguments<'_>) {
+    if !on_software() {
+        let _ = writeln!(std::io::stderr(), "{NOTED}{what}");
+    }
+}
+
+const NOTED: &str = "noted: ";
+
 /// Granularity of the GPU; on hardware it has always been 2 MiB.
 pub fn unit() -> usize {
     if on_software() { UNIT } else { 2 << 20 }
@@ -108,7 +120,8 @@ fn promises(list: &'static str) -> impl Iterator<Item = (&'static str, &'static 
 fn every_promise_of_the_lists_exists() {
     let listing = Command::new(std::env::current_exe().unwrap()).arg("--list").output().unwrap();
     let listing = String::from_utf8(listing.stdout).unwrap();
-    for (promise, _) in promises(SOFTWARE_ONLY).chain(promises(NOT_UNDER_A_MANAGER)) {
+    let lists = [SOFTWARE_ONLY, NOT_UNDER_A_MANAGER, ONE_AT_A_TIME];
+    for (promise, _) in lists.into_iter().flat_map(promises) {
         assert!(listing.lines().any(|line| line == format!("{promise}: test")), "there is no {promise}");
     }
 }
@@ -161,6 +174,9 @@ pub fn finish(mut child: Child, name: &str) {
     child.stderr.take().map(|mut pipe| pipe.read_to_string(&mut err));
     let Some(status) = status else { panic!("{name}: it did not end within {PATIENCE:?}\n{out}\n{err}") };
     assert!(status.success(), "{name}: {status:?}\n{out}\n{err}");
+    for line in err.lines().filter(|line| line.starts_with(NOTED)) {
+        let _ = writeln!(std::io::stderr(), "{line}");
+    }
 }
 
 /// Waits until a process has written a line that ends so; it can write as long as the result lives.
@@ -321,6 +337,15 @@ pub fn start() -> CUcontext {
     start_on(0)
 }
 
+/// Checks that a call was refused; with which code is known of the software GPU alone.
+pub fn expect_refused(call: &str, answer: CUresult, by_software: CUresult) {
+    note(format_args!("{call}: {answer:?}"));
+    if on_software() {
+        assert_eq!(answer, by_software, "{call}");
+    }
+    assert_ne!(answer, CUresult::CUDA_SUCCESS, "{call}");
+}
+
 /// Device memory.
 pub fn alloc(bytes: usize) -> CUdeviceptr {
     let mut at = 0;
@@ -331,9 +356,26 @@ pub fn alloc(bytes: usize) -> CUdeviceptr {
 /// Free memory of the current device; of another driver's or a manager's, as if it had been [`MEMORY`]
 /// at the start.
 pub fn free_memory() -> usize {
+    let name = std::env::var("SOFTGPU_PROMISE").unwrap();
+    let listed = [ONE_AT_A_TIME, SOFTWARE_ONLY].iter().any(|list| reason(list, &name).is_some());
+    assert!(listed, "{name} looks at free memory: name it in one_at_a_time.txt");
     let free = free_by_driver();
     let whole = on_software() && !under_a_manager();
     if whole { free } else { (MEMORY + free).saturating_sub(memory_at_start()) }
+}
+
+/// Checks how much memory is free. Another driver gives back what an ended process had in its own time, and
+/// takes some pages for itself.
+pub fn expect_free(bytes: usize) {
+    const OWN_PAGES: usize = 512 << 10;
+    let end = Instant::now() + Duration::from_secs(2);
+    let nearly = || free_memory().abs_diff(bytes) <= OWN_PAGES;
+    while !on_software() && !nearly() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    if on_software() || !nearly() {
+        assert_eq!(free_memory(), bytes);
+    }
 }
 
 fn free_by_driver() -> usize {
@@ -348,21 +390,28 @@ fn memory_at_start() -> usize {
     *FREE.get_or_init(free_by_driver)
 }
 
-/// A kernel of the test image, loaded once per context.
+/// A kernel of the test image.
 pub fn kernel(name: &'static CStr) -> CUfunction {
-    static LOADED: Mutex<BTreeMap<(usize, &CStr), usize>> = Mutex::new(BTreeMap::new());
+    let mut function = std::ptr::null_mut();
+    ok!(cuModuleGetFunction(&mut function, module(), name.as_ptr()));
+    function
+}
+
+/// The test image, loaded once per context: a load waits for the kernels that run, and may be no part of a
+/// capture. So whatever launches a kernel while another one runs or a stream is captured loads it before.
+pub fn module() -> sys::CUmodule {
+    static LOADED: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
     let mut context = std::ptr::null_mut();
     ok!(cuCtxGetCurrent(&mut context));
     let mut loaded = LOADED.lock().unwrap();
-    *loaded.entry((context as usize, name)).or_insert_with(|| load_kernel(name) as usize) as CUfunction
+    *loaded.entry(context as usize).or_insert_with(|| load() as usize) as sys::CUmodule
 }
 
-fn load_kernel(name: &CStr) -> CUfunction {
+fn load() -> sys::CUmodule {
     let path = std::ffi::CString::new(kernels().as_os_str().as_encoded_bytes()).unwrap();
-    let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
+    let mut module = std::ptr::null_mut();
     ok!(cuModuleLoad(&mut module, path.as_ptr()));
-    ok!(cuModuleGetFunction(&mut function, module, name.as_ptr()));
-    function
+    module
 }
 
 /// Launches one block with the values behind `arguments`.
@@ -398,12 +447,24 @@ impl Drop for Held {
 
 /// Keeps its stream busy until it is let go.
 pub fn hold(stream: sys::CUstream) -> Held {
-    // SAFETY: four bytes of host memory that a GPU reads too, aligned, and never given back.
-    let word = unsafe { &*pinned(4).cast::<AtomicU32>() };
+    let word = word();
     word.store(0, Ordering::SeqCst);
     let address = word.as_ptr();
     assert_eq!(launch(kernel(c"hold"), stream, &[arg(&address)]), CUresult::CUDA_SUCCESS);
     Held(word)
+}
+
+/// A word of host memory that a GPU reads too, which nothing else uses. They are allocated at the first call of
+/// a context, for an allocation may wait for the kernels that run.
+fn word() -> &'static AtomicU32 {
+    const WORDS: usize = 64;
+    static LEFT: Mutex<BTreeMap<usize, Vec<&AtomicU32>>> = Mutex::new(BTreeMap::new());
+    let mut context = std::ptr::null_mut();
+    ok!(cuCtxGetCurrent(&mut context));
+    // SAFETY: pinned memory of that size, aligned for a page, zero, and never given back.
+    let all = || unsafe { std::slice::from_raw_parts(pinned(4 * WORDS).cast::<AtomicU32>(), WORDS) };
+    let mut left = LEFT.lock().unwrap();
+    left.entry(context as usize).or_insert_with(|| all().iter().collect()).pop().unwrap()
 }
 
 /// Reads device memory.
@@ -414,9 +475,19 @@ pub fn read<T: Copy + Default>(at: CUdeviceptr, count: usize) -> Vec<T> {
     values
 }
 
-/// Writes device memory.
+/// Writes device memory, and waits until it is written: of some bytes of pageable memory the call itself
+/// waits only until they are taken.
 pub fn write<T: Copy>(at: CUdeviceptr, values: &[T]) {
     ok!(cuMemcpyHtoD_v2(at, values.as_ptr().cast(), std::mem::size_of_val(values)));
+    ok!(cuStreamSynchronize(std::ptr::null_mut()));
+}
+
+/// Device memory of so many zeroes, and waits until they are there: memsets of it return at once.
+pub fn zeroes(bytes: usize) -> CUdeviceptr {
+    let at = alloc(bytes);
+    ok!(cuMemsetD8_v2(at, 0, bytes));
+    ok!(cuStreamSynchronize(std::ptr::null_mut()));
+    at
 }
 
 /// A copy of so many bytes, rows and slices between densely packed places that are yet to be named.

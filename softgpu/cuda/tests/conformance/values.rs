@@ -27,8 +27,7 @@ promise! {
 promise! {
     fn a_stream_writes_words_in_its_order() on PLAIN; {
         start();
-        let (lane, at) = (stream(1), alloc(16));
-        ok!(cuMemsetD8_v2(at, 0, 16));
+        let (lane, at) = (stream(1), zeroes(16));
         let held = hold(lane);
         ok!(cuStreamWriteValue32_v2(lane, at, 11, 0));
         ok!(cuStreamWriteValue64_v2(lane, at + 8, u64::MAX - 1, 0));
@@ -43,9 +42,7 @@ promise! {
 promise! {
     fn streams_order_each_other_by_words() on PLAIN; {
         start();
-        let (one, other, word, list) = (stream(1), stream(1), alloc(8), alloc(64));
-        ok!(cuMemsetD8_v2(word, 0, 8));
-        ok!(cuMemsetD8_v2(list, 0, 64));
+        let (one, other, word, list) = (stream(1), stream(1), zeroes(8), zeroes(64));
         let append = kernel(c"append");
         ok!(cuStreamWaitValue64_v2(one, word, 1, EQ));
         assert_eq!(launch(append, one, &[arg(&list), arg(&2u32)]), CUresult::CUDA_SUCCESS);
@@ -73,8 +70,7 @@ promise! {
     fn a_batch_does_one_after_the_other() on PLAIN; {
         use sys::CUstreamBatchMemOpType as Kind;
         start();
-        let (lane, at) = (stream(1), alloc(8));
-        ok!(cuMemsetD8_v2(at, 0, 8));
+        let (lane, at) = (stream(1), zeroes(8));
         // SAFETY: plain C data; zero is a value of each field that is not set below.
         let mut batch: [sys::CUstreamBatchMemOpParams; 3] = unsafe { std::mem::zeroed() };
         batch[0].writeValue.operation = Kind::CU_STREAM_MEM_OP_WRITE_VALUE_32;

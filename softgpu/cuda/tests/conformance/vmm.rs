@@ -5,6 +5,7 @@ use cudarc::driver::sys::{self, CUdeviceptr, CUresult};
 use crate::support::*;
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
+const NOT_SUPPORTED: CUresult = CUresult::CUDA_ERROR_NOT_SUPPORTED;
 const BY_FD: sys::CUmemAllocationHandleType =
     sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
@@ -84,14 +85,17 @@ promise! {
         let (at, handle) = (range(unit()), piece(unit()));
         map(at, unit(), handle);
         ok!(cuMemRelease(handle));
-        assert_eq!(free_memory(), MEMORY - unit());
-        assert_eq!(cu!(cuMemRelease(handle)), INVALID);
+        expect_free(MEMORY - unit());
+        // Hardware does not survive that.
+        if on_software() {
+            assert_eq!(cu!(cuMemRelease(handle)), INVALID);
+        }
         let mut retained = 0;
         ok!(cuMemRetainAllocationHandle(&mut retained, at as *mut _));
         ok!(cuMemUnmap(at, unit()));
-        assert_eq!(free_memory(), MEMORY - unit());
+        expect_free(MEMORY - unit());
         ok!(cuMemRelease(retained));
-        assert_eq!(free_memory(), MEMORY);
+        expect_free(MEMORY);
     }
 }
 
@@ -113,19 +117,28 @@ promise! {
         start();
         let (at, handle) = (range(2 * unit()), piece(unit()));
         let step = unit() as u64;
-        assert_eq!(cu!(cuMemMap(at, unit(), 4096, handle, 0)), INVALID);
-        assert_eq!(cu!(cuMemMap(at + 4096, unit(), 0, handle, 0)), INVALID);
-        assert_eq!(cu!(cuMemMap(at + 2 * step, unit(), 0, handle, 0)), INVALID);
-        assert_eq!(cu!(cuMemMap(at, 2 * unit(), 0, handle, 0)), INVALID);
+        assert_eq!(cu!(cuMemMap(at, unit(), 4096, handle, 0)), NOT_SUPPORTED);
+        let refused = |call, answer| expect_refused(call, answer, INVALID);
+        refused("cuMemMap where no unit begins", cu!(cuMemMap(at + 4096, unit(), 0, handle, 0)));
+        refused("cuMemMap behind the range", cu!(cuMemMap(at + 2 * step, unit(), 0, handle, 0)));
+        refused("cuMemMap of more than the piece", cu!(cuMemMap(at, 2 * unit(), 0, handle, 0)));
         ok!(cuMemMap(at, unit(), 0, handle, 0));
-        assert_eq!(cu!(cuMemMap(at, unit(), 0, handle, 0)), INVALID);
-        assert_eq!(cu!(cuMemUnmap(at, unit() / 2)), INVALID);
-        assert_eq!(cu!(cuMemUnmap(at, 2 * unit())), INVALID);
-        assert_eq!(cu!(cuMemAddressFree(at, 2 * unit())), INVALID);
+        refused("cuMemMap where something is mapped", cu!(cuMemMap(at, unit(), 0, handle, 0)));
+        refused("cuMemUnmap of half a piece", cu!(cuMemUnmap(at, unit() / 2)));
+        refused("cuMemAddressFree of what is mapped", cu!(cuMemAddressFree(at, 2 * unit())));
         ok!(cuMemMap(at + step, unit(), 0, handle, 0));
         ok!(cuMemUnmap(at, 2 * unit()));
         ok!(cuMemAddressFree(at, 2 * unit()));
-        assert_eq!(cu!(cuMemAddressFree(at, 2 * unit())), INVALID);
+        refused("cuMemAddressFree of what is none", cu!(cuMemAddressFree(at, 2 * unit())));
+    }
+}
+
+promise! {
+    fn no_part_of_a_piece_is_mapped_alone() on PLAIN; {
+        start();
+        let (at, handle) = (range(unit()), piece(2 * unit()));
+        assert_eq!(cu!(cuMemMap(at, unit(), unit(), handle, 0)), NOT_SUPPORTED);
+        assert_eq!(cu!(cuMemMap(at, unit(), 0, handle, 0)), NOT_SUPPORTED);
     }
 }
 
@@ -138,7 +151,7 @@ promise! {
         let mut fabric = properties();
         fabric.requestedHandleTypes = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC;
         let refused = cu!(cuMemCreate(&mut handle, unit(), &fabric, 0));
-        assert_eq!(refused, CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        assert_eq!(refused, NOT_SUPPORTED);
         let mut granularity = 0;
         let minimum = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
         ok!(cuMemGetAllocationGranularity(&mut granularity, &properties(), minimum));
@@ -184,10 +197,22 @@ promise! {
         write(at, &[1u32]);
         assert_eq!(access(at, unit(), Access::CU_MEM_ACCESS_FLAGS_PROT_READ), CUresult::CUDA_SUCCESS);
         assert_eq!(shown(), 1);
-        assert_eq!(read::<u32>(at, 1), [1]);
         let value = 5u32;
         assert_eq!(launch(kernel(c"poke"), std::ptr::null_mut(), &[arg(&at), arg(&value)]), CUresult::CUDA_SUCCESS);
         assert_eq!(cu!(cuCtxSynchronize()), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
+    }
+}
+
+promise! {
+    fn memory_that_may_only_be_read_is_copied_from() on PLAIN; {
+        start();
+        let at = range(unit());
+        map(at, unit(), piece(unit()));
+        // Done before the access changes: a copy that may not write any more is a fault.
+        write(at, &[1u32]);
+        let read_only = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ;
+        assert_eq!(access(at, unit(), read_only), CUresult::CUDA_SUCCESS);
+        assert_eq!(read::<u32>(at, 1), [1]);
     }
 }
 
@@ -196,12 +221,14 @@ promise! {
         start();
         let (at, handle) = (range(unit()), piece(unit()));
         ok!(cuMemMap(at, unit(), 0, handle, 0));
-        assert_eq!(cu!(cuMemsetD8_v2(at, 0, 1)), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
+        ok!(cuMemsetD8_v2(at, 0, 1));
+        assert_eq!(cu!(cuCtxSynchronize()), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
         ok!(cuDevicePrimaryCtxReset_v2(0));
         start();
         ok!(cuMemUnmap(at, unit()));
         let value = 1u32;
-        assert_eq!(cu!(cuMemcpyHtoD_v2(at, arg(&value), 4)), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
+        assert_eq!(cu!(cuMemcpyHtoD_v2(at, arg(&value), 4)), CUresult::CUDA_ERROR_LAUNCH_FAILED);
+        assert_eq!(cu!(cuCtxSynchronize()), CUresult::CUDA_ERROR_LAUNCH_FAILED);
     }
 }
 
@@ -216,26 +243,28 @@ promise! {
         map(at + unit() as u64, unit(), piece(unit()));
         write(at + unit() as u64 - 4, &[1u32, 2]);
         assert_eq!(read::<u32>(at + unit() as u64 - 4, 2), [1, 2]);
-        assert_eq!(free_memory(), MEMORY - unit());
+        expect_free(MEMORY - unit());
         map(range(unit()), unit(), import(export(handle)));
     }
 }
 
 promise! {
-    fn an_imported_piece_can_be_exported_again() on PLAIN; {
+    fn an_imported_piece_cannot_be_exported_again() on PLAIN; {
         start();
         let first = piece(unit());
         let second = import(export(first));
-        let third = import(export(second));
         ok!(cuMemRelease(first));
-        ok!(cuMemRelease(second));
-        let mut shown = properties();
-        ok!(cuMemGetAllocationPropertiesFromHandle(&mut shown, third));
-        assert_eq!(shown, properties());
-        map(range(unit()), unit(), third);
+        let (mut shown, mut fd) = (properties(), -1);
+        ok!(cuMemGetAllocationPropertiesFromHandle(&mut shown, second));
+        assert_eq!((shown.type_, shown.location), (properties().type_, properties().location));
+        assert_eq!(cu!(cuMemExportToShareableHandle((&raw mut fd).cast(), second, BY_FD, 0)), INVALID);
+        let (at, mut retained) = (range(unit()), 0);
+        map(at, unit(), second);
+        ok!(cuMemRetainAllocationHandle(&mut retained, at as *mut _));
+        assert_eq!(cu!(cuMemExportToShareableHandle((&raw mut fd).cast(), retained, BY_FD, 0)), INVALID);
         let mut handle = 0;
         let other = cu!(cuMemImportFromShareableHandle(&mut handle, 2 as *mut _, BY_FD));
-        assert_eq!(other, INVALID);
+        expect_refused("cuMemImportFromShareableHandle of standard error", other, INVALID);
     }
 }
 
@@ -254,12 +283,33 @@ promise! {
 }
 
 promise! {
-    fn a_range_without_a_mapping_has_no_access_to_set_or_tell() on PLAIN; {
+    fn a_range_without_a_mapping_has_no_access_to_set() on PLAIN; {
         start();
         let (at, mut flags) = (range(unit()), 9);
         assert_eq!(access(at, unit(), sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE), INVALID);
-        assert_eq!(cu!(cuMemGetAccess(&mut flags, &location(), at)), INVALID);
-        assert_eq!(cu!(cuMemUnmap(at, unit())), INVALID);
+        ok!(cuMemGetAccess(&mut flags, &location(), at));
+        // What hardware tells, and whether it unmaps nothing, is not known.
+        let (shown, unmapped) = (flags, cu!(cuMemUnmap(at, unit())));
+        note(format_args!("cuMemGetAccess where nothing is mapped: {shown}; cuMemUnmap: {unmapped:?}"));
+        if on_software() {
+            assert_eq!((shown, unmapped), (0, INVALID));
+            assert_eq!(cu!(cuMemGetAccess(&mut flags, &location(), 4096)), INVALID);
+        }
+    }
+}
+
+promise! {
+    fn a_range_of_which_a_part_is_mapped_is_not_unmapped() on PLAIN; {
+        start();
+        let at = range(2 * unit());
+        map(at, unit(), piece(unit()));
+        let unmapped = cu!(cuMemUnmap(at, 2 * unit()));
+        note(format_args!("cuMemUnmap of a range of which the first half is mapped: {unmapped:?}"));
+        // What hardware does is not known.
+        if on_software() {
+            assert_eq!(unmapped, INVALID);
+            ok!(cuMemUnmap(at, unit()));
+        }
     }
 }
 
