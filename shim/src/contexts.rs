@@ -3,7 +3,7 @@
 //! Invariant: a context that is [`Used`] is alive: the hook that destroys it takes it out of the
 //! list first and waits until nobody uses it. Nothing is in the list twice.
 
-use crate::driver::Context;
+use crate::driver::{self, Context};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeSet;
 use tidegate_ffi::cuda::sys::CUdevice;
@@ -36,6 +36,8 @@ struct Green {
 pub struct Contexts {
     entries: Mutex<Vec<Entry>>,
     greens: Mutex<Vec<Green>>,
+    /// Contexts that have ended, until one is made under the same handle. The driver tells their device all the same.
+    ended: Mutex<BTreeSet<Context>>,
     unused: Condvar,
 }
 
@@ -59,11 +61,13 @@ impl Drop for Used<'_> {
 impl Contexts {
     /// The program has created a context.
     pub fn created(&self, context: Context, device: CUdevice) {
+        self.ended.lock().remove(&context);
         self.entries.lock().push(Entry::new(context, device, None));
     }
 
     /// The program has retained a device's primary context.
     pub fn retained(&self, context: Context, device: CUdevice) {
+        self.ended.lock().remove(&context);
         let mut entries = self.entries.lock();
         let known = entries.iter_mut().find(|entry| entry.context == context);
         match known.and_then(|entry| entry.retained.as_mut()) {
@@ -84,6 +88,17 @@ impl Contexts {
         };
         self.forget(context);
         Some(context)
+    }
+
+    /// The driver has ended a context.
+    pub fn has_ended(&self, context: Context) {
+        self.ended.lock().insert(context);
+    }
+
+    /// Whether the calling thread's current context has ended.
+    pub fn is_current_ended(&self) -> bool {
+        let ended = self.ended.lock();
+        !ended.is_empty() && driver::current_context().is_some_and(|context| ended.contains(&context))
     }
 
     /// The program has attached to a context.

@@ -51,7 +51,7 @@ fn find(library: *mut c_void, name: &CStr) -> *mut c_void {
 }
 
 /// A context's handle: a name for the driver, nothing that we look into.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Context(pub CUcontext);
 
 // SAFETY: the handle is only compared and passed to the driver, whose functions take it on any

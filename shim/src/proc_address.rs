@@ -16,8 +16,9 @@ use tidegate_ffi::cuda::functions;
 /// Asks the driver, and answers with our function where we have one for the driver's.
 pub fn get(real: Real<'_>, name: *const c_char, found: Option<Out<'_, *mut c_void>>) -> Answer {
     let Some(found) = found else { return real() };
-    let found = found.preset(std::ptr::null_mut());
+    // The older form fails where it finds nothing, and leaves the place as it is.
     real()?;
+    let found = found.written();
     if !crate::settings::is_off()
         && !found.get().is_null()
         && let Some(ours) = instead_of(name, found.get())

@@ -39,7 +39,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
-use tidegate_ffi::cuda::sys::{CUdevice, CUdeviceptr};
+use tidegate_ffi::cuda::sys::{CUdevice, CUdeviceptr, CUresult};
 use tidegate_ffi::os::faults;
 use tidegate_ffi::units::Class;
 use tidegate_ffi::wire::Mapped;
@@ -357,6 +357,9 @@ impl Process {
 
     /// The tenant of the calling thread's current context.
     pub fn current_tenant(&self) -> Result<&'static Tenant, Status> {
+        if self.contexts.is_current_ended() {
+            return Err(Status(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED));
+        }
         self.attach(driver::current_device()?)
     }
 

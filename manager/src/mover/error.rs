@@ -1,6 +1,6 @@
 //! Why an order failed.
 
-use super::copy::OutOfBounds;
+use super::copy::{ExportError, OutOfBounds};
 use super::link::LinkError;
 use super::plan::PlanError;
 use super::tier::TierError;
@@ -93,6 +93,18 @@ pub enum OrderError {
     /// A driver call failed.
     #[error(transparent)]
     Driver(#[from] DriverError),
+    /// A piece's descriptor cannot be passed on.
+    #[error("a piece cannot be passed on: {0}")]
+    Descriptor(#[source] std::io::Error),
+}
+
+impl From<ExportError> for OrderError {
+    fn from(error: ExportError) -> Self {
+        match error {
+            ExportError::Driver(error) => Self::Driver(error),
+            ExportError::Descriptor(error) => Self::Descriptor(error),
+        }
+    }
 }
 
 impl OrderError {

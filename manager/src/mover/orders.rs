@@ -5,7 +5,7 @@
 
 use super::MoverConfig;
 use super::bandwidth;
-use super::copy::{Gpu, Piece};
+use super::copy::{ExportError, Gpu, Piece};
 use super::error::OrderError;
 use super::exchange::{Exchange, Order, Save, is_faster};
 use super::link::LinkError;
@@ -236,7 +236,7 @@ impl Mover {
         let adopted = pieces.iter().zip(&mut fds);
         let adopted = adopted.map(|(&(id, bytes), fd)| {
             progress::step();
-            Ok((id, Piece::adopt(&self.gpu, &fd, bytes)?))
+            Ok((id, Piece::adopt(&self.gpu, fd, bytes)?))
         });
         self.add(adopted.collect::<Result<_, DriverError>>()?);
         self.slabs.extend(slabs.iter().copied().map(SlabId).zip(&mut fds));
@@ -324,7 +324,7 @@ impl Mover {
             Location::Device => OrderError::Driver(error),
             Location::Host => OrderError::NoHostMemory(error),
         })?;
-        let fds = made.iter().map(|(_, piece)| piece.export()).collect::<Result<Vec<_>, DriverError>>()?;
+        let fds = made.iter().map(|(_, piece)| piece.export()).collect::<Result<Vec<_>, ExportError>>()?;
         self.add(made);
         death::point("make");
         Ok(Outcome::Made(fds))

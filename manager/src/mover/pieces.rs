@@ -2,12 +2,11 @@
 
 #![forbid(unsafe_code)]
 
-use super::copy::{DeviceRange, Gpu, Piece, Window};
+use super::copy::{DeviceRange, ExportError, Gpu, Piece, Window};
 use super::error::OrderError;
 use super::progress;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
-use tidegate_ffi::cuda::DriverError;
 use tidegate_ffi::units::PieceId;
 use tidegate_ffi::wire::message::{Location, Move};
 
@@ -41,7 +40,7 @@ impl Pieces {
     }
 
     /// All pieces: name, bytes, and a descriptor by which others import it.
-    pub fn export(&self) -> Result<Vec<(PieceId, u64, OwnedFd)>, DriverError> {
+    pub fn export(&self) -> Result<Vec<(PieceId, u64, OwnedFd)>, ExportError> {
         self.pieces.iter().map(|(id, piece)| Ok((*id, piece.bytes(), piece.export()?))).collect()
     }
 

@@ -32,6 +32,11 @@ impl<'a, T: Copy> Out<'a, T> {
         self.preset(value);
     }
 
+    /// The value that the driver has written: a call of it has succeeded.
+    pub fn written(self) -> Filled<'a, T> {
+        Filled(self)
+    }
+
     /// Writes a value that may be read again, after the driver may have written another.
     pub fn preset(self, value: T) -> Filled<'a, T> {
         let filled = Filled(self);

@@ -86,6 +86,7 @@ pub fn destroy(process: &'static Process, real: Real<'_>, context: CUcontext) ->
     process.contexts.forget(context);
     wait_for_ordered(process, context);
     real()?;
+    process.contexts.has_ended(context);
     free_all_of(process, context);
     Ok(())
 }
@@ -109,6 +110,7 @@ pub fn detach(process: &'static Process, real: Real<'_>, context: CUcontext) -> 
     let Some(device) = process.contexts.detach(context) else { return real() };
     wait_for_ordered(process, context);
     real().inspect_err(|_| process.contexts.created(context, device))?;
+    process.contexts.has_ended(context);
     free_all_of(process, context);
     Ok(())
 }
@@ -119,6 +121,7 @@ pub fn release_primary(process: &'static Process, real: Real<'_>, device: CUdevi
     ended.into_iter().for_each(|context| wait_for_ordered(process, context));
     real()?;
     if let Some(context) = ended {
+        process.contexts.has_ended(context);
         free_all_of(process, context);
     }
     Ok(())

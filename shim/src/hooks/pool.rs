@@ -280,7 +280,7 @@ pub fn set_access(
     for access in list {
         match access.location.device() {
             Some(id) if id == device && access.flags == READ_WRITE => {}
-            Some(id) if id == device => return Err(Status::INVALID_VALUE),
+            Some(id) if id == device => return Err(Status(CUresult::CUDA_ERROR_INVALID_DEVICE)),
             Some(_) if access.flags == 0 => {}
             _ => return Err(Status(CUresult::CUDA_ERROR_NOT_SUPPORTED)),
         }

@@ -136,8 +136,11 @@ pub fn map(
     flags: c_ulonglong,
 ) -> Answer {
     let Some((number, extent)) = ours(process, handle) else { return real() };
-    if bytes as u64 != extent.bytes || offset != 0 || flags != 0 {
+    if flags != 0 {
         return Err(Status::INVALID_VALUE);
+    }
+    if bytes as u64 != extent.bytes || offset != 0 {
+        return Err(NOT_SUPPORTED);
     }
     let _pass = GATE.pass()?;
     process.loose.map(extent, address)?;

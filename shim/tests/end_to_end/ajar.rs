@@ -14,6 +14,7 @@ use tidegate_ffi::wire::message::*;
 
 /// What a call answers whose work touches what is not mapped.
 const FAULT: &str = "CUDA_ERROR_ILLEGAL_ADDRESS";
+const FAULT_OF_COPY: &str = "CUDA_ERROR_LAUNCH_FAILED";
 /// What a call answers in a process whose memory is lost.
 const LOST: &str = "CUDA_ERROR_SYSTEM_NOT_READY";
 
@@ -268,7 +269,7 @@ promise! {
             job.manager.map(&pieces[..1]);
             job.ajar();
             let order = if reads { job.read(1) } else { job.order("fill", 1, 9) };
-            assert_eq!(wrong.ask(&order), FAULT);
+            assert_eq!(wrong.ask(&order), if reads { FAULT_OF_COPY } else { FAULT });
             assert!(job.manager.load(pieces[1].piece).iter().all(|byte| *byte == 2), "it was written");
             job.guest.end();
             job.manager.destroy_all();

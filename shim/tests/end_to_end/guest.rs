@@ -205,6 +205,7 @@ fn carry_out(driver: &Driver, words: &[&str], numbers: &[u64]) -> Result<String,
         ("free", [address]) => call!(driver, cuMemFree_v2(*address))?,
         ("fill", [address, bytes, value]) => {
             call!(driver, cuMemsetD8_v2(*address, *value as u8, *bytes as usize))?;
+            call!(driver, cuStreamSynchronize(std::ptr::null_mut()))?;
         }
         ("read", [address, bytes]) => return read(driver, *address, *bytes as usize),
         ("range", [address]) => {

@@ -54,27 +54,37 @@ const SIGNATURES: &[(&str, &[i32])] = &[
     ("cuStreamWriteValue64", &[9000, 11070]),
 ];
 
-/// `cuGetProcAddress_v2`
+/// `cuGetProcAddress_v2`: what is not found is no error, but told by the status.
 pub fn get(name: Text, out: Out<*mut c_void>, version: i32, flags: u64, status: Maybe<Found>) -> Answer {
     out.set(std::ptr::null_mut());
     status.set(Found::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
     if flags > PER_THREAD_DEFAULT_STREAM {
         return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
     }
-    let symbol = symbol(&name.0, version).map_err(|why| {
-        status.set(why);
-        CUresult::CUDA_ERROR_NOT_FOUND
-    })?;
-    let twin = if flags == PER_THREAD_DEFAULT_STREAM { twin(&symbol) } else { None };
-    let found = twin.or_else(|| functions::address(&symbol)).ok_or(CUresult::CUDA_ERROR_NOT_FOUND)?;
-    out.set(found.cast_mut());
-    status.set(Found::CU_GET_PROC_ADDRESS_SUCCESS);
+    match find(&name.0, version, flags) {
+        Ok(found) => {
+            out.set(found);
+            status.set(Found::CU_GET_PROC_ADDRESS_SUCCESS);
+        }
+        Err(why) => status.set(why),
+    }
     Ok(())
 }
 
-/// `cuGetProcAddress` of CUDA 11.
+/// `cuGetProcAddress` of CUDA 11: what is not found is an error, and leaves `out` as it is.
 pub fn get_v1(name: Text, out: Out<*mut c_void>, version: i32, flags: u64) -> Answer {
-    get(name, out, version, flags, Maybe::unwanted())
+    if flags > PER_THREAD_DEFAULT_STREAM {
+        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    out.set(find(&name.0, version, flags).map_err(|_| CUresult::CUDA_ERROR_NOT_FOUND)?);
+    Ok(())
+}
+
+fn find(name: &str, version: i32, flags: u64) -> Result<*mut c_void, Found> {
+    let symbol = symbol(name, version)?;
+    let twin = if flags == PER_THREAD_DEFAULT_STREAM { twin(&symbol) } else { None };
+    let found = twin.or_else(|| functions::address(&symbol));
+    Ok(found.ok_or(Found::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND)?.cast_mut())
 }
 
 /// The exported name of what a header of that version calls `name`.

@@ -235,6 +235,24 @@ impl Space {
         (at == start + size).then_some(starts)
     }
 
+    /// The mappings in a part of a reserved range, by start; `None` where one lies in it only partly.
+    pub fn mappings_inside(&self, start: usize, size: usize) -> Option<Vec<usize>> {
+        self.reservation(start, size)?;
+        let end = start + size;
+        let touched = |region: &&Region| region.end() > start && matches!(region.kind, Kind::Mapped(_));
+        let mut touched = self
+            .regions
+            .range(..end)
+            .rev()
+            .map(|(_, region)| region)
+            .take_while(|region| region.end() > start)
+            .filter(touched);
+        touched.try_fold(Vec::new(), |mut starts, region| {
+            (region.start >= start && region.end() <= end).then(|| starts.push(region.start))?;
+            Some(starts)
+        })
+    }
+
     /// Grants accessors (`who`, a bit each) access to the mapping at `start`.
     pub fn grant(&mut self, start: usize, who: u64, read: bool, write: bool) -> Result<(), Errno> {
         let Some(region) = self.regions.get_mut(&start) else { return Ok(()) };

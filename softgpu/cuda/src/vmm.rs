@@ -335,10 +335,10 @@ pub fn map(start: u64, size: usize, offset: usize, handle: u64, flags: u64) -> A
     let start = start as usize;
     let granularity = piece.location.granularity()?;
     let even = start.is_multiple_of(granularity) && size.is_multiple_of(granularity);
-    if flags != 0 || size == 0 || size > piece.size || !even {
+    if flags != 0 || size == 0 || !even {
         return Err(INVALID);
     }
-    if offset != 0 || size < piece.size {
+    if offset != 0 || size != piece.size {
         return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
     }
     let mut space = space::change();
@@ -347,11 +347,11 @@ pub fn map(start: u64, size: usize, offset: usize, handle: u64, flags: u64) -> A
     space.add(region).then_some(()).ok_or(INVALID)
 }
 
-/// `cuMemUnmap`: one mapping or several neighbours, each as a whole.
+/// `cuMemUnmap`: all mappings in a part of a reserved range, each as a whole, be there none.
 pub fn unmap(start: u64, size: usize) -> Answer {
     let mut space = space::change();
-    let starts = space.mappings_filling(start as usize, size).filter(|starts| !starts.is_empty());
-    let gone: Vec<_> = starts.ok_or(INVALID)?.into_iter().map(|at| space.unmap(at)).collect();
+    let starts = space.mappings_inside(start as usize, size).ok_or(INVALID)?;
+    let gone: Vec<_> = starts.into_iter().map(|at| space.unmap(at)).collect();
     drop(space);
     drop(gone); // closes files: not under the lock
     Ok(())
@@ -372,14 +372,11 @@ pub fn set_access(start: u64, size: usize, rights: In<RawAccess>, count: usize) 
     Ok(())
 }
 
-/// `cuMemGetAccess`; as on hardware a reserved range can be asked about where nothing is mapped.
+/// `cuMemGetAccess`
 pub fn get_access(out: Out<u64>, location: In<RawLocation>, address: u64) -> Answer {
     let who = location.get().accessor()?;
-    let (read, write) = match mapping_at(address as usize) {
-        Ok(mapping) => (mapping.read & who != 0, mapping.write & who != 0),
-        Err(code) => space::look().reservation(address as usize, 1).map(|_| (false, false)).ok_or(code)?,
-    };
-    out.set(u64::from(read) | u64::from(write) << 1);
+    let mapping = mapping_at(address as usize)?;
+    out.set(u64::from(mapping.read & who != 0) | u64::from(mapping.write & who != 0) << 1);
     Ok(())
 }
 

@@ -24,7 +24,7 @@ mod trial;
 pub use gpu::{Gpu, has_leaked};
 pub use host::{HostMemory, HostMemoryError, HostRange, Place, page_bytes};
 pub use lane::Lane;
-pub use piece::{DeviceRange, Piece, Window};
+pub use piece::{DeviceRange, ExportError, Piece, Window};
 
 use super::progress::Pace;
 use gather::Gather;

@@ -3,6 +3,7 @@
 use super::gpu::{log_memory_release, log_release, read};
 use super::{Gpu, OutOfBounds, check_bounds};
 use std::ffi::c_int;
+use std::io;
 use std::marker::PhantomData;
 use std::mem::{MaybeUninit, offset_of};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -11,7 +12,19 @@ use tidegate_ffi::cuda::sys::{
     CUmemGenericAllocationHandle, CUmemLocationType, CUresult,
 };
 use tidegate_ffi::cuda::{Driver, DriverError};
+use tidegate_ffi::os;
 use tidegate_ffi::wire::message::Location;
+
+/// A piece cannot be given to other processes.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The driver refuses.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// The process has no number for a descriptor.
+    #[error("a piece's descriptor cannot be duplicated: {0}")]
+    Descriptor(#[from] io::Error),
+}
 
 /// A piece of GPU memory. Its end unmaps and releases it; the memory returns to the GPU when no
 /// other process holds it either. The fields are dropped in this order.
@@ -20,19 +33,22 @@ pub struct Piece {
     handle: Handle,
     bytes: u64,
     location: Location,
+    /// By which it was imported: the driver exports no imported handle.
+    imported_from: Option<OwnedFd>,
 }
 
 impl Piece {
     /// Makes a piece of `bytes` bytes, a multiple of the GPU's granularity.
     pub fn make(gpu: &Gpu, bytes: u64, location: Location) -> Result<Self, DriverError> {
-        Ok(Self { window: None, handle: Handle::make(gpu, bytes, location)?, bytes, location })
+        let handle = Handle::make(gpu, bytes, location)?;
+        Ok(Self { window: None, handle, bytes, location, imported_from: None })
     }
 
     /// The piece of `bytes` bytes that another process made, by its descriptor.
-    pub fn adopt(gpu: &Gpu, fd: &OwnedFd, bytes: u64) -> Result<Self, DriverError> {
-        let handle = Handle::import(gpu, fd)?;
+    pub fn adopt(gpu: &Gpu, fd: OwnedFd, bytes: u64) -> Result<Self, DriverError> {
+        let handle = Handle::import(gpu, &fd)?;
         let location = handle.location()?;
-        Ok(Self { window: None, handle, bytes, location })
+        Ok(Self { window: None, handle, bytes, location, imported_from: Some(fd) })
     }
 
     /// Where its memory is.
@@ -46,7 +62,14 @@ impl Piece {
     }
 
     /// A descriptor by which other processes import the piece.
-    pub fn export(&self) -> Result<OwnedFd, DriverError> {
+    pub fn export(&self) -> Result<OwnedFd, ExportError> {
+        match &self.imported_from {
+            Some(fd) => Ok(os::duplicate(fd)?),
+            None => Ok(self.export_made()?),
+        }
+    }
+
+    fn export_made(&self) -> Result<OwnedFd, DriverError> {
         let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
         let mut fd: c_int = -1;
         let (driver, handle) = (self.handle.driver, self.handle.raw);
