@@ -8,6 +8,7 @@ use std::fmt::{self, Display, Formatter};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 use tidegate_ffi::wire::message::When;
 
 #[derive(Debug, clap::Args)]
@@ -46,7 +47,7 @@ impl Display for Shown<'_> {
             writeln!(f, "the manager drains: no new jobs")?;
         }
         for gpu in &status.gpus {
-            write_gpu(f, gpu)?;
+            write_gpu(f, gpu, status.now_micros)?;
         }
         for user in &status.users {
             writeln!(f, "user {}: {} of {} saved", user.uid, size(user.saved_bytes), size(user.quota_bytes))?;
@@ -84,7 +85,7 @@ fn write_others(f: &mut Formatter<'_>, others: &OthersStatus) -> fmt::Result {
     )
 }
 
-fn write_gpu(f: &mut Formatter<'_>, gpu: &GpuStatus) -> fmt::Result {
+fn write_gpu(f: &mut Formatter<'_>, gpu: &GpuStatus, now_micros: u64) -> fmt::Result {
     writeln!(f, "{}  {}  {}", gpu.uuid, gpu.name, size(gpu.gpu_memory_bytes))?;
     writeln!(
         f,
@@ -103,7 +104,7 @@ fn write_gpu(f: &mut Formatter<'_>, gpu: &GpuStatus) -> fmt::Result {
         writeln!(f, "    {}", tier_line(tier))?;
     }
     if let Some(link) = &gpu.link {
-        writeln!(f, "    {}", link_line(link))?;
+        writeln!(f, "    {}", link_line(link, now_micros))?;
     }
     Ok(())
 }
@@ -116,11 +117,12 @@ fn tier_line(tier: &TierStatus) -> String {
     }
 }
 
-fn link_line(link: &LinkStatus) -> String {
-    let LinkStatus { to_host_gb_per_s, to_gpu_gb_per_s, both_gb_per_s } = link;
+fn link_line(link: &LinkStatus, now_micros: u64) -> String {
+    let LinkStatus { to_host_gb_per_s, to_gpu_gb_per_s, both_gb_per_s, since_micros } = link;
+    let age = Duration::from_micros(now_micros.saturating_sub(*since_micros)).as_secs();
     format!(
         "link: to the host {to_host_gb_per_s:.3} GB/s, to the GPU {to_gpu_gb_per_s:.3} GB/s, \
-         both at once {both_gb_per_s:.3} GB/s"
+         both at once {both_gb_per_s:.3} GB/s, as told {age} s ago"
     )
 }
 
@@ -178,9 +180,15 @@ mod tests {
             tier_line(&tier(Some(1.25))),
             "disk: 0 B of 1.0 GiB used, takes 1.250 GB/s, gives 2.500 GB/s"
         );
-        let link = LinkStatus { to_host_gb_per_s: 53.0, to_gpu_gb_per_s: 55.4, both_gb_per_s: 0.75 };
-        let line = "link: to the host 53.000 GB/s, to the GPU 55.400 GB/s, both at once 0.750 GB/s";
-        assert_eq!(link_line(&link), line);
+        let link = LinkStatus {
+            to_host_gb_per_s: 53.0,
+            to_gpu_gb_per_s: 55.4,
+            both_gb_per_s: 0.75,
+            since_micros: 1_500_000,
+        };
+        let line =
+            "link: to the host 53.000 GB/s, to the GPU 55.400 GB/s, both at once 0.750 GB/s, as told 7 s ago";
+        assert_eq!(link_line(&link, 8_500_000), line);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! manager ═ Connection ═ run ─► orders ─┬─► pieces ── what was made, under the manager's names
 //!                                       ├─► bandwidth    how fast bytes go
 //!                                       ├─► exchange     which two orders go both ways at once     (pure)
+//!                                       ├─► rates        how fast they went lately             (pure)
 //!                                       ├─► warmth       which memory is got ahead of need      (pure)
 //!                                       └─► save ──┬─ plan, index   which byte goes where   (pure)
 //!                                                  ├─ tier/         where saved bytes lie
@@ -46,6 +47,7 @@ mod orphan;
 mod pieces;
 mod plan;
 pub mod progress;
+mod rates;
 mod save;
 mod staging;
 #[cfg(test)]

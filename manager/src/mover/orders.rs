@@ -25,9 +25,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tidegate_ffi::cuda::DriverError;
-use tidegate_ffi::units::{GpuUuid, PieceId, Step, TenantId};
+use tidegate_ffi::units::{GpuUuid, PieceId, Step, TenantId, Tier};
 use tidegate_ffi::wire::MAX_FDS;
-use tidegate_ffi::wire::message::{Bandwidth, FromMover, Location, Move, ToMover};
+use tidegate_ffi::wire::message::{Bandwidth, FromMover, Location, Move, TierRates, ToMover};
 
 /// The most host memory that is got and page-locked at once.
 const SLAB_BYTES: u64 = 64 << 20;
@@ -218,7 +218,17 @@ impl Mover {
     }
 
     fn bandwidth_news(&mut self) -> Option<Answer> {
-        let bandwidth = self.bandwidth.filter(|_| !self.has_told_bandwidth)?;
+        let bandwidth = self.bandwidth.as_mut()?;
+        let link = bandwidth.link.and_then(|told| self.store.rates.news(told));
+        if let Some(link) = link {
+            bandwidth.link = Some(link);
+            bandwidth.tiers[Tier::Dram.index()] = Some(TierRates { write: link.to_host, read: link.to_gpu });
+            self.has_told_bandwidth = false;
+        }
+        let bandwidth = *bandwidth;
+        if self.has_told_bandwidth {
+            return None;
+        }
         self.has_told_bandwidth = true;
         Some(Answer { message: FromMover::Bandwidth(bandwidth), fds: Vec::new() })
     }

@@ -23,6 +23,7 @@ use super::journal::{self, Journal};
 use super::pieces::Pieces;
 use super::plan::{Part, deal, in_steps, plan};
 use super::progress;
+use super::rates::{Rates, Way};
 use super::staging::Staging;
 use super::tier::{ARENA, BLOCK_BYTES, Extent, Room, Seal, SlabId, Tiers, ZEROS, in_blocks};
 use super::turns::{STEP, SharedTier, Turns};
@@ -33,6 +34,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 use tidegate_ffi::units::{PieceId, Step, TenantId};
 use tidegate_ffi::wire::message::Move;
 
@@ -46,13 +48,15 @@ pub struct Store {
     pub(super) index: Index,
     pub(super) journal: Journal,
     pub(super) turns: Option<Turns>,
+    /// How fast bytes went between the GPU and the host's memory.
+    pub(super) rates: Rates,
 }
 
 impl Store {
     /// A store that holds nothing.
     pub fn new(tiers: Tiers, staging: Staging) -> io::Result<Self> {
         let (index, journal) = (Index::default(), Journal::new()?);
-        Ok(Self { tiers, staging, index, journal, turns: None })
+        Ok(Self { tiers, staging, index, journal, turns: None, rates: Rates::default() })
     }
 
     /// From now on others move bytes of the same CXL memory and disk.
@@ -148,7 +152,9 @@ impl Store {
 
     fn copy_out(&mut self, gpu: &Gpu, pieces: &Pieces, parts: &[Part]) -> Result<Saved, OrderError> {
         let ByTier { in_memory, on_disk, .. } = ByTier::of(parts);
+        let began = Instant::now();
         self.in_turns(&in_memory, |parts| Ok(gpu.copy_out(&self.transfers(pieces, parts)?)?))?;
+        self.note_rate(Way::Out, &in_memory, began);
         let mut saved = Saved::default();
         in_memory.into_iter().try_for_each(|part| self.find_zeros(part, &mut saved))?;
         if !on_disk.is_empty() {
@@ -163,13 +169,23 @@ impl Store {
     fn copy_in(&mut self, gpu: &Gpu, pieces: &Pieces, parts: &[Part]) -> Result<(), OrderError> {
         let ByTier { zeros, in_memory, on_disk } = ByTier::of(parts);
         self.clear(gpu, pieces, &zeros)?;
+        let began = Instant::now();
         self.in_turns(&in_memory, |parts| Ok(gpu.copy_in(&self.transfers(pieces, parts)?)?))?;
+        self.note_rate(Way::Back, &in_memory, began);
         if !on_disk.is_empty() {
             let stay = self.turns.as_ref().map(|turns| turns.enter(SharedTier::Disk));
             self.staging.restore(&self.tiers.disk, pieces, &on_disk, stay.as_ref())?;
         }
         death::point("restore:bytes");
         Ok(())
+    }
+
+    /// Takes note of how long a copy took that began then, if all of it lies in DRAM.
+    fn note_rate(&mut self, way: Way, parts: &[Part], began: Instant) {
+        let took = began.elapsed();
+        if self.are_in_dram(parts) {
+            self.rates.note(way, parts.iter().map(|part| part.extent.bytes).sum(), took);
+        }
     }
 
     /// Takes note of what has been copied to memory, and of which of it are zeros.
@@ -283,7 +299,7 @@ impl Store {
     }
 
     fn copy_both(
-        &self,
+        &mut self,
         gpu: &Gpu,
         pieces: &Pieces,
         out: &[Part],
@@ -291,7 +307,9 @@ impl Store {
     ) -> Result<Saved, OrderError> {
         let ByTier { zeros, in_memory, .. } = ByTier::of(back);
         self.clear(gpu, pieces, &zeros)?;
+        let began = Instant::now();
         gpu.copy_both(&self.transfers(pieces, out)?, &self.transfers(pieces, &in_memory)?)?;
+        self.note_rate(Way::Both, &[out, &in_memory[..]].concat(), began);
         let mut saved = Saved::default();
         out.iter().try_for_each(|part| self.find_zeros(*part, &mut saved))?;
         Ok(saved)

@@ -119,6 +119,8 @@ pub(crate) struct MoverState {
     pub(crate) stored: PerTier,
     /// What it, or one before it, has measured.
     pub(crate) bandwidth: Bandwidth,
+    /// When it was told.
+    pub(crate) bandwidth_since: Time,
     /// So many bytes may have to be saved: what movers are told to get memory for.
     warm: u64,
     /// The orders that are not answered, in order.
@@ -355,7 +357,7 @@ impl MoverLink {
     }
 
     /// Takes note of what concerns the mover alone.
-    pub(super) fn note(&mut self, message: &FromMover, mut fds: Vec<OwnedFd>) {
+    pub(super) fn note(&mut self, now: Time, message: &FromMover, mut fds: Vec<OwnedFd>) {
         match message {
             FromMover::Ready { name, total_bytes, .. } => {
                 self.state.name.clone_from(name);
@@ -370,7 +372,9 @@ impl MoverLink {
                 self.slabs.remove(slab);
             }
             FromMover::Stored { bytes } => self.state.stored = *bytes,
-            FromMover::Bandwidth(bandwidth) => self.state.bandwidth = *bandwidth,
+            FromMover::Bandwidth(bandwidth) => {
+                (self.state.bandwidth, self.state.bandwidth_since) = (*bandwidth, now);
+            }
             FromMover::Index => self.index = fds.pop().map(Arc::new).or(self.index.take()),
             FromMover::Adopted { micros } => self.note_adopted(*micros),
             FromMover::Unusable { reason } => self.state.replacements.reason = Some(reason.clone()),
@@ -656,7 +660,7 @@ pub(super) fn wait_until_ready(
                 let Some(mover) = movers.get_mut(&gpu) else { continue };
                 match mover.hear(letter) {
                     Some(FromMover::Unusable { reason }) => bail!("{gpu} cannot be used: {reason}"),
-                    Some(message) => mover.note(&message, fds),
+                    Some(message) => mover.note(Time::ZERO, &message, fds),
                     None => {}
                 }
             }

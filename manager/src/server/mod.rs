@@ -778,8 +778,9 @@ impl Server {
             | FromMover::Adopted { .. }
             | FromMover::Holds { .. }
             | FromMover::Heard => {
+                let now = self.now();
                 if let Some(mover) = self.movers.get_mut(&gpu) {
-                    mover.note(&message, fds);
+                    mover.note(now, &message, fds);
                 }
                 let FromMover::Bandwidth(Bandwidth { link: Some(rates), .. }) = message else { return };
                 Event::Link { gpu, rates }

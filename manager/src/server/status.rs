@@ -153,6 +153,8 @@ pub struct LinkStatus {
     pub to_gpu_gb_per_s: f64,
     /// Both ways at once, added.
     pub both_gb_per_s: f64,
+    /// Since when these are the figures, on the clock of `now_micros`.
+    pub since_micros: u64,
 }
 
 /// One living job.
@@ -382,12 +384,14 @@ fn tiers(config: &Config, gpu: &Gpu, mover: Option<&super::MoverLink>) -> Vec<Ti
     Tier::ALL.into_iter().filter(is_there).map(status).collect()
 }
 
-fn link(rates: LinkRates) -> LinkStatus {
-    LinkStatus {
+fn link(mover: &super::MoverLink) -> Option<LinkStatus> {
+    let rates: LinkRates = mover.state().bandwidth.link?;
+    Some(LinkStatus {
         to_host_gb_per_s: gigabytes(rates.to_host),
         to_gpu_gb_per_s: gigabytes(rates.to_gpu),
         both_gb_per_s: gigabytes(rates.both),
-    }
+        since_micros: mover.state().bandwidth_since.as_micros() as u64,
+    })
 }
 
 /// To a millionth.
@@ -427,7 +431,7 @@ fn gpu_status(server: &Server, asker: Asker, id: GpuUuid, gpu: &Gpu) -> GpuStatu
         },
         spans: spans(server, asker, gpu),
         tiers: tiers(config, gpu, mover),
-        link: mover.and_then(|mover| mover.state().bandwidth.link).map(link),
+        link: mover.and_then(link),
         mover: mover_status(mover),
     }
 }

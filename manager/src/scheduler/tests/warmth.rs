@@ -5,11 +5,11 @@ use tidegate_ffi::wire::message::Need;
 
 /// What the GPU's mover was told last, in units.
 fn warm(desk: &Desk) -> u64 {
-    let told = desk.log.iter().filter_map(|effect| match effect {
+    let mut told = desk.log.iter().filter_map(|effect| match effect {
         Effect::Mover(GPU, ToMover::Warm { bytes }) => Some(*bytes / UNIT),
         _ => None,
     });
-    told.last().unwrap_or_default()
+    told.next_back().unwrap_or_default()
 }
 
 /// A GPU of 100 units.
