@@ -33,7 +33,10 @@ fn main() {
     let wanted: Vec<u64> = std::env::args().skip(1).filter_map(|size| size.parse().ok()).collect();
     let sizes = if wanted.is_empty() { vec![64, 128, 256, 512, 1024] } else { wanted };
     let stage = Stage::with("1x64MiB", "rhythm", "stir_kernel");
-    println!("{:>6}  {:>8}  {:>18}  {:>18}  {:>18}  {:>13}", "MiB", "switches", "save", "restore", "whole", "first ÷ tenth");
+    println!(
+        "{:>6}  {:>8}  {:>18}  {:>18}  {:>18}  {:>13}",
+        "MiB", "switches", "save", "restore", "whole", "first ÷ tenth"
+    );
     sizes.into_iter().for_each(|mib| measure(mib, &stage));
 }
 

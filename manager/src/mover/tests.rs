@@ -622,6 +622,19 @@ fn the_log_is_written_anew_and_loses_nothing() {
 }
 
 #[test]
+fn what_was_taken_over_is_handed_on() {
+    on_a_software_gpu("what_was_taken_over_is_handed_on", 4, "", |bench| {
+        let (piece, bytes) = filled(bench, 1, 1);
+        let mut next = direct(&bench.config);
+        let pieces = vec![(PieceId(1), UNIT)];
+        let adopt = ToMover::Adopt { pieces, slabs: Vec::new(), again: Some(Vec::new()) };
+        next.handle(adopt, vec![piece.try_clone().unwrap().into()], &mut hears).unwrap();
+        let handed = next.holdings(0).unwrap().into_iter().flat_map(|answer| answer.fds).next();
+        assert!(contents(&File::from(handed.unwrap())) == bytes);
+    });
+}
+
+#[test]
 fn a_dead_tenants_bytes_are_forgotten() {
     on_a_software_gpu("a_dead_tenants_bytes_are_forgotten", 4, "", |bench| {
         filled(bench, 1, 1);
