@@ -22,11 +22,13 @@ use stage::Stage;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 use support::patience::finish_within;
-use support::{Jobs, Manager};
+use support::{Jobs as _, Manager};
 use tidegate_manager::server::status::{EndedJob, Status};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 const RATE: f64 = 10e9;
+/// Switches of both programs that are looked at.
+const LAST: u64 = 24;
 const NAMES: [&str; 2] = ["first", "second"];
 
 fn main() {
@@ -93,7 +95,7 @@ fn measure(mib: u64, stage: &Stage) {
     let manager = Manager::start(&gpu, &["--slice", "100ms", "--slice-max", "300ms"]);
     let start = |name: &str| {
         let mut command = manager.run(&["--name", name], &stage.program);
-        command.arg(&stage.kernels).args([format!("mib={mib}"), "kernel=5000".into(), "steps=1000".into()]);
+        command.arg(&stage.kernels).args([format!("mib={mib}"), "kernel=5000".into(), "steps=3000".into()]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
     let first = start(NAMES[0]);
@@ -101,23 +103,24 @@ fn measure(mib: u64, stage: &Stage) {
     let programs: [Child; 2] = [first, start(NAMES[1])];
     let mut seen = vec![Sums::default()];
     loop {
-        let sums = Sums::of(&manager.status());
+        let status = manager.status();
+        let sums = Sums::of(&status);
         if seen.last().is_some_and(|last| last.switches < sums.switches) {
             seen.push(sums);
         }
-        // What the last switches of a pair are compared with is that both are there.
-        if sums.switches >= 24 {
+        if sums.switches >= LAST {
             break;
         }
+        assert!(!status.has_ended(NAMES[0]), "it was over after {} switches", sums.switches);
         std::thread::sleep(Duration::from_millis(5));
     }
-    let [early, late] = [2, 24].map(|count| *seen.iter().find(|sums| sums.switches >= count).unwrap());
+    let [early, late] = [2, LAST].map(|count| *seen.iter().find(|sums| sums.switches >= count).unwrap());
     let steady = late.since(early);
     let ratio = |took: f64, bytes: f64, switches: u64| {
         let ideal = bytes / RATE;
         format!("{:>6.2} {:>+7.1} ms", took / ideal, (took - ideal) * 1e3 / switches as f64)
     };
-    let tenth = late.since(*seen.iter().rev().find(|sums| sums.switches <= 18).unwrap());
+    let tenth = late.since(*seen.iter().rev().find(|sums| sums.switches + 6 <= LAST).unwrap());
     let each = |sums: Sums| sums.all() / sums.switches as f64;
     println!(
         "{mib:>6}  {:>8}  {:>18}  {:>18}  {:>18}  {:>13.2}",
