@@ -193,7 +193,9 @@ shim() {
     chmod +x "$scratch/launcher"
     [ -z "$software" ] || options=(--software-gpu 1x64MiB --unit 256KiB)
     mkfifo "$ready"
-    "$bin/tidegate" manager --socket "$TIDEGATE_SOCKET" "${options[@]}" >"$ready" 2>"$OUT/runs/shim.manager.err" &
+    # With all that is said and done: why a promise timed out can be read there.
+    TIDEGATE_LOG=debug "$bin/tidegate" manager --socket "$TIDEGATE_SOCKET" "${options[@]}" \
+        >"$ready" 2>"$OUT/runs/shim.manager.err" &
     if read -r _ <"$ready"; then
         export TIDEGATE_CONFORMANCE_LAUNCHER=$scratch/launcher
         promises shim 1 "$kit/software_only.txt" "$kit/under_a_manager.txt"
