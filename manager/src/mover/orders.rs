@@ -405,8 +405,10 @@ impl Mover {
     /// What is to be done while no order waits. Where the host's memory cannot be told, nothing is got ahead.
     pub fn next_chore(&self) -> Chore {
         let tiers = self.store.tiers();
-        let (available, total) = hardware::available_and_total_memory().unwrap_or((0, u64::MAX));
-        let host = HostMemory { available, total };
+        let host = || {
+            let (available, total) = hardware::available_and_total_memory().unwrap_or((0, u64::MAX));
+            HostMemory { available, total }
+        };
         self.warmth.next(tiers.held(), tiers.can_grow(), host, Instant::now())
     }
 

@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 /// So long memory is kept that nothing is known to need. Jobs that come one after the other find it warm.
 const KEPT_FOR: Duration = Duration::from_secs(60);
 
+/// So often it is looked at how much memory the host has, where that matters.
+const LOOKED_AT: Duration = Duration::from_secs(1);
+
 /// Of the host's memory, the part that is left to others: nothing is got ahead of need when less than that is available.
 const LEFT_PART: u64 = 16;
 
@@ -82,17 +85,17 @@ impl Warmth {
         self.has_failed = true;
     }
 
-    /// What is to be done where so many bytes are held, and more can be got or not.
-    pub fn next(&self, held: u64, can_grow: bool, host: HostMemory, now: Instant) -> Chore {
-        if held < self.wanted {
-            let gets = can_grow && !self.has_failed && !host.is_scarce();
-            return if gets { Chore::Get } else { Chore::Rest };
-        }
+    /// What is to be done where so many bytes are held, and more can be got or not. The host is looked at where that matters.
+    pub fn next(&self, held: u64, can_grow: bool, host: impl Fn() -> HostMemory, now: Instant) -> Chore {
         let due = self.less_since + KEPT_FOR;
-        match held > self.wanted.max(self.kept) {
-            true if host.is_scarce() || due <= now => Chore::GiveBack,
-            true => Chore::LookAgain(due),
-            false => Chore::Rest,
+        if held < self.wanted && can_grow && !self.has_failed {
+            if host().is_scarce() { Chore::LookAgain(now + LOOKED_AT) } else { Chore::Get }
+        } else if held <= self.wanted.max(self.kept) {
+            Chore::Rest
+        } else if due <= now || host().is_scarce() {
+            Chore::GiveBack
+        } else {
+            Chore::LookAgain(due.min(now + LOOKED_AT))
         }
     }
 }
@@ -101,8 +104,8 @@ impl Warmth {
 mod tests {
     use super::*;
 
-    const PLENTY: HostMemory = HostMemory { available: 50, total: 100 };
-    const LITTLE: HostMemory = HostMemory { available: 5, total: 100 };
+    const PLENTY: fn() -> HostMemory = || HostMemory { available: 50, total: 100 };
+    const LITTLE: fn() -> HostMemory = || HostMemory { available: 5, total: 100 };
 
     #[test]
     fn memory_is_got_up_to_what_is_wanted() {
@@ -112,7 +115,11 @@ mod tests {
         warmth.want(10, now);
         assert_eq!(warmth.next(9, true, PLENTY, now), Chore::Get);
         assert_eq!(warmth.next(9, false, PLENTY, now), Chore::Rest, "the share ends here");
-        assert_eq!(warmth.next(9, true, LITTLE, now), Chore::Rest, "others need the memory");
+        assert_eq!(
+            warmth.next(9, true, LITTLE, now),
+            Chore::LookAgain(now + LOOKED_AT),
+            "others need the memory"
+        );
         assert_eq!(warmth.next(10, true, PLENTY, now), Chore::Rest);
         warmth.failed();
         assert_eq!(warmth.next(9, true, PLENTY, now), Chore::Rest, "not again and again");
@@ -127,7 +134,9 @@ mod tests {
         warmth.want(10, began);
         let end = began + Duration::from_secs(100);
         warmth.want(0, end);
-        assert_eq!(warmth.next(10, true, PLENTY, end), Chore::LookAgain(end + KEPT_FOR));
+        assert_eq!(warmth.next(10, true, PLENTY, end), Chore::LookAgain(end + LOOKED_AT));
+        let last = end + KEPT_FOR - LOOKED_AT / 2;
+        assert_eq!(warmth.next(10, true, PLENTY, last), Chore::LookAgain(end + KEPT_FOR));
         assert_eq!(warmth.next(10, true, LITTLE, end), Chore::GiveBack);
         assert_eq!(warmth.next(10, true, PLENTY, end + KEPT_FOR), Chore::GiveBack);
         // Another job needs it before.
