@@ -491,7 +491,9 @@ impl Scheduler {
         let own = self.units_of_job(gpu, job);
         let ledger = &self.gpus[&gpu].ledger;
         let missing = (own + request.units.0 + ledger.reserved()).saturating_sub(ledger.total());
-        if missing > 0 && !self.doubts(id) && !self.recall_unused(gpu, Some(job)) {
+        // If it would not fit though nothing lay outside, it is not waited for that less does.
+        let is_too_large = own + request.units.0 > ledger.total();
+        if missing > 0 && (is_too_large || !self.doubts(id)) && !self.recall_unused(gpu, Some(job)) {
             return match self.may_oversubscribe(job) {
                 true => self.host(id, request, missing),
                 false => Served::Refused(format!("{gpu} is {missing} units too small for it")),

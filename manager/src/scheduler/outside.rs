@@ -303,7 +303,12 @@ impl Scheduler {
         let arrived = self.tenants_on(id).all(|(_, tenant)| tenant.measured || tenant.entering.is_some());
         let Some(gpu) = self.gpus.get_mut(&id).filter(|_| arrived) else { return };
         if let Some((before, newcomers)) = gpu.outside.before.take() {
-            let context = outside.saturating_sub(before).div_ceil(newcomers.max(1));
+            let came = outside.saturating_sub(before);
+            // It is the newcomers', and nothing that the dead have left.
+            if let Some((_, without)) = &mut gpu.outside.left {
+                *without = without.saturating_add(came);
+            }
+            let context = came.div_ceil(newcomers.max(1));
             gpu.outside.headroom = gpu.outside.headroom.max(context);
             gpu.reserve();
         }

@@ -170,6 +170,27 @@ fn the_dead_are_not_waited_for_for_ever() {
 }
 
 #[test]
+fn what_is_larger_than_the_gpu_is_refused_at_once() {
+    let (mut desk, a) = bereaved();
+    desk.lease(a, T, 10, 81);
+    assert_eq!(desk.refusals(a), 1, "it has 20 of 100");
+}
+
+#[test]
+fn a_newcomers_context_is_not_taken_for_what_the_dead_left() {
+    let mut desk = Desk::new(|_| {});
+    let (_, b) = (job_with(&mut desk, "a", 10, 10), job_with(&mut desk, "b", 10, 10));
+    desk.outside = 10;
+    desk.tell(Event::Survey);
+    desk.end(b);
+    let c = desk.job(spec("c"));
+    desk.outside = 15;
+    desk.lease(c, T, 0, 5);
+    desk.lease(c, T, 5, 85);
+    assert_eq!((desk.refusals(c), desk.units(c, T)), (1, 5));
+}
+
+#[test]
 fn what_lay_outside_before_a_death_is_not_waited_for() {
     let mut desk = Desk::new(|_| {});
     let (a, b) = (job_with(&mut desk, "a", 10, 10), job_with(&mut desk, "b", 10, 10));
