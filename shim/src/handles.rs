@@ -100,6 +100,11 @@ impl Handles {
         self.handles.get(&number).filter(|handle| handle.references > 0)
     }
 
+    /// Whether the program was given this number, be it released or not.
+    pub fn was_given(&self, number: HandleNumber) -> bool {
+        (FIRST_NUMBER + 1..=FIRST_NUMBER + self.made).contains(&number.0)
+    }
+
     /// Where a handle lies.
     pub fn extent(&self, number: HandleNumber) -> Option<Extent> {
         Some(self.handles.get(&number)?.extent)
@@ -252,6 +257,8 @@ mod tests {
         assert_eq!(handles.release(number), Some(false));
         assert_eq!(handles.release(number), None);
         assert!(handles.get(number).is_none(), "the program does not hold it any more");
+        let others = [number.0 - 1, number.0 + 1].map(HandleNumber);
+        assert!(handles.was_given(number) && !others.iter().any(|other| handles.was_given(*other)));
         let mapping = handles.mapped_at(0x10000).unwrap();
         assert!(handles.unmap(&mapping));
     }

@@ -71,9 +71,15 @@ fn ours(process: &Process, handle: CUmemGenericAllocationHandle) -> Option<(Hand
     Some((number, handles.extent(number)?))
 }
 
+/// A handle that is not ours, or not any more: the driver would crash on a number of ours.
+fn of_the_drivers(process: &Process, handle: CUmemGenericAllocationHandle, real: Real<'_>) -> Answer {
+    let was_ours = process.loose.handles.lock().was_given(HandleNumber(handle));
+    if was_ours { Err(Status::INVALID_VALUE) } else { real() }
+}
+
 /// `cuMemRelease`.
 pub fn release(process: &'static Process, real: Real<'_>, handle: CUmemGenericAllocationHandle) -> Answer {
-    let Some((number, _)) = ours(process, handle) else { return real() };
+    let Some((number, _)) = ours(process, handle) else { return of_the_drivers(process, handle, real) };
     let is_over = process.loose.handles.lock().release(number);
     if is_over == Some(true) {
         end(process, number);
@@ -120,7 +126,7 @@ pub fn properties(
     handle: CUmemGenericAllocationHandle,
 ) -> Answer {
     let known = process.loose.handles.lock().get(HandleNumber(handle)).map(|handle| handle.properties);
-    let Some(known) = known else { return real() };
+    let Some(known) = known else { return of_the_drivers(process, handle, real) };
     properties.of_layout::<Properties>().set(known);
     Ok(())
 }
@@ -135,7 +141,7 @@ pub fn map(
     handle: CUmemGenericAllocationHandle,
     flags: c_ulonglong,
 ) -> Answer {
-    let Some((number, extent)) = ours(process, handle) else { return real() };
+    let Some((number, extent)) = ours(process, handle) else { return of_the_drivers(process, handle, real) };
     if flags != 0 {
         return Err(Status::INVALID_VALUE);
     }
@@ -217,7 +223,7 @@ pub fn export(
     kind: CUmemAllocationHandleType,
     flags: c_ulonglong,
 ) -> Answer {
-    let Some((number, extent)) = ours(process, handle) else { return real() };
+    let Some((number, extent)) = ours(process, handle) else { return of_the_drivers(process, handle, real) };
     let exports = process.loose.handles.lock().get(number).map_or(0, |handle| handle.properties.exports);
     if kind.0 as i32 != FD || exports & FD == 0 || flags != 0 {
         return Err(Status::INVALID_VALUE);
