@@ -29,7 +29,7 @@ copy() {
     cp "$conformance" "$kit/bin/conformance"
     rustc --edition=2024 --crate-type=cdylib -Copt-level=2 --crate-name=kernels \
         softgpu/cuda/tests/kernels/lib.rs -o "$kit/bin/libconformance_kernels.so"
-    cp -r tests/gpu/{run.sh,report.py,kernels.ptx,README.md,grounds,pytorch} "$kit/"
+    cp -r tests/gpu/{run.sh,report.py,kernels.ptx,README.md,grounds,python} "$kit/"
     cp manager/src/mover/copy/gather.ptx "$kit/"
     cp softgpu/cuda/tests/conformance/{software_only,under_a_manager,one_at_a_time}.txt "$kit/"
     git describe --always --dirty >"$kit/COMMIT"

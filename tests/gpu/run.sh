@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the GPU kit on a machine with an NVIDIA GPU; no Rust, no network, no root needed.
 #
-#   run.sh [--software] [conformance] [grounds] [demo] [shim] [pytorch]        default: the first three
+#   run.sh [--software] [conformance] [grounds] [demo] [shim] [pytorch] [frameworks]        default: the first three
 #
 #   --software   on a software GPU: to see that the kit itself works; says nothing about hardware
 #
@@ -14,7 +14,8 @@
 # KIT_DRIVER    the libcuda.so.1 to ask, if not the one the system finds
 # KIT_PYTHON    a Python with PyTorch (default: python3)
 # KIT_STEPS     iterations of each training there (default: 200)
-# KIT_MODELS    the trainings of the section pytorch (default: all; pytorch/train.py)
+# KIT_MODELS    the trainings of the section pytorch (default: all; python/train.py)
+# KIT_PROGRAMS  the programs of the section frameworks (default: all; python/programs.py)
 # KIT_NVRTC     the folder of libnvrtc.so, if not found by itself
 set -uo pipefail
 
@@ -46,14 +47,14 @@ sections=()
 for argument in "$@"; do
     case $argument in
     --software) software=yes ;;
-    conformance | grounds | demo | shim | pytorch) sections+=("$argument") ;;
+    conformance | grounds | demo | shim | pytorch | frameworks) sections+=("$argument") ;;
     *) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" && exit 2 ;;
     esac
 done
 [ ${#sections[@]} -gt 0 ] || sections=(conformance grounds demo)
 
 # Seconds that each section may take, all its runs together.
-declare -A budget=([device]=20 [conformance]=150 [grounds]=270 [demo]=110 [shim]=400 [pytorch]=520)
+declare -A budget=([device]=20 [conformance]=150 [grounds]=270 [demo]=110 [shim]=400 [pytorch]=520 [frameworks]=520)
 
 say() { printf '%s  %s\n' "$(date +%T)" "$*"; }
 
@@ -252,8 +253,17 @@ pytorch() {
     for model in ${KIT_MODELS:-gpt mlp resnet amp gan lightning compile_eager compile_inductor compile_reduce_overhead}; do
         options=(${software:+--software})
         [ "$model" = gpt ] && options+=(--times)
-        run pytorch "$model" 120 "${KIT_PYTHON:-python3}" "$kit/pytorch/compare.py" "$model" --tidegate "$bin/tidegate" \
+        run pytorch "$model" 120 "${KIT_PYTHON:-python3}" "$kit/python/compare.py" "$model" --tidegate "$bin/tidegate" \
             --steps "${KIT_STEPS:-200}" "${options[@]}"
+    done
+}
+
+# Small programs of the frameworks that are installed there, without Tidegate and under it.
+frameworks() {
+    local name programs="large calls cupy jax numba triton graph async_allocator expandable_segments transformer"
+    for name in ${KIT_PROGRAMS:-$programs shared_tensor shared_expandable ranks}; do
+        run frameworks "$name" 120 "${KIT_PYTHON:-python3}" "$kit/python/frameworks.py" "$name" \
+            --tidegate "$bin/tidegate" ${software:+--software}
     done
 }
 

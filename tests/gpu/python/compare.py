@@ -7,102 +7,35 @@ too small for both, with everything that is not alive overwritten: at boundaries
 timed too: one after the other without Tidegate, side by side, and shared."""
 
 import argparse
-import contextlib
 import json
-import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+import kit
+from kit import MIB, Failed, start
+
 HERE = Path(__file__).resolve().parent
-MIB = 1 << 20
-# How long one training may take.
-PATIENCE = 150
-
-
-class Failed(Exception):
-    """A training did not come to its end."""
 
 
 def answer(ground, asked, value, unit=None, detail=""):
-    line = {"ground": ground, "part": options.model, "asked": asked, "answer": value, "unit": unit, "detail": detail}
-    print(json.dumps(line), flush=True)
+    kit.answer(ground, options.model, asked, value, unit, detail)
 
 
 def command():
     return [sys.executable, str(HERE / "train.py"), options.model, str(options.steps)]
 
 
-def start(words, **environment):
-    environment = {**os.environ, **environment}
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-
-
 def end(job):
     """What a training printed, and what was said on stderr."""
-    try:
-        out, err = job.communicate(timeout=PATIENCE)
-    except subprocess.TimeoutExpired:
-        job.kill()
-        raise Failed(f"it took more than {PATIENCE} s") from None
-    if job.returncode != 0:
-        raise Failed(f"exit status {job.returncode}: {' / '.join(err.strip().splitlines()[-3:])}")
-    return json.loads(out.splitlines()[-1]), err
+    said, err = kit.end(job)
+    return json.loads(said), err
 
 
-class Manager:
-    def __init__(self, directory, *arguments):
-        self.socket = str(Path(directory) / "socket")
-        words = [options.tidegate, "manager", "--socket", self.socket, *arguments]
-        # What managers say is kept beside what the runs say, where the kit names a file for it.
-        with open(os.environ.get("KIT_MANAGER_LOG", os.devnull), "a") as log:
-            self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log, text=True)
-        if self.process.stdout.readline().strip() != "ready":
-            raise Failed("no manager could be started")
-
-    def start(self, name, **environment):
-        run = [options.tidegate, "run", "--socket", self.socket, "--name", name, "--"]
-        return start([*run, *command()], **environment)
-
-    def figures(self, name):
-        status = [options.tidegate, "status", "--socket", self.socket, "--json", "--wait-idle"]
-        told = json.loads(subprocess.run(status, check=True, capture_output=True, text=True, timeout=60).stdout)
-        return next(job for job in told["ended"] if job["name"] == name)
-
-    def end(self):
-        self.process.terminate()
-        self.process.wait(timeout=30)
-
-
-@contextlib.contextmanager
 def manager(memory, *arguments):
-    """A manager of a GPU with so many bytes; 0: all that it has."""
-    with tempfile.TemporaryDirectory() as directory:
-        size = f"{memory // MIB}MiB"
-        if options.software:
-            limit = ["--software-gpu", f"1x{size if memory else '2GiB'}"]
-        else:
-            limit = ["--gpu-memory", size] if memory else []
-        ours = Manager(directory, *limit, *arguments)
-        try:
-            yield ours
-        finally:
-            ours.end()
-
-
-@contextlib.contextmanager
-def software_node():
-    """Where a training without a manager finds software GPUs."""
-    if not options.software:
-        yield {}
-        return
-    with manager(0) as ours:
-        words = [options.tidegate, "run", "--socket", ours.socket, "--", "printenv", "TIDEGATE_SOFTGPU"]
-        node = subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
-        yield {"TIDEGATE_SOFTGPU": node, "LD_LIBRARY_PATH": f"{node}/lib"}
+    return kit.manager(options.tidegate, options.software, memory, *arguments)
 
 
 def bare(environment):
@@ -123,7 +56,7 @@ def times(environment):
         end(job)
     side = time.monotonic() - began
     with manager(0) as ours:
-        shim, _ = end(ours.start("timed"))
+        shim, _ = end(ours.start("timed", command()))
     noise = f"same to same {again['step_ms'] / first['step_ms']:.3f}"
     answer("10", "step time under the shim, to without", shim["step_ms"] / first["step_ms"], "x", noise)
     answer("10", "two side by side without Tidegate, to one after the other", side / serial, "x", f"{serial:.1f} s")
@@ -132,7 +65,7 @@ def times(environment):
 
 def alone(plain):
     with manager(0) as ours:
-        told, said = end(ours.start("alone", TIDEGATE_AUDIT="1", TIDEGATE_LOG="info"))
+        told, said = end(ours.start("alone", command(), TIDEGATE_AUDIT="1", TIDEGATE_LOG="info"))
         audited = ours.figures("alone")
     boundaries = re.findall(r"boundaries: (.*?) \(0x", said)
     audits = len(re.findall("blocks are as PyTorch has them", said))
@@ -151,7 +84,7 @@ def shared(plain, footprint, serial):
     for mode, arguments in modes.items():
         with manager(memory, "--poison", *arguments) as ours, tempfile.TemporaryDirectory() as place:
             began = time.monotonic()
-            jobs = [(name, ours.start(name, KIT_MEET=f"{place}:2")) for name in ("first", "second")]
+            jobs = [(name, ours.start(name, command(), KIT_MEET=f"{place}:2")) for name in ("first", "second")]
             ends = [(name, *end(job)) for name, job in jobs]
             took = time.monotonic() - began
             figures = [ours.figures(name) for name, _, _ in ends]
@@ -166,7 +99,7 @@ def shared(plain, footprint, serial):
 
 
 def main():
-    with software_node() as environment:
+    with kit.software_node(options.tidegate, options.software) as environment:
         plain = bare(environment)
         serial = times(environment) if options.times else None
     audited = alone(plain)
