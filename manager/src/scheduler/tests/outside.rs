@@ -172,6 +172,7 @@ fn the_dead_are_not_waited_for_for_ever() {
 #[test]
 fn what_is_larger_than_the_gpu_is_refused_at_once() {
     let (mut desk, a) = bereaved();
+    desk.tell(Event::Survey);
     desk.lease(a, T, 10, 81);
     assert_eq!(desk.refusals(a), 1, "it has 20 of 100");
 }
