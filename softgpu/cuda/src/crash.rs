@@ -57,7 +57,11 @@ pub fn prepare() -> Answer {
 /// Starts the thread that tells waiters of a fault.
 fn watch() -> std::io::Result<()> {
     let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-    start_thread("softgpu-watch", move || announce_faults(&reader))?;
+    start_thread("softgpu-watch", move || {
+        announce_faults(&reader);
+        // The program has closed it, and may have a file of its own at that number.
+        std::mem::forget(reader);
+    })?;
     ALARM.store(writer.as_raw_fd(), Ordering::Release);
     std::mem::forget(writer);
     Ok(())
