@@ -4,7 +4,7 @@
 mod support;
 
 use rustix::process::Signal;
-use support::deaths::signal;
+use support::deaths::{signal, stop};
 use support::{MIB, Manager, Probe, Status};
 
 fn job_with(manager: &Manager, name: &str, seed: u64) -> Probe {
@@ -13,16 +13,6 @@ fn job_with(manager: &Manager, name: &str, seed: u64) -> Probe {
     job.tell(&format!("alloc t {}", 3 * MIB));
     job.tell(&format!("fill t {seed}"));
     job
-}
-
-/// Stops a process, all of its threads: a busy machine takes its time.
-fn stop(pid: u32) {
-    signal(pid, Signal::STOP);
-    let is_stopped = |thread: std::io::Result<std::fs::DirEntry>| {
-        let stat = std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap_or_default();
-        stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('T'))
-    };
-    while !std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(is_stopped) {}
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use support::deaths::{
     Killer, MESSAGES, check, kill, movers, oversubscribed, oversubscribed_on, points, signal, status_after,
-    will, without_successor,
+    stop, will, without_successor,
 };
 use support::patience::Lines;
 use support::training::{Bystander, Training, alone, without_boundaries};
@@ -137,7 +137,7 @@ fn a_hang_up_ends_the_manager_and_costs_no_job() {
 #[test]
 fn a_mover_that_is_stopped_when_its_manager_dies_goes_on() {
     nothing_is_lost_when(|manager| {
-        movers(manager).into_iter().for_each(|mover| signal(mover, Signal::STOP));
+        movers(manager).into_iter().for_each(stop);
         kill(manager.pid());
     });
 }

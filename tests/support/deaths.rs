@@ -125,6 +125,16 @@ pub fn signal(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
 }
 
+/// Stops a process, all of its threads: a busy machine takes its time.
+pub fn stop(pid: u32) {
+    signal(pid, Signal::STOP);
+    let is_stopped = |thread: std::io::Result<DirEntry>| {
+        let stat = std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('T'))
+    };
+    while !std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(is_stopped) {}
+}
+
 /// The status of the manager that came after `dead`.
 pub fn status_after(manager: &Manager, dead: u32) -> Status {
     let began = Instant::now();

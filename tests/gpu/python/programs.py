@@ -13,6 +13,10 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", ".1")
 
 STEPS = 50
+# Of the program `large`: its bytes and steps; little work where only the kit itself is tried.
+LARGE, LARGE_STEPS = (64 << 20, 300) if os.environ.get("GROUND_QUICK") else (4 << 30, 1500)
+# Of the program `ranks`.
+WIDTH, RANK_STEPS = (64, 10) if os.environ.get("GROUND_QUICK") else (2048, 60)
 
 
 def digest(*arrays):
@@ -157,12 +161,12 @@ def rank(number, folder):
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=number, world_size=2)
     torch.manual_seed(3)
     torch.use_deterministic_algorithms(True)
-    layers = torch.nn.Linear(2048, 4096), torch.nn.ReLU(), torch.nn.Linear(4096, 2048)
+    layers = torch.nn.Linear(WIDTH, 2 * WIDTH), torch.nn.ReLU(), torch.nn.Linear(2 * WIDTH, WIDTH)
     model = DistributedDataParallel(torch.nn.Sequential(*layers).cuda())
     optimizer = torch.optim.Adam(model.parameters())
     torch.manual_seed(number)
-    x = torch.randn(512, 2048).cuda()
-    for _ in range(60):
+    x = torch.randn(512, WIDTH).cuda()
+    for _ in range(RANK_STEPS):
         optimizer.zero_grad()
         model(x).pow(2).mean().backward()
         optimizer.step()
@@ -183,17 +187,17 @@ def ranks():
 
 
 def large():
-    """4 GiB of which every byte changes in each step."""
+    """Memory of which every byte changes in each step."""
     import torch
 
     torch.manual_seed(7)
-    count = (1 << 30) // 4 // 2
+    count = LARGE // 8 // 4
     parts = [torch.randint(-(2**31), 2**31 - 1, (count,), device="cuda", dtype=torch.int32) for _ in range(8)]
-    for _ in range(1500):
+    for _ in range(LARGE_STEPS):
         for part in parts:
             part.mul_(1664525).add_(1013904223)
         torch.cuda.synchronize()
-    return " ".join(str(int(part.view(torch.int64).sum().item())) for part in parts)
+    return digest(*(part.cpu().numpy() for part in parts))
 
 
 def fault():
