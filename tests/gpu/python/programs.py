@@ -201,7 +201,7 @@ def large():
 
 
 def fault():
-    """Its own error, and nobody else's."""
+    """Its own error, and no other program's."""
     import cupy
 
     write = cupy.RawKernel('extern "C" __global__ void write(int *at) { *(int *)((size_t)at * 0 + 16) = 7; }', "write")
