@@ -130,8 +130,8 @@ fn measure(mib: u64, stage: &Stage) {
         ratio(steady.all(), steady.saved + steady.restored, steady.switches),
         each(early) / each(tenth),
     );
-    drop(manager);
     for program in programs {
-        finish_within(PATIENCE, program);
+        let output = finish_within(PATIENCE, program);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 }

@@ -51,28 +51,29 @@ pub fn lock(gpu: GpuUuid) -> anyhow::Result<OwnedFd> {
     Ok(node)
 }
 
+/// How much memory the host has, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct MemorySizes {
+    /// Can be had now, without taking it from other processes.
+    pub available: u64,
+    /// All of it.
+    pub total: u64,
+}
+
 /// Host memory that is available now, in bytes.
 pub fn available_memory() -> anyhow::Result<u64> {
-    Ok(memory(["MemAvailable:"])?[0])
+    Ok(memory_sizes()?.available)
 }
 
-/// Host memory that is available now, and all of it, in bytes.
-pub fn available_and_total_memory() -> anyhow::Result<(u64, u64)> {
-    let [available, total] = memory(["MemAvailable:", "MemTotal:"])?;
-    Ok((available, total))
-}
-
-/// What the kernel says of memory under these names, in bytes.
-fn memory<const N: usize>(names: [&str; N]) -> anyhow::Result<[u64; N]> {
+/// How much memory the host has now.
+pub fn memory_sizes() -> anyhow::Result<MemorySizes> {
     let text = std::fs::read_to_string("/proc/meminfo").context("reading /proc/meminfo")?;
-    let mut bytes = [0; N];
-    for (name, bytes) in names.iter().zip(&mut bytes) {
-        let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let bytes = |name: &str| -> anyhow::Result<u64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
-        let kib = kib.with_context(|| format!("/proc/meminfo has no {name}"))?;
-        *bytes = kib.trim().parse::<u64>()? * 1024;
-    }
-    Ok(bytes)
+        Ok(kib.with_context(|| format!("/proc/meminfo has no {name}"))?.parse::<u64>()? * 1024)
+    };
+    Ok(MemorySizes { available: bytes("MemAvailable")?, total: bytes("MemTotal")? })
 }
 
 /// The files in which the kernel describes the machine.

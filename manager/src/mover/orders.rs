@@ -15,10 +15,10 @@ use super::save::Store;
 use super::staging::Staging;
 use super::tier::{Disk, Memory, SlabId, SlabNews, Tiers};
 use super::turns::Turns;
-use super::warmth::{Chore, HostMemory, Warmth};
+use super::warmth::{Chore, Warmth};
 use crate::brief::Brief;
 use crate::death;
-use crate::hardware;
+use crate::hardware::{self, MemorySizes};
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -225,12 +225,8 @@ impl Mover {
             bandwidth.tiers[Tier::Dram.index()] = Some(TierRates { write: link.to_host, read: link.to_gpu });
             self.has_told_bandwidth = false;
         }
-        let bandwidth = *bandwidth;
-        if self.has_told_bandwidth {
-            return None;
-        }
-        self.has_told_bandwidth = true;
-        Some(Answer { message: FromMover::Bandwidth(bandwidth), fds: Vec::new() })
+        let is_known = std::mem::replace(&mut self.has_told_bandwidth, true);
+        (!is_known).then(|| Answer { message: FromMover::Bandwidth(*bandwidth), fds: Vec::new() })
     }
 
     /// Takes over what a mover before this one held; with the last part of it, answers.
@@ -405,10 +401,7 @@ impl Mover {
     /// What is to be done while no order waits. Where the host's memory cannot be told, nothing is got ahead.
     pub fn next_chore(&self) -> Chore {
         let tiers = self.store.tiers();
-        let host = || {
-            let (available, total) = hardware::available_and_total_memory().unwrap_or((0, u64::MAX));
-            HostMemory { available, total }
-        };
+        let host = || hardware::memory_sizes().unwrap_or(MemorySizes { available: 0, total: u64::MAX });
         self.warmth.next(tiers.held(), tiers.can_grow(), host, Instant::now())
     }
 

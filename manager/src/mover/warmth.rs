@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::hardware::MemorySizes;
 use std::time::{Duration, Instant};
 
 /// So long memory is kept that nothing is known to need. Jobs that come one after the other find it warm.
@@ -46,19 +47,8 @@ pub enum Chore {
     Rest,
 }
 
-/// The host's memory.
-#[derive(Clone, Copy, Debug)]
-pub struct HostMemory {
-    /// Can be had without taking it from anybody, in bytes.
-    pub available: u64,
-    /// All of it, in bytes.
-    pub total: u64,
-}
-
-impl HostMemory {
-    fn is_scarce(self) -> bool {
-        self.available < self.total / LEFT_PART
-    }
+fn is_scarce(host: MemorySizes) -> bool {
+    host.available < host.total / LEFT_PART
 }
 
 impl Warmth {
@@ -86,13 +76,13 @@ impl Warmth {
     }
 
     /// What is to be done where so many bytes are held, and more can be got or not. The host is looked at where that matters.
-    pub fn next(&self, held: u64, can_grow: bool, host: impl Fn() -> HostMemory, now: Instant) -> Chore {
+    pub fn next(&self, held: u64, can_grow: bool, host: impl Fn() -> MemorySizes, now: Instant) -> Chore {
         let due = self.less_since + KEPT_FOR;
         if held < self.wanted && can_grow && !self.has_failed {
-            if host().is_scarce() { Chore::LookAgain(now + LOOKED_AT) } else { Chore::Get }
+            if is_scarce(host()) { Chore::LookAgain(now + LOOKED_AT) } else { Chore::Get }
         } else if held <= self.wanted.max(self.kept) {
             Chore::Rest
-        } else if due <= now || host().is_scarce() {
+        } else if due <= now || is_scarce(host()) {
             Chore::GiveBack
         } else {
             Chore::LookAgain(due.min(now + LOOKED_AT))
@@ -104,8 +94,8 @@ impl Warmth {
 mod tests {
     use super::*;
 
-    const PLENTY: fn() -> HostMemory = || HostMemory { available: 50, total: 100 };
-    const LITTLE: fn() -> HostMemory = || HostMemory { available: 5, total: 100 };
+    const PLENTY: fn() -> MemorySizes = || MemorySizes { available: 50, total: 100 };
+    const LITTLE: fn() -> MemorySizes = || MemorySizes { available: 5, total: 100 };
 
     #[test]
     fn memory_is_got_up_to_what_is_wanted() {

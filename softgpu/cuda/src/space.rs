@@ -239,14 +239,10 @@ impl Space {
     pub fn mappings_inside(&self, start: usize, size: usize) -> Option<Vec<usize>> {
         self.reservation(start, size)?;
         let end = start + size;
-        let touched = |region: &&Region| region.end() > start && matches!(region.kind, Kind::Mapped(_));
-        let mut touched = self
-            .regions
-            .range(..end)
-            .rev()
-            .map(|(_, region)| region)
+        let below = self.regions.range(..end).rev().map(|(_, region)| region);
+        let mut touched = below
             .take_while(|region| region.end() > start)
-            .filter(touched);
+            .filter(|region| matches!(region.kind, Kind::Mapped(_)));
         touched.try_fold(Vec::new(), |mut starts, region| {
             (region.start >= start && region.end() <= end).then(|| starts.push(region.start))?;
             Some(starts)

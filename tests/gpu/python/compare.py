@@ -6,7 +6,6 @@ The training runs without the shim, under a manager alone with all blocks audite
 too small for both, with everything that is not alive overwritten: at boundaries, and at any instant. With `--times` it is
 timed too: one after the other without Tidegate, side by side, and shared."""
 
-import argparse
 import json
 import re
 import sys
@@ -15,7 +14,7 @@ import time
 from pathlib import Path
 
 import kit
-from kit import MIB, Failed, start
+from kit import MIB, start
 
 HERE = Path(__file__).resolve().parent
 
@@ -106,16 +105,8 @@ def main():
     shared(plain, audited["footprint_bytes"], serial)
 
 
-parser = argparse.ArgumentParser()
-parser.add_argument("model")
-parser.add_argument("--tidegate", required=True)
+parser = kit.parser("model")
 parser.add_argument("--steps", type=int, default=200)
 parser.add_argument("--times", action="store_true")
-parser.add_argument("--software", action="store_true")
 options = parser.parse_args()
-try:
-    main()
-except Failed as failure:
-    print(failure, file=sys.stderr)
-    answer("5", "could it be trained", "error", None, str(failure))
-    sys.exit(1)
+kit.run(main, lambda why: answer("5", "could it be trained", "error", None, why))

@@ -5,7 +5,6 @@ PROGRAM [--software]. Prints answers as the grounds do, a JSON object each line.
 Alone under a manager; `large` also twice on too little memory, while another program faults, and while its mover and its
 manager are killed."""
 
-import argparse
 import json
 import os
 import signal
@@ -91,14 +90,5 @@ def main():
         deaths(bare)
 
 
-parser = argparse.ArgumentParser()
-parser.add_argument("name")
-parser.add_argument("--tidegate", required=True)
-parser.add_argument("--software", action="store_true")
-options = parser.parse_args()
-try:
-    main()
-except Failed as failure:
-    print(failure, file=sys.stderr)
-    answer("could it be run", "error", None, str(failure))
-    sys.exit(1)
+options = kit.parser("name").parse_args()
+kit.run(main, lambda why: answer("could it be run", "error", None, why))

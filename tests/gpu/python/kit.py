@@ -1,9 +1,11 @@
 """What the kit's programs in Python share: answers as the grounds give them, programs, and managers."""
 
+import argparse
 import contextlib
 import json
 import os
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -19,6 +21,25 @@ class Failed(Exception):
 def answer(ground, part, asked, value, unit=None, detail=""):
     line = {"ground": ground, "part": part, "asked": asked, "answer": value, "unit": unit, "detail": detail}
     print(json.dumps(line), flush=True)
+
+
+def parser(asked):
+    """The arguments of a program that asks something under Tidegate."""
+    ours = argparse.ArgumentParser()
+    ours.add_argument(asked)
+    ours.add_argument("--tidegate", required=True)
+    ours.add_argument("--software", action="store_true")
+    return ours
+
+
+def run(main, tell):
+    """All that is to be asked; that it could not be is an answer, too."""
+    try:
+        main()
+    except Failed as failure:
+        print(failure, file=sys.stderr)
+        tell(str(failure))
+        sys.exit(1)
 
 
 def start(words, **environment):

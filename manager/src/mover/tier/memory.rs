@@ -234,11 +234,6 @@ impl Memory {
         self.refused.is_none() && self.size_of(self.new_slab()) > 0
     }
 
-    /// Gets one slab more, ahead of need.
-    pub fn grow_ahead(&mut self) -> Result<(), TierError> {
-        self.grow()
-    }
-
     /// Gives one slab back of which nothing is handed out, but not the last of all; `false`: there is none.
     pub fn give_one_back(&mut self) -> bool {
         let mut free = self.free_slabs();
@@ -252,7 +247,8 @@ impl Memory {
         }
     }
 
-    fn grow(&mut self) -> Result<(), TierError> {
+    /// Gets one slab more.
+    pub fn grow(&mut self) -> Result<(), TierError> {
         if let Some(why) = &self.refused {
             return Err(TierError::Refused { tier: self.name, why: why.clone() });
         }
@@ -514,9 +510,9 @@ mod tests {
         assert!(kept.iter().all(|extent| tier.memory(*extent).is_ok()));
         assert_eq!(bytes_of(&tier.allocate(7 * PAGE).unwrap()), 7 * PAGE);
         let mut idle = self::tier(8, 2);
-        idle.grow_ahead().unwrap();
+        idle.grow().unwrap();
         assert!(!idle.give_one_back(), "the last one stays");
-        (0..3).for_each(|_| idle.grow_ahead().unwrap());
+        (0..3).for_each(|_| idle.grow().unwrap());
         assert!(!idle.can_grow());
     }
 

@@ -179,11 +179,11 @@ impl Tiers {
         self.dram.can_grow() || self.cxl.can_grow()
     }
 
-    /// Gets one slab more ahead of need: of the first tier whose share reaches further.
+    /// Gets one slab more ahead of need: in the first tier whose share reaches further.
     pub fn grow_ahead(&mut self) -> Result<(), TierError> {
         match self.dram.can_grow() {
-            true => self.dram.grow_ahead(),
-            false => self.cxl.grow_ahead(),
+            true => self.dram.grow(),
+            false => self.cxl.grow(),
         }
     }
 
