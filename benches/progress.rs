@@ -205,10 +205,10 @@ fn mean_grant(job: &EndedJob) -> u64 {
     lengths.iter().sum::<u64>() / (lengths.len() as u64).max(1)
 }
 
-/// How long its switches took together, microseconds.
+/// How long its switches took together, without its own work's end, microseconds.
 fn switching(job: &EndedJob) -> u64 {
     let micros = &job.switch_micros;
-    micros.drain + micros.unmap + micros.save + micros.restore + micros.map
+    (micros.unmap + micros.save + micros.restore + micros.map) * job.switches
 }
 
 fn seconds(micros: u64) -> f64 {

@@ -25,6 +25,10 @@ pub mod mover;
 pub mod numa;
 pub mod planner;
 pub mod process;
+#[cfg(test)]
+#[allow(dead_code, reason = "the simulation uses more of it")]
+#[path = "../tests/simulation/random.rs"]
+mod random;
 pub mod scheduler;
 pub mod server;
 pub mod software_gpu;

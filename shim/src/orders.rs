@@ -18,8 +18,6 @@ use std::time::{Duration, Instant};
 use tidegate_ffi::units::{Step, TenantId, Units};
 use tidegate_ffi::wire::message::{Drained, FromShim, ToShim};
 
-/// How often a watched process looks whether it submits anything.
-const TICK: Duration = Duration::from_millis(20);
 /// Ticks without a submission after which it may count as idle.
 const QUIET_TICKS: u32 = 2;
 /// Longer waits than this are as good as for ever, and safe to add to a moment.
@@ -110,8 +108,8 @@ fn obey(process: &'static Process, message: ToShim, handles: Vec<OwnedFd>, watch
             recall(process, tenant);
             Ok(())
         }
-        ToShim::Watch { on } => {
-            watch.set(on);
+        ToShim::Watch { tick_micros } => {
+            watch.set(Duration::from_micros(tick_micros.into()));
             Ok(())
         }
         // Answers go through the reader to whoever asked.
@@ -343,10 +341,11 @@ fn silenced() -> Order {
     Order::Over(Gone::because("it cannot be heard any more"))
 }
 
-/// Notices that a process submits nothing while others wait.
+/// Notices that a process submits nothing while other jobs wait.
 #[derive(Default)]
 struct Watch {
-    on: bool,
+    /// How often it looks; zero: it does not.
+    tick: Duration,
     submissions: u64,
     quiet_ticks: u32,
     probe: Option<Probe>,
@@ -354,8 +353,8 @@ struct Watch {
 }
 
 impl Watch {
-    fn set(&mut self, on: bool) {
-        *self = Self { on, submissions: Record::submissions(), ..Self::default() };
+    fn set(&mut self, tick: Duration) {
+        *self = Self { tick, submissions: Record::submissions(), ..Self::default() };
     }
 
     /// Uses no context any more: an order may take long, and the program must be able to destroy
@@ -366,10 +365,10 @@ impl Watch {
 
     /// The next order; `None` at a tick.
     fn next(&self, orders: &Receiver<Order>) -> Option<Order> {
-        if !self.on {
+        if self.tick.is_zero() {
             return Some(orders.recv().unwrap_or_else(|_| silenced()));
         }
-        match orders.recv_timeout(TICK) {
+        match orders.recv_timeout(self.tick) {
             Ok(order) => Some(order),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => Some(silenced()),
@@ -383,7 +382,7 @@ impl Watch {
             if self.said && GATE.is_open() && process.link.has_manager() {
                 let _ = process.link.send(FromShim::Waiting);
             }
-            *self = Self { on: true, submissions, ..Self::default() };
+            *self = Self { tick: self.tick, submissions, ..Self::default() };
             return;
         }
         self.quiet_ticks = self.quiet_ticks.saturating_add(1);

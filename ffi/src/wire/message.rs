@@ -450,10 +450,10 @@ pub enum ToShim {
         /// Who is asked.
         tenant: TenantId,
     },
-    /// Others wait: say `Idle` when nothing is submitted.
+    /// Other jobs wait: say `Idle` when nothing is submitted.
     Watch {
-        /// From now on, or no longer.
-        on: bool,
+        /// How often to look, microseconds; 0: no longer.
+        tick_micros: u32,
     },
     /// Nothing but that the shim's messages were heard ([`super::line::SILENCE`]).
     Heard,

@@ -376,15 +376,29 @@ impl Ledger {
     }
 
     /// Gives a spare piece to a tenant as a part of a lease of which `rest` units are still to be
-    /// placed, this piece included. On error it stays as it was.
+    /// placed, this piece included: where there is no run of so many, at least this piece. On error it stays as it was.
     pub fn adopt(
         &mut self,
         piece: PieceId,
         tenant: TenantId,
         region: Class,
         rest: Units,
+        slack: Slack,
     ) -> Result<(), NoRoom> {
-        self.renumber_as_part(piece, Owner::Tenant(tenant), region, rest.0)
+        let owner = Owner::Tenant(tenant);
+        if self.renumber_as_part(piece, owner, region, rest.0).is_ok() {
+            return Ok(());
+        }
+        if slack == Slack::Kept {
+            return self.renumber_as_part(piece, owner, region, 0);
+        }
+        let headroom = self.headroom;
+        if slack == Slack::Headroom {
+            self.headroom = 0;
+        }
+        let adopted = self.renumber(piece, owner, region);
+        self.headroom = headroom;
+        adopted
     }
 
     fn renumber_as_part(

@@ -5,13 +5,13 @@
 //! is a part ([`super::parts`]).
 
 use super::departure::since;
-use super::lease::{Acquired, Run};
+use super::lease::{Acquired, Clean, Run, Unplaced};
 use super::{
     Arrival, AwayRange, Effect, MOVES_PER_MESSAGE, NAMES_PER_MESSAGE, PIECES_PER_MESSAGE, Pending, Phase,
     Scheduler, Tenant, Time,
 };
-use crate::ledger::{NoRoom, Slack};
-use std::collections::BTreeMap;
+use crate::ledger::Slack;
+use std::collections::{BTreeMap, BTreeSet};
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, TenantId};
 use tidegate_ffi::wire::message::{Location, Move, Placed, ToMover, ToShim};
 
@@ -34,8 +34,11 @@ impl Scheduler {
         for slack in [Slack::Kept, Slack::Offsets, Slack::Headroom] {
             match self.acquire_all(&away, slack) {
                 Ok(arrivals) => return self.start_arrivals(id, arrivals),
-                Err((gpu, no_room)) if self.make_room(gpu, no_room.short, id) => return,
-                Err(_) => {}
+                Err((gpu, Unplaced { no_room, usable })) => {
+                    if self.make_room(gpu, no_room.short, &usable, id) {
+                        return;
+                    }
+                }
             }
         }
         if self.is_shut_out(id) {
@@ -60,14 +63,22 @@ impl Scheduler {
         let is_due = self.jobs.get(&tenant.job).is_some_and(|job| job.not_prefetched_before <= self.now);
         // It is memory that was here before.
         let slack = Slack::Headroom;
-        let room = self.gpus[&tenant.gpu].ledger.room(slack);
+        let uid = self.jobs.get(&tenant.job).map_or(0, |job| job.uid);
+        let (gpu, on) = (tenant.gpu, &self.gpus[&tenant.gpu]);
+        let room = on.ledger.room(slack) + on.spares.units_of(uid) + on.unscrubbed.units_of(uid);
         Class::ALL.into_iter().filter(|_| is_due).any(|region| {
             let runs = cut_to(&self.tenants[&id].runs[region.index()], room, room);
-            let acquired = self.acquire(id, region, &runs, slack);
-            let acquired = acquired.ok().filter(|acquired| !acquired.placed.is_empty());
-            let comes = acquired.is_some();
-            acquired.into_iter().for_each(|acquired| self.start_arrival(id, acquired, Some(region)));
-            comes
+            match self.acquire(id, region, &runs, slack, Clean::Later) {
+                Ok(acquired) => {
+                    let comes = !acquired.placed.is_empty();
+                    if comes {
+                        self.start_arrival(id, acquired, Some(region));
+                    }
+                    comes
+                }
+                // Pieces that no tenant uses are in the way: each is larger than what is missing.
+                Err(Unplaced { no_room, usable }) => self.destroy_spares(gpu, no_room.short, &usable),
+            }
         })
     }
 
@@ -85,17 +96,16 @@ impl Scheduler {
         &mut self,
         tenants: &[TenantId],
         slack: Slack,
-    ) -> Result<Vec<(TenantId, Acquired)>, (GpuUuid, NoRoom)> {
+    ) -> Result<Vec<(TenantId, Acquired)>, (GpuUuid, Unplaced)> {
         let mut all: Vec<(TenantId, Acquired)> = Vec::new();
         for &id in tenants {
             for region in Class::ALL {
                 let runs = self.tenants[&id].runs[region.index()].clone();
-                match self.acquire(id, region, &runs, slack) {
+                match self.acquire(id, region, &runs, slack, Clean::Later) {
                     Ok(acquired) => all.push((id, acquired)),
-                    Err(no_room) => {
-                        let gpu = self.tenants[&id].gpu;
-                        self.relinquish(all);
-                        return Err((gpu, no_room));
+                    Err(mut unplaced) => {
+                        unplaced.usable.extend(self.relinquish_all(all));
+                        return Err((self.tenants[&id].gpu, unplaced));
                     }
                 }
             }
@@ -103,21 +113,13 @@ impl Scheduler {
         Ok(all)
     }
 
-    fn relinquish(&mut self, all: Vec<(TenantId, Acquired)>) {
-        for (id, acquired) in all {
+    fn relinquish_all(&mut self, all: Vec<(TenantId, Acquired)>) -> BTreeSet<PieceId> {
+        let relinquish = |(id, acquired): (TenantId, Acquired)| {
             let tenant = &self.tenants[&id];
-            let (gpu, job) = (tenant.gpu, tenant.job);
-            let uid = self.jobs.get(&job).map_or(0, |job| job.uid);
-            for placed in &acquired.placed {
-                if acquired.new.contains(&placed.piece) {
-                    if let Some(gpu) = self.gpus.get_mut(&gpu) {
-                        gpu.ledger.release(placed.piece);
-                    }
-                } else {
-                    self.back_to_spares(gpu, placed.piece, uid);
-                }
-            }
-        }
+            let (gpu, uid) = (tenant.gpu, self.jobs.get(&tenant.job).map_or(0, |job| job.uid));
+            self.relinquish(gpu, uid, &acquired)
+        };
+        all.into_iter().flat_map(relinquish).collect()
     }
 
     fn start_arrivals(&mut self, id: JobId, all: Vec<(TenantId, Acquired)>) {
@@ -126,9 +128,10 @@ impl Scheduler {
         }
         let mut merged: BTreeMap<TenantId, Acquired> = BTreeMap::new();
         for (tenant, acquired) in all {
-            let entry = merged.entry(tenant).or_insert(Acquired { placed: Vec::new(), new: Vec::new() });
+            let entry = merged.entry(tenant).or_default();
             entry.placed.extend(acquired.placed);
             entry.new.extend(acquired.new);
+            entry.unscrubbed.extend(acquired.unscrubbed);
         }
         for (tenant, acquired) in merged {
             self.start_arrival(tenant, acquired, None);
@@ -146,6 +149,7 @@ impl Scheduler {
         let gpu = tenant.gpu;
         let making = acquired.new.len().div_ceil(PIECES_PER_MESSAGE);
         let (placed, since) = (acquired.placed, self.now);
+        let unscrubbed = acquired.unscrubbed.into_iter().collect();
         let coming = Class::ALL.map(|region| match part {
             None => tenant.units_of_runs(region),
             Some(part) if part == region => placed.iter().map(|placed| placed.units.0).sum(),
@@ -154,7 +158,7 @@ impl Scheduler {
         tenant.pieces.extend(placed.iter().copied());
         let (begun, mapping, failed) = (false, 0, false);
         tenant.arrival =
-            Some(Arrival { placed, parts, begun, making, mapping, failed, early, coming, since });
+            Some(Arrival { placed, unscrubbed, parts, begun, making, mapping, failed, early, coming, since });
         for new in acquired.new.chunks(PIECES_PER_MESSAGE) {
             let (pieces, location) = (self.sizes(new, id), Location::Device);
             let step = self.step(Pending::MakeForArrival(id, new.to_vec()));
@@ -204,13 +208,18 @@ impl Scheduler {
         let uid = self.jobs.get(&job).map_or(0, |job| job.uid);
         let units: u32 =
             arrival.iter().flat_map(|arrival| &arrival.placed).map(|placed| placed.units.0).sum();
-        for placed in arrival.into_iter().flat_map(|arrival| arrival.placed) {
+        let (arrived, unscrubbed) =
+            arrival.map_or_else(Default::default, |arrival| (arrival.placed, arrival.unscrubbed));
+        let (mut returned, unscrubbed) = (Vec::new(), unscrubbed.into_iter().collect());
+        for placed in arrived {
             let Some(tenant) = self.tenants.get_mut(&id) else { return };
             if tenant.pieces.remove(&placed.piece).is_some() {
-                self.back_to_spares(gpu, placed.piece, uid);
+                returned.push(placed);
             }
         }
-        self.destroy_spares(gpu, u32::MAX);
+        let acquired = Acquired { placed: returned, new: Vec::new(), unscrubbed };
+        self.relinquish(gpu, uid, &acquired);
+        self.destroy_spares(gpu, u32::MAX, &BTreeSet::new());
         match self.jobs.get_mut(&job).filter(|_| is_early) {
             Some(job) => job.not_prefetched_before = self.now + self.config.slice * SLICES_AFTER_FAILURE,
             // Before the next attempt, more is set free than the ledger believes is needed.
@@ -229,11 +238,18 @@ impl Scheduler {
         let poisoned: Vec<PieceId> = poisoned.map(|placed| placed.piece).collect();
         // Poison before bytes: the mover takes its orders in order.
         let poison = poisoned.chunks(NAMES_PER_MESSAGE).map(|pieces| (Vec::new(), pieces.to_vec()));
+        let unscrubbed = |piece: &PieceId| arrival.unscrubbed.contains(piece) && !self.config.poison;
+        let scrubbed = part.not_filled(self.config.unit_bytes, unscrubbed);
+        let scrubs: Vec<Vec<PieceId>> = scrubbed.chunks(NAMES_PER_MESSAGE).map(<[_]>::to_vec).collect();
         let moves = part.moves.chunks(MOVES_PER_MESSAGE).map(|moves| (moves.to_vec(), Vec::new()));
         let orders: Vec<(Vec<Move>, Vec<PieceId>)> = poison.chain(moves).collect();
-        (part.restoring, part.put_off) = (orders.len(), false);
-        if orders.is_empty() {
+        (part.restoring, part.put_off) = (scrubs.len() + orders.len(), false);
+        if part.restoring == 0 {
             return self.map(id, nth);
+        }
+        for pieces in scrubs {
+            let step = self.step(Pending::ScrubForArrival(id, nth));
+            self.effects.push(Effect::Mover(gpu, ToMover::Scrub { step, pieces }));
         }
         for (moves, poison) in orders {
             let step = self.step(Pending::Restore(id, nth));

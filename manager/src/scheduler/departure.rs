@@ -49,8 +49,9 @@ impl Scheduler {
         if !self.may_close(id) {
             return;
         }
-        let is_gang = self.works_in_several(id);
+        let (is_gang, lends) = (self.works_in_several(id), self.lends(id));
         let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.lent = lends;
         job.phase = Phase::Closing;
         let learns = is_gang && !job.closing.in_vain;
         let boundary = |session: SessionId| match pages.boundaries(session) {
@@ -446,6 +447,7 @@ impl Scheduler {
         if let Some(job) = self.jobs.get_mut(&id) {
             job.phase = Phase::Leaving;
         }
+        self.level_down(id, self.config.slice_max.max(self.slice_of(id)));
         for tenant in self.tenants_of(id) {
             self.depart(tenant);
         }
@@ -596,8 +598,8 @@ impl Scheduler {
         departure.saved.retain(|_| saved.next() == Some(&true));
         departure.blank.retain(|(piece, _)| kept(piece));
         let began = std::mem::replace(&mut departure.since, now);
-        let (preempted, nothing) = (departure.preempted, departure.moves.is_empty());
-        if let Some(job) = self.jobs.get_mut(&tenant.job).filter(|_| !preempted) {
+        let nothing = departure.moves.is_empty();
+        if let Some(job) = self.jobs.get_mut(&tenant.job) {
             job.stats.unmap += since(now, began);
         }
         if nothing { self.let_go(id) } else { self.save(id) }
@@ -856,8 +858,9 @@ impl Scheduler {
 
     pub(super) fn open(&mut self, id: JobId) {
         self.note_cost(id);
-        let slice = self.slice_of(id);
+        let slice = self.longest_borrowed(id).unwrap_or_else(|| self.slice_of(id));
         let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.lent = false;
         job.phase = Phase::Open;
         // Not to be brought back for nothing, a cap leaves a quarter of the slice.
         let cap = job.slice_cap.take().map_or(self.now + slice, |cap| cap.max(self.now + slice / 4));
@@ -911,12 +914,8 @@ impl Job {
 
 impl super::Stats {
     fn count_save(&mut self, bytes: u64, time: Duration, preempted: bool) {
-        if preempted {
-            self.preempted_bytes += bytes;
-        } else {
-            self.saved_bytes += bytes;
-            self.save += time;
-        }
+        *if preempted { &mut self.preempted_bytes } else { &mut self.saved_bytes } += bytes;
+        self.save += time;
     }
 }
 

@@ -15,6 +15,7 @@
 
 use super::lease::{Acquired, Served};
 use super::{Scheduler, Tenant};
+use std::collections::BTreeSet;
 use tidegate_ffi::units::{GpuUuid, JobId, PieceId, SlotIndex, TenantId, Tier, Units};
 use tidegate_ffi::wire::message::{LeaseRequest, Location, Placed};
 
@@ -34,7 +35,7 @@ impl Scheduler {
         let left = self.hostable_bytes(id);
         if wanted > left {
             // Its share grows; or what was given back, or made for a lease that is void, is host memory.
-            if self.claim(id, wanted) || self.units_are_coming(gpu) {
+            if self.claim(id, wanted) || self.units_are_coming(gpu, &BTreeSet::new()) {
                 return Served::Waits;
             }
             let tier = "of its share of the dram tier";
@@ -47,7 +48,7 @@ impl Scheduler {
         let new: Vec<PieceId> = placed.iter().map(|placed| placed.piece).collect();
         let got: u32 = placed.iter().map(|placed| placed.units.0).sum();
         let rest = u64::from(request.units.0 - got) * self.config.unit_bytes;
-        self.answer(id, request, Acquired { placed, new }, Location::Host);
+        self.answer(id, request, Acquired { placed, new, ..Acquired::default() }, Location::Host);
         if let Some(tenant) = self.tenants.get_mut(&id) {
             tenant.claim = rest;
         }

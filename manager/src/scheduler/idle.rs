@@ -2,16 +2,19 @@
 //!
 //! ```text
 //! open ─► idle ─┬─ for less than switching to another and back takes, as its pauses last were ─► keeps its turn
-//!               └─ for longer, or so long already ─► lends it: another runs
-//! wakes ─► the borrower's slice ends when it has had half of one; the job comes back with the time it did not have
+//!               └─ for longer, or so long already, and longer than its last pauses ─► lends it: another runs
+//! wakes ─► the borrower's slice ends when it has lasted twice what the two switches take; the job comes back with the
+//!          time it did not have
 //! ```
+//! How often a process looks whether it is idle follows from the switches, too: seeing a pause takes it some such ticks.
+//!
 //! Where the others fit beside it nobody has to be closed, and nothing is lent. Who is idle without a turn does not want
 //! one.
 //!
 //! Invariant: what a job is owed is, with a slice of its own, no more than the longest slice: so who wants a part of the
 //! time gets it, and who was away for long does not keep others out for longer than any turn may.
 
-use super::{Pages, Phase, Scheduler, Time};
+use super::{Job, Pages, Phase, Scheduler, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,6 +22,14 @@ use tidegate_ffi::units::{JobId, SessionId};
 
 /// Pauses that the next one is predicted from.
 const KEPT: usize = 5;
+/// What two switches take is so many ticks: a pause is seen after three.
+const TICKS: u32 = 8;
+/// A tick, at least: each costs the process some microseconds.
+const LEAST_TICK_MICROS: u32 = 1_000;
+/// A tick, at most, and where it is not known what switches cost.
+const MOST_TICK_MICROS: u32 = 16_000;
+/// A borrowed turn lasts so many times what the two switches for it take, at least.
+const LEAST_BORROWED: u32 = 2;
 
 /// The pauses that a job makes.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -53,6 +64,11 @@ impl Pauses {
         self.since = None;
     }
 
+    /// How long the longest of the last pauses was.
+    fn longest(&self) -> Duration {
+        self.recent.iter().copied().max().unwrap_or_default()
+    }
+
     /// How long it is likely to be idle when it becomes so: the median of the last pauses.
     fn likely(&self) -> Duration {
         let mut recent: Vec<Duration> = self.recent.iter().copied().collect();
@@ -79,12 +95,20 @@ impl Scheduler {
 
     /// A process that is open and not watched may do anything: whether it is idle it says when it is watched again.
     pub(super) fn forget_unwatched_idleness(&mut self, id: SessionId) {
-        let Some(session) = self.sessions.get_mut(&id).filter(|session| !session.watched) else { return };
+        let Some(session) = self.sessions.get_mut(&id).filter(|session| session.tick_micros == 0) else {
+            return;
+        };
         let open = self.jobs.get_mut(&session.job).filter(|job| job.phase == Phase::Open);
         if let Some(job) = open {
             session.idle = false;
             job.pauses.forget();
         }
+    }
+
+    /// Of the time since then, in which a job had its turn, what it is charged for: not what it lent, taken or not.
+    pub(super) fn used_of_turn(&self, id: JobId, before: Time) -> Duration {
+        let lent = self.lends_from(id).map(|from| self.now.saturating_sub(from.max(before)));
+        self.now.saturating_sub(before).saturating_sub(lent.unwrap_or_default())
     }
 
     /// Has the job its turn and does not use it, so that others may.
@@ -100,8 +124,12 @@ impl Scheduler {
             let job = &self.jobs[&id];
             let is_over = || job.phase == Phase::Open && self.now >= job.slice_end && is_waited_for();
             let is_stopped = (job.stopped || is_over()) && job.has_stopped(pages);
+            let was_stopped = job.stopped;
             if let Some(job) = self.jobs.get_mut(&id) {
                 job.stopped = is_stopped;
+            }
+            if was_stopped && !is_stopped {
+                self.level_up(id, self.claim_of(id));
             }
         }
     }
@@ -111,7 +139,12 @@ impl Scheduler {
         let job = self.jobs.get(&id)?;
         let since = job.pauses.since.filter(|_| self.is_idle(id))?;
         let there_and_back = job.costs.next() + self.dearest_near(id);
-        Some(if job.pauses.likely() >= there_and_back { since } else { since + there_and_back })
+        if job.pauses.likely() >= there_and_back {
+            return Some(since);
+        }
+        // A pause as long as the last ones is about to end. One that is longer may last.
+        let usual = job.pauses.longest() * 5 / 4;
+        Some(since + there_and_back.max(usual.min(there_and_back * 2)))
     }
 
     /// What a switch of a job costs that wants a turn on the same GPUs, the dearest of them.
@@ -126,17 +159,50 @@ impl Scheduler {
         self.config.slice_max.saturating_sub(slice).max(slice)
     }
 
-    /// A job that lent its turn wants it back: those who run meanwhile have half a slice for it.
+    /// How often the processes of a job look whether they are idle: it takes a small part of what two switches take.
+    pub(super) fn tick_micros(&self, id: JobId) -> u32 {
+        let cost = self.jobs.get(&id).map(|job| job.costs.next()).unwrap_or_default() + self.dearest_near(id);
+        let wanted = u32::try_from((cost / TICKS).as_micros()).unwrap_or(u32::MAX);
+        // Steps, so that processes are not told of each change.
+        let step = if cost.is_zero() { u32::MAX } else { wanted.max(1) };
+        let most = MOST_TICK_MICROS;
+        std::iter::successors(Some(LEAST_TICK_MICROS), |tick| Some(tick * 2))
+            .find(|tick| *tick >= step.min(most))
+            .map_or(most, |tick| tick.min(most))
+    }
+
+    /// A job that lent its turn wants it back: the jobs that run meanwhile have a short slice for it.
     fn call_in(&mut self, id: JobId) {
-        let Some(job) = self.jobs.get(&id).filter(|job| job.phase != Phase::Open) else { return };
-        let (owed, priority) = (job.virtual_runtime, job.spec.priority);
         for other in self.jobs_near(id) {
-            let half = self.slice_of(other) / 2;
-            let Some(job) = self.jobs.get_mut(&other).filter(|job| job.running()) else { continue };
-            let Some((began, None)) = job.stats.grants.back().copied() else { continue };
-            if job.spec.priority == priority && job.virtual_runtime > owed {
-                job.slice_end = job.slice_end.min(began + half).max(self.now);
+            let Some(end) = self.end_of_borrowed(other) else { continue };
+            if let Some(job) = self.jobs.get_mut(&other) {
+                job.slice_end = job.slice_end.min(end).max(self.now);
             }
         }
+    }
+
+    /// When the turn of a job ends that is open, and that another one has lent and wants back.
+    fn end_of_borrowed(&self, id: JobId) -> Option<Time> {
+        let job = self.jobs.get(&id).filter(|job| job.phase == Phase::Open)?;
+        let (began, None) = job.stats.grants.back().copied()? else { return None };
+        let lent = self.longest_borrowed(id)?;
+        Some(began + lent)
+    }
+
+    /// How long a job may run in place of one that has lent its turn and wants it back; `None`: there is none.
+    pub(super) fn longest_borrowed(&self, id: JobId) -> Option<Duration> {
+        let borrower = self.jobs.get(&id)?;
+        let wants_back = |other: &JobId| {
+            let is_owed = |lender: &Job| {
+                lender.lent
+                    && lender.phase != Phase::Open
+                    && lender.spec.priority == borrower.spec.priority
+                    && lender.virtual_runtime < borrower.virtual_runtime
+            };
+            self.jobs.get(other).is_some_and(is_owed) && !self.is_idle(*other)
+        };
+        let lenders = self.jobs_near(id).into_iter().filter(wants_back);
+        let dearest = lenders.filter_map(|lender| Some(self.jobs.get(&lender)?.costs.next())).max()?;
+        Some(((dearest + borrower.costs.next()) * LEAST_BORROWED).min(self.slice_of(id) / 2))
     }
 }

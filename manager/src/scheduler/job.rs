@@ -55,9 +55,9 @@ pub struct Job {
     pub announced: bool,
     /// Its processes.
     pub sessions: BTreeSet<SessionId>,
-    /// GPU time so far divided by the weight, in nanoseconds: the least goes first.
+    /// GPU time so far divided by the weight, without what it has lent, in nanoseconds: the least goes first.
     pub virtual_runtime: u64,
-    /// GPU time so far.
+    /// How long it had its turn so far.
     pub runtime: Duration,
     /// Until when it goes before others of its class.
     pub slice_end: Time,
@@ -67,6 +67,8 @@ pub struct Job {
     pub unmovable: BTreeMap<SessionId, String>,
     /// A process of it has not answered in time, and not yet.
     pub silent: bool,
+    /// It was idle when its gate was closed, and has not had its turn since.
+    pub lent: bool,
     /// Its slice is over, and a process of it is stopped (SIGSTOP): it uses its turn as little as a job that is idle, but does
     /// not say so.
     pub stopped: bool,
@@ -121,9 +123,9 @@ pub struct Stats {
     pub failed_drains: u64,
     /// From the gate's closing to the end of the last work.
     pub drain: Duration,
-    /// From the order to unmap to its end.
+    /// From the order to unmap to its end, also of what others needed the room of.
     pub unmap: Duration,
-    /// Saving.
+    /// Saving, the same.
     pub save: Duration,
     /// Restoring, making pieces included.
     pub restore: Duration,
@@ -131,7 +133,7 @@ pub struct Stats {
     pub map: Duration,
     /// Live bytes in the pieces that were taken.
     pub live_temporary_bytes: u64,
-    /// Bytes saved at switches.
+    /// Bytes saved when its gate was closed.
     pub saved_bytes: u64,
     /// Bytes restored.
     pub restored_bytes: u64,
@@ -213,6 +215,7 @@ impl Job {
             failed_drains: 0,
             unmovable: BTreeMap::new(),
             silent: false,
+            lent: false,
             stopped: false,
             not_closed_before: Time::ZERO,
             not_restored_before: Time::ZERO,
@@ -287,8 +290,12 @@ impl Job {
     }
 
     pub(super) fn charge(&mut self, time: Duration) {
-        self.runtime += time;
-        self.virtual_runtime += time.as_nanos() as u64 / u64::from(self.spec.weight.max(1));
+        self.virtual_runtime += self.virtual_time(time);
+    }
+
+    /// So much time divided by the weight, in nanoseconds.
+    pub(super) fn virtual_time(&self, time: Duration) -> u64 {
+        time.as_nanos() as u64 / u64::from(self.spec.weight.max(1))
     }
 }
 
@@ -346,8 +353,8 @@ pub struct Session {
     pub stop: Stop,
     /// Submits nothing.
     pub idle: bool,
-    /// Told to say when it is idle.
-    pub watched: bool,
+    /// Told to say when it is idle, and to look so often, microseconds; 0: it was not.
+    pub tick_micros: u32,
     /// Its tenants, in the order of attaching.
     pub tenants: Vec<TenantId>,
 }
@@ -462,6 +469,8 @@ pub struct AwayRange {
 pub struct Arrival {
     /// The pieces and their places.
     pub placed: Vec<Placed>,
+    /// Those of the pieces that have bytes of their last tenant.
+    pub unscrubbed: BTreeSet<PieceId>,
     /// What the process was not told to map yet, in the order in which it comes.
     pub parts: BTreeMap<usize, Part>,
     /// The process was told to map some of it.
@@ -539,6 +548,8 @@ pub enum Pending {
     MakeForArrival(TenantId, Vec<PieceId>),
     /// A mover restores a part of an arrival.
     Restore(TenantId, usize),
+    /// A mover scrubs pieces which a part of an arrival does not fill.
+    ScrubForArrival(TenantId, usize),
     /// A process maps.
     Map(TenantId, Vec<Placed>),
     /// A mover scrubs pieces that will be spare.
@@ -563,6 +574,7 @@ impl Pending {
             | Pending::MapBack(tenant, _)
             | Pending::MakeForArrival(tenant, _)
             | Pending::Restore(tenant, _)
+            | Pending::ScrubForArrival(tenant, _)
             | Pending::Map(tenant, _) => Some(*tenant),
             _ => None,
         }
@@ -578,7 +590,7 @@ impl Pending {
             Pending::MakeForLease(..) | Pending::MakeForNobody(..) | Pending::MakeForArrival(..) => "make",
             Pending::Restore(..) => "restore",
             Pending::Map(..) => "map",
-            Pending::Scrub(..) => "scrub",
+            Pending::Scrub(..) | Pending::ScrubForArrival(..) => "scrub",
             Pending::Destroy(..) | Pending::Retire(..) => "destroy",
             Pending::Measure(..) => "measure",
             Pending::Share(..) => "share",

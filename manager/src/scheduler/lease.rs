@@ -7,7 +7,8 @@
 //! and gets host memory ([`hosted`](super::hosted)) if it asks again.
 
 use super::{
-    Arrival, Effect, NAMES_PER_MESSAGE, Pending, Phase, Recall, Scheduler, Session, Spare, Stop, Tenant,
+    Arrival, Effect, Gpu, NAMES_PER_MESSAGE, Pending, Phase, Recall, Scheduler, Session, Spare, Spares, Stop,
+    Tenant,
 };
 use crate::ledger::{NoRoom, Slack};
 use serde::{Deserialize, Serialize};
@@ -17,11 +18,30 @@ use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, SlotIndex, 
 use tidegate_ffi::wire::message::{LeaseRequest, Location, Placed, ToMover, ToShim};
 
 /// Pieces that were found for a run of slots.
+#[derive(Default)]
 pub(super) struct Acquired {
     /// All of them, in slot order.
     pub(super) placed: Vec<Placed>,
     /// Those that must be made first.
     pub(super) new: Vec<PieceId>,
+    /// Those that have bytes of their last tenant.
+    pub(super) unscrubbed: Vec<PieceId>,
+}
+
+/// There is no room for runs of slots.
+pub(super) struct Unplaced {
+    pub(super) no_room: NoRoom,
+    /// Pieces that no tenant uses and that they would get: destroying one of these makes no room for them.
+    pub(super) usable: BTreeSet<PieceId>,
+}
+
+/// Which pieces will do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Clean {
+    /// Scrubbed ones: the process gets them as they are.
+    Yes,
+    /// Any: what comes back overwrites them, or they are scrubbed before.
+    Later,
 }
 
 /// A run of slots that needs pieces.
@@ -41,6 +61,19 @@ pub(super) enum Served {
     Yes,
     Waits,
     Refused(String),
+}
+
+/// A piece that no tenant used before.
+struct Adopted {
+    piece: PieceId,
+    units: u32,
+    is_clean: bool,
+}
+
+impl From<NoRoom> for Unplaced {
+    fn from(no_room: NoRoom) -> Self {
+        Self { no_room, usable: BTreeSet::new() }
+    }
 }
 
 impl Scheduler {
@@ -167,7 +200,7 @@ impl Scheduler {
             if attempt.is_err() && ahead > 0 { self.attempt(id, request, 0, Slack::Kept) } else { attempt };
         match attempt {
             Ok(()) => Served::Yes,
-            Err(no_room) => self.make_room_for_lease(id, request, no_room),
+            Err(unplaced) => self.make_room_for_lease(id, request, &unplaced),
         }
     }
 
@@ -191,21 +224,21 @@ impl Scheduler {
         request: LeaseRequest,
         ahead: u32,
         slack: Slack,
-    ) -> Result<(), NoRoom> {
+    ) -> Result<(), Unplaced> {
         self.all_fits(id, request, slack)?;
         let run = self.config.run_at_once(request, ahead);
-        let acquired = self.acquire(id, request.class, &[run], slack)?;
+        let acquired = self.acquire(id, request.class, &[run], slack, Clean::Yes)?;
         self.answer(id, request, acquired, Location::Device);
         Ok(())
     }
 
     /// A lease of several messages is begun only if all of it has room.
-    fn all_fits(&self, id: TenantId, request: LeaseRequest, slack: Slack) -> Result<(), NoRoom> {
+    fn all_fits(&self, id: TenantId, request: LeaseRequest, slack: Slack) -> Result<(), Unplaced> {
         let most = self.config.units_at_once();
         let gpu = self.tenants.get(&id).and_then(|tenant| self.gpus.get(&tenant.gpu));
         let room = gpu.map_or(0, |gpu| gpu.ledger.room(slack));
         if request.units.0 > most && request.units.0 > room {
-            return Err(NoRoom { short: request.units.0 - room });
+            return Err(NoRoom { short: request.units.0 - room }.into());
         }
         Ok(())
     }
@@ -255,27 +288,29 @@ impl Scheduler {
     }
 
     /// Finds pieces for runs of slots, for a region of the tenant's: all or none. First the user's
-    /// spare pieces, the largest first, then new ones.
+    /// pieces that no tenant uses, the largest first, then new ones.
     pub(super) fn acquire(
         &mut self,
         id: TenantId,
         region: Class,
         runs: &[Run],
         slack: Slack,
-    ) -> Result<Acquired, NoRoom> {
+        clean: Clean,
+    ) -> Result<Acquired, Unplaced> {
         let tenant = self.tenants.get(&id).ok_or(NoRoom { short: 1 })?;
         let (gpu_id, uid) = (tenant.gpu, self.jobs.get(&tenant.job).map_or(0, |job| job.uid));
-        let mut acquired = Acquired { placed: Vec::new(), new: Vec::new() };
-        let (mut adopted, mut wanted) = (Vec::new(), Vec::new());
+        let mut acquired = Acquired::default();
+        let mut wanted = Vec::new();
         for run in runs {
             let (mut slot, end) = (run.first, run.first + run.units);
             let largest = self.config.largest_piece(*run);
             while slot < end {
                 let least = if run.whole { run.units } else { 0 };
-                let (piece, units) = match self.adopt(gpu_id, id, region, uid, least..=end - slot) {
-                    Some(spare) => {
-                        adopted.push(spare.0);
-                        spare
+                let adopted = self.adopt(gpu_id, id, region, uid, least..=end - slot, slack, clean);
+                let (piece, units) = match adopted {
+                    Some(Adopted { piece, units, is_clean }) => {
+                        acquired.unscrubbed.extend((!is_clean).then_some(piece));
+                        (piece, units)
                     }
                     None => {
                         let new = (self.new_piece(), (end - slot).min(largest));
@@ -290,12 +325,33 @@ impl Scheduler {
         }
         acquired.new = wanted.iter().map(|(piece, _)| *piece).collect();
         let gpu = self.gpus.get_mut(&gpu_id).ok_or(NoRoom { short: 1 })?;
-        let leased = gpu.ledger.lease(id, region, &wanted, slack);
-        leased.inspect_err(|_| self.all_back_to_spares(gpu_id, &adopted, uid))?;
-        Ok(acquired)
+        match gpu.ledger.lease(id, region, &wanted, slack) {
+            Ok(()) => Ok(acquired),
+            Err(no_room) => Err(Unplaced { no_room, usable: self.relinquish(gpu_id, uid, &acquired) }),
+        }
     }
 
-    /// The user's largest spare piece of so many units, now the tenant's.
+    /// Gives pieces back that were found, and are not used; those that were not to be made.
+    pub(super) fn relinquish(&mut self, gpu_id: GpuUuid, uid: u32, acquired: &Acquired) -> BTreeSet<PieceId> {
+        let mut adopted = BTreeSet::new();
+        for placed in &acquired.placed {
+            if acquired.new.contains(&placed.piece) {
+                if let Some(gpu) = self.gpus.get_mut(&gpu_id) {
+                    gpu.ledger.release(placed.piece);
+                }
+                continue;
+            }
+            adopted.insert(placed.piece);
+            match acquired.unscrubbed.contains(&placed.piece) {
+                true => self.leave_unscrubbed(gpu_id, placed.piece, uid),
+                false => self.back_to_spares(gpu_id, placed.piece, uid),
+            }
+        }
+        adopted
+    }
+
+    /// The user's largest piece of so many units that no tenant uses, now the tenant's.
+    #[allow(clippy::too_many_arguments, reason = "each says what will do")]
     fn adopt(
         &mut self,
         gpu: GpuUuid,
@@ -303,23 +359,40 @@ impl Scheduler {
         region: Class,
         uid: u32,
         units: RangeInclusive<u32>,
-    ) -> Option<(PieceId, u32)> {
+        slack: Slack,
+        clean: Clean,
+    ) -> Option<Adopted> {
         let gpu = self.gpus.get_mut(&gpu)?;
         let most = Units(*units.end());
-        let (piece, units) = gpu.spares.largest(uid, units)?;
-        gpu.ledger.adopt(piece, tenant, region, most).ok()?;
-        gpu.spares.remove(piece);
-        Some((piece, units))
+        let spare = gpu.spares.largest(uid, units.clone()).map(|(piece, units)| (units, false, piece));
+        let unscrubbed = gpu.unscrubbed.largest(uid, units).filter(|_| clean == Clean::Later);
+        let unscrubbed = unscrubbed.map(|(piece, units)| (units, true, piece));
+        let (units, is_unscrubbed, piece) = spare.max(unscrubbed)?;
+        gpu.ledger.adopt(piece, tenant, region, most, slack).ok()?;
+        match is_unscrubbed {
+            true => gpu.unscrubbed.remove(piece),
+            false => gpu.spares.remove(piece),
+        };
+        Some(Adopted { piece, units, is_clean: !is_unscrubbed })
     }
 
     /// Keeps a clean piece for the user's next lease; where its number cannot move to the
     /// temporary region, it is destroyed.
-    pub(super) fn back_to_spares(&mut self, gpu_id: GpuUuid, piece: PieceId, uid: u32) {
-        let Some(gpu) = self.gpus.get_mut(&gpu_id) else { return };
+    pub(super) fn back_to_spares(&mut self, gpu: GpuUuid, piece: PieceId, uid: u32) {
+        self.keep_for(gpu, piece, uid, |gpu| &mut gpu.spares);
+    }
+
+    /// The same of a piece with its last tenant's bytes.
+    fn leave_unscrubbed(&mut self, gpu: GpuUuid, piece: PieceId, uid: u32) {
+        self.keep_for(gpu, piece, uid, |gpu| &mut gpu.unscrubbed);
+    }
+
+    fn keep_for(&mut self, id: GpuUuid, piece: PieceId, uid: u32, among: fn(&mut Gpu) -> &mut Spares) {
+        let Some(gpu) = self.gpus.get_mut(&id) else { return };
         match gpu.ledger.piece(piece).map(|record| (record.units, gpu.ledger.spare(piece))) {
-            Some((units, Ok(()))) => gpu.spares.insert(piece, Spare { uid, units }),
+            Some((units, Ok(()))) => among(gpu).insert(piece, Spare { uid, units }),
             // Host memory is nobody's spare.
-            None | Some((_, Err(NoRoom { .. }))) => self.destroy(gpu_id, vec![piece]),
+            None | Some((_, Err(NoRoom { .. }))) => self.destroy(id, vec![piece]),
         }
     }
 
@@ -476,15 +549,16 @@ impl Scheduler {
     }
 
     /// What to do when a lease finds no room.
-    fn make_room_for_lease(&mut self, id: TenantId, request: LeaseRequest, no_room: NoRoom) -> Served {
+    fn make_room_for_lease(&mut self, id: TenantId, request: LeaseRequest, unplaced: &Unplaced) -> Served {
         let Some(tenant) = self.tenants.get(&id) else { return Served::Waits };
+        let Unplaced { no_room, usable } = unplaced;
         let (gpu, job) = (tenant.gpu, tenant.job);
         if self.phase_of(tenant) != Phase::Open {
             // On its way to the boundary it gets what is there; the deadline ends the waiting. But work of others of the job
             // that does not end may wait for the thread that asks: no closing would ever come to an end.
             match self.has_stalled(job) {
-                true => self.make_room(gpu, no_room.short, job),
-                false => self.destroy_spares(gpu, no_room.short),
+                true => self.make_room(gpu, no_room.short, usable, job),
+                false => self.destroy_spares(gpu, no_room.short, usable),
             };
             return Served::Waits;
         }
@@ -499,7 +573,7 @@ impl Scheduler {
                 false => Served::Refused(format!("{gpu} is {missing} units too small for it")),
             };
         }
-        if missing > 0 || self.make_room(gpu, no_room.short, job) {
+        if missing > 0 || self.make_room(gpu, no_room.short, usable, job) {
             return Served::Waits;
         }
         if self.attempt(id, request, 0, Slack::Offsets).is_ok() {
@@ -513,7 +587,7 @@ impl Scheduler {
         }
         if self.must_yield(job) {
             // What was learnt of the tiers from few saves is doubted first.
-            if self.doubts_limit(gpu) && self.make_room(gpu, no_room.short, job) {
+            if self.doubts_limit(gpu) && self.make_room(gpu, no_room.short, usable, job) {
                 return Served::Waits;
             }
             return Served::Refused(format!(
@@ -541,7 +615,7 @@ impl Scheduler {
         if !self.tenants_on(gpu).all(is_closed) || !self.waits_for_tiers(gpu, job) {
             return None;
         }
-        Some(!(self.doubts_limit(gpu) && self.make_room(gpu, short, job)))
+        Some(!(self.doubts_limit(gpu) && self.make_room(gpu, short, &BTreeSet::new(), job)))
     }
 
     pub(super) fn others_hold_any(&self, gpu: GpuUuid, job: JobId) -> bool {
@@ -564,10 +638,16 @@ impl Scheduler {
 
     /// Sets something free on a GPU, or sees that something is being set free. `false`: there is
     /// nothing that could be.
-    pub(super) fn make_room(&mut self, gpu: GpuUuid, short: u32, asker: JobId) -> bool {
+    pub(super) fn make_room(
+        &mut self,
+        gpu: GpuUuid,
+        short: u32,
+        usable: &BTreeSet<PieceId>,
+        asker: JobId,
+    ) -> bool {
         // What comes may be all that is missing, and another lease may want the spares.
-        self.units_are_coming(gpu)
-            || self.destroy_spares(gpu, short)
+        self.units_are_coming(gpu, usable)
+            || self.destroy_spares(gpu, short, usable)
             || self.recall_unused(gpu, None)
             || self.somebody_leaves(gpu, asker)
             || self.is_prefetching(gpu)
@@ -588,24 +668,31 @@ impl Scheduler {
         })
     }
 
-    pub(super) fn destroy_spares(&mut self, gpu_id: GpuUuid, short: u32) -> bool {
+    /// Destroys pieces that no tenant uses, of so many units, or all, but for those that are usable. `false`: there are none.
+    pub(super) fn destroy_spares(&mut self, gpu_id: GpuUuid, short: u32, usable: &BTreeSet<PieceId>) -> bool {
         let Some(gpu) = self.gpus.get_mut(&gpu_id) else { return false };
-        let chosen = gpu.spares.take(short);
+        let mut chosen = gpu.spares.take(short, usable);
+        if chosen.is_empty() {
+            chosen = gpu.unscrubbed.take(short, usable);
+        }
         let any = !chosen.is_empty();
         self.destroy(gpu_id, chosen);
         any
     }
 
-    pub(super) fn units_are_coming(&self, gpu: GpuUuid) -> bool {
+    /// Whether units are being set free, or pieces will be spare, that are not usable as they are.
+    pub(super) fn units_are_coming(&self, gpu: GpuUuid, usable: &BTreeSet<PieceId>) -> bool {
+        let is_unscrubbed = |gpu: &Gpu| gpu.unscrubbed.keys().any(|piece| !usable.contains(piece));
         let of_tenant = |id: &TenantId| {
             let tenant = self.tenants.get(id).filter(|tenant| tenant.gpu == gpu);
             tenant.is_some_and(|tenant| !self.is_silent(tenant.job))
         };
-        self.pending.values().any(|pending| match pending {
+        let is_pending = self.pending.values().any(|pending| match pending {
             Pending::Unmap(tenant) | Pending::Save(tenant, _) | Pending::Unsave(tenant) => of_tenant(tenant),
             Pending::Scrub(on, ..) | Pending::Destroy(on, _) | Pending::MakeForNobody(on, ..) => *on == gpu,
             _ => false,
-        })
+        });
+        is_pending || self.gpus.get(&gpu).is_some_and(is_unscrubbed)
     }
 
     /// Asks for unused pieces, of one job or of all; `true` while an answer is outstanding.
@@ -654,7 +741,7 @@ impl Scheduler {
         }
     }
 
-    /// Gives pieces with somebody's bytes in them back: scrubbed for the same user, destroyed
+    /// Gives pieces with somebody's bytes in them back: for the same user, destroyed
     /// where another user shares the GPU, or where the piece may still be used outside of its process (I8).
     pub(super) fn dispose(&mut self, gpu: GpuUuid, job: JobId, pieces: Vec<PieceId>) {
         let on = self.gpus.get(&gpu);
@@ -666,9 +753,38 @@ impl Scheduler {
         let uid = self.jobs.get(&job).map(|job| job.uid);
         let same_user = self.tenants_on(gpu).all(|(_, t)| self.jobs.get(&t.job).map(|job| job.uid) == uid);
         match uid {
-            Some(uid) if same_user => self.scrub(gpu, pieces, uid),
+            Some(uid) if same_user => {
+                pieces.into_iter().for_each(|piece| self.leave_unscrubbed(gpu, piece, uid))
+            }
             _ => self.destroy(gpu, pieces),
         }
+    }
+
+    /// Scrubs what no tenant uses, but for what memory will overwrite that comes back as soon as room has been made for it.
+    pub(super) fn scrub_the_unscrubbed(&mut self) {
+        let any = |(id, gpu): &(&GpuUuid, &Gpu)| !gpu.unscrubbed.is_empty() && !self.is_about_to_come(**id);
+        let gpus: Vec<GpuUuid> = self.gpus.iter().filter(any).map(|(id, _)| *id).collect();
+        for id in gpus {
+            let Some(gpu) = self.gpus.get_mut(&id) else { continue };
+            for (uid, pieces) in gpu.unscrubbed.take_all() {
+                self.scrub(id, pieces, uid);
+            }
+        }
+    }
+
+    /// Whether a job waits on a GPU for memory that is on its way out, and then comes back.
+    fn is_about_to_come(&self, gpu: GpuUuid) -> bool {
+        let leaves =
+            |(_, tenant): (TenantId, &Tenant)| tenant.departure.is_some() && !self.is_silent(tenant.job);
+        let selection = || self.selection();
+        let comes = |(_, tenant): (TenantId, &Tenant)| {
+            tenant.is_away() && self.phase_of(tenant) == Phase::Waiting && selection().contains(&tenant.job)
+        };
+        let is_destroyed =
+            || self.pending.values().any(|order| matches!(order, Pending::Destroy(on, _) if *on == gpu));
+        (self.tenants_on(gpu).any(leaves) || is_destroyed())
+            && !self.tenants_on(gpu).any(|(_, tenant)| self.waits_for_room(tenant))
+            && self.tenants_on(gpu).any(comes)
     }
 
     fn scrub(&mut self, gpu: GpuUuid, pieces: Vec<PieceId>, uid: u32) {

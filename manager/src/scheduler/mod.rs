@@ -105,6 +105,9 @@ pub struct Gpu {
     pub ledger: Ledger,
     /// Scrubbed pieces that nobody uses.
     pub spares: Spares,
+    /// Pieces that no tenant uses any more, with the last tenant's bytes: for memory that comes back and overwrites them. They
+    /// are scrubbed as soon as none is about to.
+    unscrubbed: Spares,
     /// Pieces that somebody keeps who should have given them back (I8).
     pub retired: BTreeMap<PieceId, Retired>,
     /// Pieces that were held once: a descriptor or a mapping outside of their process may still lead to them.
@@ -215,9 +218,11 @@ impl Scheduler {
         self.serve_leases();
         self.let_in();
         self.give_room();
+        self.scrub_the_unscrubbed();
         if self.ensure_progress() {
             self.settle(pages);
             self.serve_leases();
+            self.scrub_the_unscrubbed();
         }
         self.tell_places();
         std::mem::take(&mut self.effects)
@@ -295,11 +300,15 @@ impl Scheduler {
     }
 
     fn pass_time(&mut self, now: Time) {
-        let passed = now.saturating_sub(self.now);
-        self.now = self.now.max(now);
-        for job in self.jobs.values_mut() {
-            if matches!(job.phase, Phase::Open | Phase::Closing) {
-                job.charge(passed);
+        let before = self.now;
+        self.now = before.max(now);
+        let has_turn = |(_, job): &(&JobId, &Job)| matches!(job.phase, Phase::Open | Phase::Closing);
+        let with_turn: Vec<JobId> = self.jobs.iter().filter(has_turn).map(|(id, _)| *id).collect();
+        for id in with_turn {
+            let used = self.used_of_turn(id, before);
+            if let Some(job) = self.jobs.get_mut(&id) {
+                job.runtime += self.now - before;
+                job.charge(used);
             }
         }
     }
@@ -312,6 +321,7 @@ impl Scheduler {
         let mut gpu = Gpu {
             ledger,
             spares,
+            unscrubbed: Spares::default(),
             retired,
             tenants,
             outside,
@@ -374,7 +384,7 @@ impl Scheduler {
             stalls: 0,
             stop: Stop::Last,
             idle: false,
-            watched: false,
+            tick_micros: 0,
             tenants: Vec::new(),
         };
         let closed = job.phase != Phase::Open;
@@ -501,7 +511,21 @@ impl Scheduler {
     /// Who comes, or was idle, has no claim on more than so much of the time it did not want. Time counts where the
     /// job is: rather among those that are on no other GPUs (a gang that waits elsewhere lags).
     fn level_up(&mut self, id: JobId, claim: Duration) {
-        let Some(priority) = self.jobs.get(&id).map(|job| job.spec.priority) else { return };
+        if let (Some(level), Some(job)) = (self.level_near(id), self.jobs.get_mut(&id)) {
+            job.virtual_runtime = job.virtual_runtime.max(level.saturating_sub(job.virtual_time(claim)));
+        }
+    }
+
+    /// Who has had more than others pays no more of it back than so much.
+    fn level_down(&mut self, id: JobId, debt: Duration) {
+        if let (Some(level), Some(job)) = (self.level_near(id), self.jobs.get_mut(&id)) {
+            job.virtual_runtime = job.virtual_runtime.min(level.saturating_add(job.virtual_time(debt)));
+        }
+    }
+
+    /// The least virtual time of the other jobs on a job's GPUs.
+    fn level_near(&self, id: JobId) -> Option<u64> {
+        let priority = self.jobs.get(&id)?.spec.priority;
         let gpus = self.gpus_of(id);
         // Those that are idle count where all are.
         let near = |peer: JobId, job: &Job| {
@@ -510,11 +534,7 @@ impl Scheduler {
             let order = || (self.is_idle(peer), !there.is_subset(&gpus), job.virtual_runtime);
             (same && !there.is_disjoint(&gpus)).then(order)
         };
-        let level = self.jobs.iter().filter_map(|(peer, job)| near(*peer, job)).min();
-        if let (Some((.., level)), Some(job)) = (level, self.jobs.get_mut(&id)) {
-            let claim = claim.as_nanos() as u64 / u64::from(job.spec.weight.max(1));
-            job.virtual_runtime = job.virtual_runtime.max(level.saturating_sub(claim));
-        }
+        self.jobs.iter().filter_map(|(peer, job)| near(*peer, job)).min().map(|(.., level)| level)
     }
 
     fn end_session(&mut self, id: SessionId) {
@@ -655,6 +675,7 @@ impl Scheduler {
                 self.note_less_saved(tenant);
                 self.restored(tenant, part, bytes);
             }
+            Some(Pending::ScrubForArrival(tenant, part)) => self.restored(tenant, part, 0),
             Some(Pending::Scrub(gpu, pieces, uid)) => self.all_back_to_spares(gpu, &pieces, uid),
             Some(Pending::Destroy(_, pieces)) => self.destroyed(pieces),
             Some(Pending::Retire(gpu, pieces)) => self.retired_by_mover(gpu, &pieces),
@@ -685,7 +706,9 @@ impl Scheduler {
                 self.all_back_to_spares(gpu, &adopted, uid);
             }
             Some(Pending::MakeForArrival(tenant, pieces)) => self.make_failed_for_arrival(tenant, pieces),
-            Some(Pending::Restore(tenant, part)) => self.restore_failed(tenant, part, reason, out_of_memory),
+            Some(Pending::Restore(tenant, part) | Pending::ScrubForArrival(tenant, part)) => {
+                self.restore_failed(tenant, part, reason, out_of_memory);
+            }
             Some(Pending::Scrub(gpu, pieces, _)) => self.destroy_one_by_one(gpu, pieces),
             // The mover knows no such piece any more: nothing of it is left to free.
             Some(Pending::Destroy(_, pieces)) if pieces.len() == 1 => self.destroyed(pieces),

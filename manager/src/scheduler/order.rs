@@ -22,7 +22,7 @@
 //! ```
 
 use super::{Effect, Job, Pages, Phase, QueuePlace, Scheduler, Tenant, Time};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use tidegate_ffi::units::{Class, GpuUuid, JobId, TenantId};
 use tidegate_ffi::wire::message::ToShim;
 
@@ -346,22 +346,21 @@ impl Scheduler {
     /// Asks the running processes to say when they are idle, while others wait.
     fn watch(&mut self, selected: &[JobId]) {
         let contended = self.jobs.keys().any(|id| !selected.contains(id) && self.wants_turn(*id));
-        let jobs = &self.jobs;
-        let wanted = |session: &super::Session| {
-            contended && jobs.get(&session.job).is_some_and(|job| job.phase == Phase::Open)
-        };
+        let open = self.jobs.iter().filter(|(_, job)| contended && job.phase == Phase::Open);
+        let ticks: BTreeMap<JobId, u32> = open.map(|(id, _)| (*id, self.tick_micros(*id))).collect();
+        let wanted = |session: &super::Session| ticks.get(&session.job).copied().unwrap_or(0);
         let changed: Vec<_> = self
             .sessions
             .iter_mut()
-            .filter(|(_, session)| session.watched != wanted(session))
+            .filter(|(_, session)| session.tick_micros != wanted(session))
             .map(|(id, session)| {
-                session.watched = !session.watched;
-                (*id, session.watched)
+                session.tick_micros = wanted(session);
+                (*id, session.tick_micros)
             })
             .collect();
-        for (session, on) in changed {
+        for (session, tick_micros) in changed {
             self.forget_unwatched_idleness(session);
-            self.tell(session, ToShim::Watch { on });
+            self.tell(session, ToShim::Watch { tick_micros });
         }
     }
 

@@ -211,7 +211,7 @@ impl Scheduler {
         if short == 0 {
             return false;
         }
-        if self.make_room(gpu, short, job) {
+        if self.make_room(gpu, short, &BTreeSet::new(), job) {
             return true;
         }
         // Its turn comes, and others go for it. If they cannot, its context may fit all the same.
@@ -378,8 +378,10 @@ impl Scheduler {
             return Some(true);
         }
         // Its own unused memory may be missing yet.
-        let coming =
-            self.destroy_spares(gpu, u32::MAX) || self.units_are_coming(gpu) || self.recall_unused(gpu, None);
+        let none = BTreeSet::new();
+        let coming = self.destroy_spares(gpu, u32::MAX, &none)
+            || self.units_are_coming(gpu, &none)
+            || self.recall_unused(gpu, None);
         if coming {
             return None;
         }
@@ -387,7 +389,7 @@ impl Scheduler {
             return (!self.waits_for_the_dead(gpu)).then_some(false);
         }
         // Who does not fit beside its wish leaves by itself; then, what they left behind goes.
-        let comes = !is_open || self.make_room(gpu, short, job);
+        let comes = !is_open || self.make_room(gpu, short, &none, job);
         let is_kept = !comes && self.is_all_kept_by_closed(gpu, job, short) == Some(true);
         if let Some(room) = self.tenants.get_mut(&id).and_then(|tenant| tenant.rooms.front_mut()) {
             room.at_others_cost = !is_kept;

@@ -13,7 +13,7 @@
 //! a twentieth of a slice.
 
 use super::{Arrival, Job, MOVES_PER_MESSAGE, Part, Phase, Scheduler, Tenant};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tidegate_ffi::units::{Class, JobId, PieceId, SessionId, TenantId};
 use tidegate_ffi::wire::message::{MAX_USES, Move, Placed, SlotRun};
 
@@ -62,7 +62,7 @@ impl Scheduler {
         if let Some(job) = self.jobs.get_mut(&tenant.job).filter(|job| job.not_restored_before <= now) {
             job.put_off_restoring(now);
         }
-        self.destroy_spares(gpu, u32::MAX);
+        self.destroy_spares(gpu, u32::MAX, &BTreeSet::new());
         self.measure(gpu);
         true
     }
@@ -99,6 +99,20 @@ impl Arrival {
 }
 
 impl Part {
+    /// Of some of its pieces, those that its copies do not fill.
+    pub(super) fn not_filled(&self, unit_bytes: u64, among: impl Fn(&PieceId) -> bool) -> Vec<PieceId> {
+        let mut missing: BTreeMap<PieceId, u64> = (self.placed.iter())
+            .filter(|placed| among(&placed.piece))
+            .map(|placed| (placed.piece, u64::from(placed.units.0) * unit_bytes))
+            .collect();
+        if !missing.is_empty() {
+            for m in &self.moves {
+                missing.entry(m.piece).and_modify(|bytes| *bytes = bytes.saturating_sub(m.bytes));
+            }
+        }
+        missing.into_iter().filter(|(_, bytes)| *bytes > 0).map(|(piece, _)| piece).collect()
+    }
+
     /// Has nothing of it come, where one of its orders failed: there was no other that copies.
     fn is_untouched(&self) -> bool {
         self.moves.len() <= MOVES_PER_MESSAGE

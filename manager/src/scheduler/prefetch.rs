@@ -9,6 +9,7 @@
 //! turn.
 
 use super::arrival::cut_to;
+use super::lease::{Clean, Unplaced};
 use super::{Arrival, Pages, Phase, Scheduler, Tenant};
 use crate::ledger::Slack;
 use std::collections::BTreeSet;
@@ -54,10 +55,10 @@ impl Scheduler {
             return;
         }
         let gpu = tenant.gpu;
-        match self.acquire(id, region, &runs, Slack::Kept) {
+        match self.acquire(id, region, &runs, Slack::Kept, Clean::Later) {
             Ok(acquired) => self.start_arrival(id, acquired, Some(region)),
             // What nobody has is in the way: when it is gone, this is tried again.
-            Err(no_room) => drop(self.destroy_spares(gpu, no_room.short)),
+            Err(Unplaced { no_room, usable }) => drop(self.destroy_spares(gpu, no_room.short, &usable)),
         }
     }
 
@@ -66,7 +67,7 @@ impl Scheduler {
     fn room_beside(&self, gpu: GpuUuid, jobs: &[JobId]) -> u32 {
         let ledger = &self.gpus[&gpu].ledger;
         let is_needed = self.tenants_on(gpu).any(|(_, tenant)| self.waits_for_room(tenant));
-        if is_needed || self.is_measuring(gpu) || self.units_are_coming(gpu) {
+        if is_needed || self.is_measuring(gpu) || self.units_are_coming(gpu, &BTreeSet::new()) {
             return 0;
         }
         let runs = |tenant: &Tenant| matches!(self.phase_of(tenant), Phase::Open | Phase::Closing);
@@ -81,7 +82,7 @@ impl Scheduler {
     }
 
     /// Does a tenant wait for memory that it would get now if there were any, or will get back when there is.
-    fn waits_for_room(&self, tenant: &Tenant) -> bool {
+    pub(super) fn waits_for_room(&self, tenant: &Tenant) -> bool {
         let is_away = self.phase_of(tenant) == Phase::Waiting;
         let job = self.jobs.get(&tenant.job);
         tenant.entering.is_some()

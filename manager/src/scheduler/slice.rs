@@ -49,7 +49,7 @@ impl Sums {
             switches: stats.switches,
             fixed: stats.unmap + stats.map,
             moves: stats.save + stats.restore,
-            saved_bytes: stats.saved_bytes,
+            saved_bytes: stats.saved_bytes + stats.preempted_bytes,
             restored_bytes: stats.restored_bytes,
         }
     }

@@ -1,4 +1,4 @@
-//! Scrubbed pieces that nobody uses. They pass to the next of the same user (I8), found by their size.
+//! Pieces that no tenant uses. They pass to the next tenant of the same user (I8), found by their size.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,16 +50,31 @@ impl Spares {
         fitting.last().map(|&(_, units, piece)| (piece, units))
     }
 
-    /// Takes pieces until they have so many units, or all.
-    pub(super) fn take(&mut self, units: u32) -> Vec<PieceId> {
-        let (mut taken, mut missing) = (Vec::new(), units);
-        while missing > 0
-            && let Some((piece, spare)) = self.pieces.pop_first()
-        {
-            self.by_size.remove(&(spare.uid, spare.units, piece));
+    /// Units of a user's pieces.
+    pub(super) fn units_of(&self, uid: u32) -> u32 {
+        self.pieces.values().filter(|spare| spare.uid == uid).map(|spare| spare.units).sum()
+    }
+
+    /// Takes pieces, but for some, until they have so many units, or all.
+    pub(super) fn take(&mut self, units: u32, but: &BTreeSet<PieceId>) -> Vec<PieceId> {
+        let mut missing = units;
+        let others = self.pieces.iter().filter(|(piece, _)| !but.contains(piece));
+        let chosen = others.take_while(|(_, spare)| {
+            let is_missing = missing > 0;
             missing = missing.saturating_sub(spare.units);
-            taken.push(piece);
+            is_missing
+        });
+        let chosen: Vec<PieceId> = chosen.map(|(piece, _)| *piece).collect();
+        chosen.iter().for_each(|piece| _ = self.remove(*piece));
+        chosen
+    }
+
+    /// Takes all, by user.
+    pub(super) fn take_all(&mut self) -> BTreeMap<u32, Vec<PieceId>> {
+        let mut by_user: BTreeMap<u32, Vec<PieceId>> = BTreeMap::new();
+        for (piece, spare) in std::mem::take(self).pieces {
+            by_user.entry(spare.uid).or_default().push(piece);
         }
-        taken
+        by_user
     }
 }

@@ -18,6 +18,7 @@ mod shares;
 mod silence;
 mod turns;
 mod unmovable;
+mod unscrubbed;
 mod warmth;
 mod whole;
 mod written;
@@ -481,7 +482,7 @@ fn after_three_failed_drains_a_job_is_closed_seldom_and_goes_when_its_work_ends(
 fn who_is_idle_gives_its_slice_away_and_gets_it_back_when_it_wants_to() {
     let mut desk = Desk::new(|_| {});
     let (a, b) = rivals(&mut desk);
-    assert!(desk.scheduler.sessions()[&a].watched, "it is asked to say when it is idle");
+    assert!(desk.scheduler.sessions()[&a].tick_micros > 0, "it is asked to say when it is idle");
     desk.tell(Event::Idle { session: a });
     assert_eq!(desk.phase(b), Phase::Open, "without waiting for the slice's end");
     for _ in 0..20 {

@@ -1,16 +1,12 @@
 //! Clients that say anything, with any file descriptors, to a real core, beside an honest mover (I10).
 //! After each word the invariants hold; after the last client's end nothing of them is left.
 
-#[path = "../../tests/simulation/random.rs"]
-#[allow(dead_code, reason = "the simulator uses more of it")]
-mod random;
-
 use super::client::{ClientId, Role};
 use super::clock::Clock;
 use super::stage::{GPU, UNIT, connect_as, server_with};
 use super::{Input, Server};
+use crate::random::Random;
 use crate::scheduler::{Event, Session};
-use random::Random;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};

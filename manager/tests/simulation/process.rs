@@ -677,8 +677,8 @@ impl Process {
                 let index = self.tenants.iter().position(|known| known.id == tenant);
                 index.map_or(Ok(()), |index| self.give_back_of(index, true, around))
             }
-            ToShim::Watch { on } => {
-                self.watched = on;
+            ToShim::Watch { tick_micros } => {
+                self.watched = tick_micros > 0;
                 if matches!(self.doing, Doing::Resting | Doing::Allocating | Doing::AtBarrier) {
                     self.grow_quiet_now(around);
                 }

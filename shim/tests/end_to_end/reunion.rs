@@ -186,7 +186,7 @@ promise! {
         let lease = manager.hear_lease();
         manager.grant(&lease);
         let address = line.hear();
-        manager.send(ToShim::Watch { on: true }, &[]);
+        manager.send(ToShim::Watch { tick_micros: 20_000 }, &[]);
         assert_eq!(manager.hear(), FromShim::Idle);
         manager.part();
         for _ in 0..4 {
@@ -212,7 +212,7 @@ promise! {
         let (guest, _line) = manager.guest_with_context();
         let most = 3 * SILENCE as usize;
         for _ in 0..most {
-            manager.send(ToShim::Watch { on: false }, &[]);
+            manager.send(ToShim::Watch { tick_micros: 0 }, &[]);
         }
         manager.close(0, 0);
         assert!(manager.acknowledged.get() >= 2, "{} acknowledgements", manager.acknowledged.get());

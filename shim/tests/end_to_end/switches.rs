@@ -210,7 +210,7 @@ promise! {
         let lease = manager.hear_lease();
         manager.grant(&lease);
         let address = line.hear();
-        manager.send(ToShim::Watch { on: true }, &[]);
+        manager.send(ToShim::Watch { tick_micros: 20_000 }, &[]);
         assert_eq!(manager.hear(), FromShim::Idle);
         for byte in 1..4 {
             assert_eq!(line.ask(&format!("fill {address} 1000 {byte}")), "ok");

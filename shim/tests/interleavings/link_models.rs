@@ -247,11 +247,11 @@ fn the_manager_dies_after_the_first_of(said: &'static [&[u64]]) {
         spawn(move || steps.iter().for_each(|step| link.send(done(*step)).unwrap()))
     };
     let sayers: Vec<_> = said.iter().map(|steps| say(steps)).collect();
-    manager.say(ToShim::Watch { on: true });
+    manager.say(ToShim::Watch { tick_micros: 20_000 });
     let mut heard = vec![manager.hear()];
     let next = manager.die(&asks);
     answer.send(next).unwrap_or_else(|_| panic!("the reader waits for it"));
-    manager.say(ToShim::Watch { on: false });
+    manager.say(ToShim::Watch { tick_micros: 0 });
     let all = said.iter().map(|steps| steps.len()).sum();
     heard.resize_with(all, || manager.hear());
     for steps in said {
@@ -260,7 +260,10 @@ fn the_manager_dies_after_the_first_of(said: &'static [&[u64]]) {
         assert_eq!(of_thread, said, "each message once, in its order");
     }
     sayers.into_iter().for_each(|sayer| sayer.join().unwrap());
-    assert_eq!(manager.refuse(&orders), [ToShim::Watch { on: true }, ToShim::Watch { on: false }]);
+    assert_eq!(
+        manager.refuse(&orders),
+        [ToShim::Watch { tick_micros: 20_000 }, ToShim::Watch { tick_micros: 0 }]
+    );
 }
 
 fn done(step: u64) -> FromShim {

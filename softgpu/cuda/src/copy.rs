@@ -95,8 +95,9 @@ impl Transfer {
         let mut arrival = None;
         for transfer in transfers {
             let Some(link) = transfer.check(context.device, gpu) else { return context.fault_of_copy() };
-            arrival = arrival.max(link.and_then(|link| link.book(transfer.bytes())));
-            transfer.copy_rows();
+            let end = link.and_then(|link| link.book(transfer.bytes()));
+            transfer.copy_rows(if end.is_some() { Cost::Link } else { Cost::Bytes });
+            arrival = arrival.max(end);
         }
         clock.finish(Duration::ZERO, arrival);
     }
@@ -133,13 +134,13 @@ impl Transfer {
         self.width * self.height * self.depth
     }
 
-    fn copy_rows(&self) {
+    fn copy_rows(&self, cost: Cost) {
         let source = self.staged.as_ref().map_or(self.from.start, |bytes| bytes.as_ptr() as usize);
         for slice in 0..self.depth {
             for row in 0..self.height {
                 let from = source + slice * self.from.slice + row * self.from.pitch;
                 let to = self.to.start + slice * self.to.slice + row * self.to.pitch;
-                copy_bytes(to, from, self.width);
+                copy_bytes(to, from, self.width, cost);
             }
         }
     }
@@ -190,7 +191,7 @@ impl Transfer {
 
     fn stage(&mut self) {
         let mut bytes = vec![0; self.reach(&self.from)];
-        copy_bytes(bytes.as_mut_ptr() as usize, self.from.start, bytes.len());
+        copy_bytes(bytes.as_mut_ptr() as usize, self.from.start, bytes.len(), Cost::Bytes);
         self.staged = Some(bytes.into());
     }
 }
@@ -215,11 +216,20 @@ fn on_device(space: &Space, end: &End) -> bool {
     space.touches_device(end.start, end.start + 1) && space.hosted_bytes(end.start) == 0
 }
 
-/// As `memmove`, but each byte costs the same however many there are, as with a copy engine: the C library writes
-/// long ranges past the caches, and takes two thirds of the time for them.
-fn copy_bytes(to: usize, from: usize, bytes: usize) {
-    let apart = to.abs_diff(from) >= bytes;
-    let stride = if apart { STRIDE } else { bytes.max(1) };
+/// What a copy takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cost {
+    /// What its bytes take on the modelled link, or longer if it must.
+    Link,
+    /// The same for each byte.
+    Bytes,
+}
+
+/// As `memmove`, but, unless the link sets the time, each byte costs the same however many there are, as with a copy
+/// engine: the C library writes long ranges past the caches, and takes two thirds of the time for them.
+fn copy_bytes(to: usize, from: usize, bytes: usize, cost: Cost) {
+    let is_even = cost == Cost::Bytes && to.abs_diff(from) >= bytes;
+    let stride = if is_even { STRIDE } else { bytes.max(1) };
     for done in (0..bytes).step_by(stride) {
         // SAFETY: device ranges were found mapped and accessible; host ranges are the program's word,
         // as with the driver. Both may be used by others at the same time only in racing programs, whose

@@ -216,7 +216,14 @@ fn what_cannot_come_back_for_want_of_memory_is_tried_again() {
 
 /// Three jobs, each alone on the GPU: the first pushes the second out almost wholly, the third needs little.
 fn unequal(desk: &mut Desk) -> [SessionId; 3] {
+    unequal_of(desk, [1; 3])
+}
+
+/// The same, of these users.
+fn unequal_of(desk: &mut Desk, users: [u32; 3]) -> [SessionId; 3] {
+    let mut users = users.into_iter();
     [(16, 0), (12, 0), (2, 60)].map(|(pieces, temporary)| {
+        desk.uid = users.next().unwrap();
         let session = desk.job(spec("job"));
         desk.lease(session, P, 0, pieces * 5);
         desk.live(session, P, 0, u64::from(pieces) * 5 * UNIT, Life::Long);
@@ -272,7 +279,8 @@ fn nobody_waits_because_memory_came_back_early() {
 #[test]
 fn what_comes_back_early_and_cannot_is_left_where_it_is() {
     let mut desk = Desk::new(|_| {});
-    let [large, middle, small] = unequal(&mut desk);
+    // Of several users: what one has left, another does not get.
+    let [large, middle, small] = unequal_of(&mut desk, [1, 2, 1]);
     desk.until(|desk| desk.job_of(small).stats.switches >= 3 && desk.phase(small) == Phase::Open);
     desk.fail = |order| matches!(order, ToMover::Make { pieces, .. } if pieces.len() == 2);
     desk.until(|desk| desk.phase(large) == Phase::Open);
