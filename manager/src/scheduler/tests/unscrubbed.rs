@@ -122,3 +122,23 @@ fn what_switches_take_of_memory_that_was_to_stay_is_a_part_of_their_cost() {
     assert!(stats.preempted_bytes > 0);
     assert!(stats.save >= ms(10) * (stats.switches as u32 - 1), "{stats:?}");
 }
+
+#[test]
+fn new_memory_is_never_what_was_not_scrubbed() {
+    let mut desk = Desk::new(|_| {});
+    let a = job_with(&mut desk, "a", 10, 70);
+    desk.hold = |effect| {
+        matches!(effect, Effect::Shim(_, ToShim::Recall { .. }) | Effect::Mover(_, ToMover::Scrub { .. }))
+    };
+    let lease = desk.lease(a, T, 70, 64);
+    let unused = desk.pieces(a, T);
+    desk.answer_recall(a, &unused);
+    assert_eq!(
+        (desk.units(a, T), desk.answers(a, lease)),
+        (0, 0),
+        "what it gave back is on its way to be spare"
+    );
+    desk.finish_held();
+    assert_eq!((desk.units(a, T), desk.refusals(a)), (64, 0));
+    assert_eq!(scrubbed(&desk).len(), unused.len());
+}
