@@ -1,16 +1,23 @@
-//! How evenly jobs that share a GPU go on: `cargo bench --bench progress [-- NAME…]`
+//! How evenly jobs that share a GPU go on: `cargo bench --bench progress [-- NAME…] [--poison]`
 //!
 //! ```text
-//! job of the pair    speed   of its part   longest without a step   makespan   switching
-//!                    its steps in a second, while both were there, ÷ those it makes alone
+//! job of the mix     speed   of its part   longest without a step   makespan   switching
+//!                    its steps in a second, while all were there, ÷ those it makes alone
 //!                            the same ÷ what max-min fairness gives it: what it wants, or an equal part of what is left
-//!                                          while both were there, once it had its memory
-//!                                                                   both, from the first start to the last end,
+//!                                          while all were there, once it had its memory
+//!                                                                   all, from the first start to the last end,
 //!                                                                   ÷ the sum of each alone
 //!                                                                              of the time, by the manager's figures
 //! ```
-//! All jobs of a mix are started at once, and do not fit on the GPU together, unless said otherwise. `slow` is the worst
-//! part in any window of so many seconds (ten slices). Kernels of these programs take time, and no processor.
+//! The jobs of a mix are started at once, and do not fit on the GPU together, unless said otherwise. `slow` is the worst
+//! part in any window of so many seconds (ten slices). Kernels of `rhythm` take time, and no processor; the training loops
+//! compute on the processor, so that two of them on few cores cannot both be as fast as alone: for those, `of its part` is
+//! what the machine allows and the manager leaves. Every program has, at its end, the bytes that it has alone.
+//!
+//! With `--poison` jobs are stopped at any instant, and memory without a live byte is overwritten: what is looked at then is
+//! that they end with the bytes that they have alone.
+//!
+//! `target/progress.svg` shows the steps of each job over the time.
 
 #[path = "../tests/support/c.rs"]
 mod c;
@@ -21,69 +28,174 @@ mod stage;
 mod support;
 
 use stage::Stage;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use support::patience::{finish_within, output_within};
-use support::{Jobs, Manager};
+use support::{Jobs, Manager, tidegate};
 use tidegate_manager::server::status::EndedJob;
 
-const PATIENCE: Duration = Duration::from_secs(600);
+const PATIENCE: Duration = Duration::from_secs(900);
 
 struct Mix {
     name: &'static str,
     gpu: &'static str,
     options: &'static [&'static str],
-    /// What each program is told, and what part of the GPU's time it takes alone, %.
-    jobs: &'static [(&'static str, u64)],
+    jobs: &'static [Plan],
+}
+
+/// A job of a mix.
+#[derive(Clone, Copy)]
+struct Plan {
+    what: What,
+    /// What part of the GPU's time it takes alone, %.
+    wants: u64,
+    /// How long after the others it comes, milliseconds, and with which priority.
+    later: u64,
+    priority: &'static str,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum What {
+    /// `rhythm`, with these words.
+    Rhythm(&'static str),
+    /// So many processes of it at once, in one job.
+    Gang(u32, &'static str),
+    /// `benches/loops.py`, with its name and how many steps it makes.
+    Loop(&'static str, &'static str),
+}
+
+const fn rhythm(words: &'static str, wants: u64) -> Plan {
+    Plan { what: What::Rhythm(words), wants, later: 0, priority: "0" }
+}
+
+const fn training(name: &'static str, steps: &'static str) -> Plan {
+    Plan { what: What::Loop(name, steps), wants: 100, later: 0, priority: "0" }
 }
 
 /// 5 ms kernels, one after the other.
-const BUSY: (&str, u64) = ("mib=160 kernel=5000 steps=2000", 100);
+const BUSY: Plan = rhythm("mib=160 kernel=5000 steps=2000", 100);
+const SHORT_SLICES: &[&str] = &["--slice", "100ms"];
+const SMALL: &str = "1x256MiB";
 
-const MIXES: [Mix; 8] = [
+const MIXES: [Mix; 19] = [
     Mix {
         name: "equal-1000MiB",
         gpu: "1x1200MiB",
         options: &["--slice", "300ms"],
-        jobs: &[("mib=1000 kernel=20000 steps=600", 100), ("mib=1000 kernel=20000 steps=600", 100)],
+        jobs: &[
+            rhythm("mib=1000 kernel=20000 steps=600", 100),
+            rhythm("mib=1000 kernel=20000 steps=600", 100),
+        ],
     },
+    Mix { name: "equal-160MiB", gpu: SMALL, options: SHORT_SLICES, jobs: &[BUSY, BUSY] },
     Mix {
         name: "gap-10ms",
-        gpu: "1x256MiB",
-        options: &["--slice", "100ms"],
-        jobs: &[("mib=160 kernel=20000 gap=10000 steps=400", 67), BUSY],
+        gpu: SMALL,
+        options: SHORT_SLICES,
+        jobs: &[rhythm("mib=160 kernel=20000 gap=10000 steps=400", 67), BUSY],
     },
     Mix {
         name: "gap-20ms",
-        gpu: "1x256MiB",
-        options: &["--slice", "100ms"],
-        jobs: &[("mib=160 kernel=20000 gap=20000 steps=300", 50), BUSY],
+        gpu: SMALL,
+        options: SHORT_SLICES,
+        jobs: &[rhythm("mib=160 kernel=20000 gap=20000 steps=300", 50), BUSY],
     },
     Mix {
         name: "gap-50ms",
-        gpu: "1x256MiB",
-        options: &["--slice", "100ms"],
-        jobs: &[("mib=160 kernel=20000 gap=50000 steps=150", 29), BUSY],
+        gpu: SMALL,
+        options: SHORT_SLICES,
+        jobs: &[rhythm("mib=160 kernel=20000 gap=50000 steps=150", 29), BUSY],
+    },
+    Mix {
+        name: "gap-200ms",
+        gpu: SMALL,
+        options: SHORT_SLICES,
+        jobs: &[rhythm("mib=160 kernel=20000 gap=200000 steps=60", 9), BUSY],
+    },
+    Mix {
+        name: "gap-1s",
+        gpu: SMALL,
+        options: SHORT_SLICES,
+        jobs: &[rhythm("mib=160 kernel=300000 gap=1000000 steps=12", 23), BUSY],
     },
     Mix {
         name: "gap-50ms-fits",
         gpu: "1x512MiB",
-        options: &["--slice", "100ms"],
-        jobs: &[("mib=160 kernel=20000 gap=50000 steps=150", 29), BUSY],
+        options: SHORT_SLICES,
+        jobs: &[rhythm("mib=160 kernel=20000 gap=50000 steps=150", 29), BUSY],
+    },
+    Mix {
+        name: "both-gap-50ms-fits",
+        gpu: "1x512MiB",
+        options: SHORT_SLICES,
+        jobs: &[
+            rhythm("mib=160 kernel=20000 gap=50000 steps=150", 29),
+            rhythm("mib=160 kernel=30000 gap=60000 steps=120", 33),
+        ],
     },
     Mix {
         name: "kernels-of-3s",
-        gpu: "1x256MiB",
-        options: &["--slice", "100ms"],
-        jobs: &[("mib=160 kernel=3000000 steps=8", 100), ("mib=160 kernel=5000 steps=4000", 100)],
+        gpu: SMALL,
+        options: SHORT_SLICES,
+        jobs: &[rhythm("mib=160 kernel=3000000 steps=8", 100), rhythm("mib=160 kernel=5000 steps=4000", 100)],
     },
     Mix {
         name: "100-allocations",
-        gpu: "1x256MiB",
-        options: &["--slice", "100ms"],
-        jobs: &[("mib=200 allocations=100 pause=10000 kernel=5000 steps=1000", 100), BUSY],
+        gpu: SMALL,
+        options: SHORT_SLICES,
+        jobs: &[rhythm("mib=200 allocations=100 pause=10000 kernel=5000 steps=1000", 100), BUSY],
     },
-    Mix { name: "three", gpu: "1x256MiB", options: &["--slice", "100ms"], jobs: &[BUSY, BUSY, BUSY] },
+    Mix {
+        name: "100000-allocations",
+        gpu: SMALL,
+        options: SHORT_SLICES,
+        jobs: &[rhythm("mib=160 allocations=100000 kernel=5000 steps=2000", 100), BUSY],
+    },
+    Mix {
+        name: "training-inference",
+        gpu: SMALL,
+        options: SHORT_SLICES,
+        jobs: &[
+            rhythm("mib=200 kernel=30000 steps=300 boundaries=1", 100),
+            rhythm("mib=100 kernel=10000 gap=500000 steps=20", 2),
+        ],
+    },
+    Mix {
+        name: "late-priority",
+        gpu: SMALL,
+        options: SHORT_SLICES,
+        jobs: &[
+            rhythm("mib=160 kernel=5000 steps=1500", 100),
+            Plan { later: 2_000, priority: "5", ..rhythm("mib=160 kernel=5000 steps=400", 100) },
+        ],
+    },
+    Mix { name: "three", gpu: SMALL, options: SHORT_SLICES, jobs: &[BUSY; 3] },
+    Mix {
+        name: "six",
+        gpu: SMALL,
+        options: SHORT_SLICES,
+        jobs: &[rhythm("mib=160 kernel=5000 steps=800", 100); 6],
+    },
+    Mix {
+        name: "gangs",
+        gpu: SMALL,
+        options: SHORT_SLICES,
+        jobs: &[Plan { what: What::Gang(2, "mib=80 kernel=5000 steps=1000"), ..BUSY }; 2],
+    },
+    Mix {
+        name: "trainers",
+        gpu: SMALL,
+        options: SHORT_SLICES,
+        jobs: &[training("trainer", "150"), training("trainer", "150")],
+    },
+    Mix {
+        name: "lightning",
+        gpu: SMALL,
+        options: SHORT_SLICES,
+        jobs: &[training("lightning", "150"), training("lightning", "150")],
+    },
 ];
 
 fn main() {
@@ -92,18 +204,66 @@ fn main() {
     println!(
         "mix, job              speed  of its part  slow (window)   longest without a step  makespan  switching"
     );
+    let mut picture = Picture::default();
     for mix in &MIXES {
         if wanted.is_empty() || wanted.iter().any(|wanted| wanted == mix.name) {
-            measure(mix, &stage);
+            measure(mix, &stage, &mut picture);
         }
+    }
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/progress.svg");
+    std::fs::write(&file, picture.drawn()).unwrap();
+    println!("{}", file.display());
+}
+
+/// PyTorch on software GPUs, with transformers and lightning: made at the first use.
+fn python() -> PathBuf {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tmp/packages/loops");
+    let python = directory.join("bin/python");
+    let done = |command: &mut Command| assert!(command.stdin(Stdio::null()).status().unwrap().success());
+    done(Command::new(tidegate()).args(["softgpu", "venv"]).arg(&directory).stdout(Stdio::null()));
+    let packages = ["-m", "pip", "install", "-q", "transformers", "accelerate", "lightning"];
+    done(Command::new(&python).args(packages));
+    python
+}
+
+impl Plan {
+    fn command(&self, manager: &Manager, name: &str, stage: &Stage) -> Command {
+        let options = ["--name", name, "--priority", self.priority];
+        let mut command = match self.what {
+            What::Rhythm(words) => {
+                let mut command = manager.run(&options, &stage.program);
+                command.arg(&stage.kernels).args(words.split(' '));
+                command
+            }
+            What::Gang(processes, words) => {
+                let mut command = manager.run(&options, Path::new("/bin/sh"));
+                // The first one's times are read.
+                let others = format!("\"$0\" \"$1\" {words} >/dev/null & ").repeat(processes as usize - 1);
+                let text = format!("{others}\"$0\" \"$1\" {words} && wait");
+                command.arg("-c").arg(text).arg(&stage.program).arg(&stage.kernels);
+                command
+            }
+            What::Loop(name, steps) => {
+                let mut command = manager.run(&options, &python());
+                command
+                    .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/loops.py"))
+                    .args([name, steps]);
+                command
+            }
+        };
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
     }
 }
 
 /// When a program began, had its memory, and ended each step.
+#[derive(Clone)]
 struct Times {
     began: u64,
     ready: u64,
     steps: Vec<u64>,
+    /// What it says of its bytes at its end.
+    digest: Option<String>,
 }
 
 impl Times {
@@ -114,8 +274,11 @@ impl Times {
     fn said(output: &std::process::Output) -> Self {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let text = String::from_utf8_lossy(&output.stdout);
-        let mut times = text.lines().map(|line| line.parse().unwrap());
-        Self { began: times.next().unwrap(), ready: times.next().unwrap(), steps: times.collect() }
+        let (times, words): (Vec<&str>, Vec<&str>) =
+            text.lines().partition(|line| line.parse::<u64>().is_ok());
+        let mut times = times.into_iter().map(|line| line.parse().unwrap());
+        let (began, ready) = (times.next().unwrap(), times.next().unwrap());
+        Self { began, ready, steps: times.collect(), digest: words.last().map(ToString::to_string) }
     }
 
     fn end(&self) -> u64 {
@@ -135,30 +298,35 @@ impl Times {
     }
 }
 
-fn measure(mix: &Mix, stage: &Stage) {
-    let manager = Manager::start(mix.gpu, mix.options);
-    let program = |mut command: Command, words: &str| {
-        command.arg(&stage.kernels).args(words.split(' ')).stdin(Stdio::null());
-        command
-    };
-    // Alone, under the same manager: what is compared is sharing.
-    let alone: Vec<Times> = (mix.jobs.iter())
-        .map(|(words, _)| {
-            let command = program(manager.run(&["--name", "alone"], &stage.program), words);
-            Times::said(&output_within(PATIENCE, command))
-        })
-        .collect();
+fn measure(mix: &Mix, stage: &Stage, picture: &mut Picture) {
+    let poison = std::env::args().any(|argument| argument == "--poison");
+    let poisoned: &[&str] = if poison { &["--poison", "--boundary-deadline", "1ms"] } else { &[] };
+    let manager = Manager::start(mix.gpu, &[mix.options, poisoned].concat());
+    // Alone, under the same manager: what is compared is sharing. Equal jobs are measured once.
+    let mut alone: Vec<Times> = Vec::new();
+    for (nth, plan) in mix.jobs.iter().enumerate() {
+        let earlier = mix.jobs[..nth].iter().position(|other| other.what == plan.what);
+        let times = match earlier {
+            Some(earlier) => alone[earlier].clone(),
+            None => Times::said(&output_within(PATIENCE, plan.command(&manager, "alone", stage))),
+        };
+        alone.push(times);
+    }
     let names: Vec<String> = (0..mix.jobs.len()).map(|nth| format!("{}-{nth}", mix.name)).collect();
-    let start = |(name, (words, _)): (&String, &(&str, u64))| {
-        let mut command = program(manager.run(&["--name", name], &stage.program), words);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    let start = |(name, plan): (&String, &Plan)| {
+        std::thread::sleep(Duration::from_millis(plan.later));
+        plan.command(&manager, name, stage).spawn().unwrap()
     };
     let started: Vec<Child> = names.iter().zip(mix.jobs).map(start).collect();
     let shared: Vec<Times> = started.into_iter().map(Times::of).collect();
+    for (name, (job, alone)) in names.iter().zip(shared.iter().zip(&alone)) {
+        assert_eq!(job.digest, alone.digest, "{name} ends with other bytes than alone");
+    }
     let status = manager.status_when(|status| names.iter().all(|name| status.has_ended(name)));
     let [first, last] =
         [shared.iter().map(|job| job.began).min().unwrap(), shared.iter().map(Times::end).max().unwrap()];
     let serial: u64 = alone.iter().map(|job| job.end() - job.began).sum();
+    picture.add(mix, &names, &shared, first, last);
     let all_there = shared.iter().map(|job| job.ready).max().unwrap();
     let first_end = shared.iter().map(Times::end).min().unwrap();
     for (nth, (job, alone)) in shared.iter().zip(&alone).enumerate() {
@@ -188,7 +356,7 @@ fn measure(mix: &Mix, stage: &Stage) {
 
 /// Of its speed alone, what max-min fairness gives each job of a mix.
 fn parts(mix: &Mix) -> Vec<f64> {
-    let wants: Vec<f64> = mix.jobs.iter().map(|(_, percent)| *percent as f64 / 100.0).collect();
+    let wants: Vec<f64> = mix.jobs.iter().map(|plan| plan.wants as f64 / 100.0).collect();
     let mut gets = vec![0.0; wants.len()];
     let (mut left, mut open): (f64, Vec<usize>) = (1.0, (0..wants.len()).collect());
     open.sort_by(|a, b| wants[*a].total_cmp(&wants[*b]));
@@ -213,4 +381,66 @@ fn switching(job: &EndedJob) -> u64 {
 
 fn seconds(micros: u64) -> f64 {
     micros as f64 / 1e6
+}
+
+/// The steps of all jobs over the time.
+#[derive(Default)]
+struct Picture {
+    rows: String,
+    height: u32,
+}
+
+impl Picture {
+    const WIDTH: f64 = 1000.0;
+    const LEFT: u32 = 170;
+    const ROW: u32 = 18;
+    const COLORS: [&'static str; 6] = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377"];
+
+    /// A row for each job: bars where it made steps, the darker the nearer to the greatest number in so much time.
+    fn add(&mut self, mix: &Mix, names: &[String], jobs: &[Times], from: u64, to: u64) {
+        const BARS: usize = 500;
+        let span = (to - from).max(1) as f64;
+        for (nth, (name, job)) in names.iter().zip(jobs).enumerate() {
+            let mut bars = [0u32; BARS];
+            for step in &job.steps {
+                bars[(((step - from) as f64 / span * BARS as f64) as usize).min(BARS - 1)] += 1;
+            }
+            let most = f64::from(*bars.iter().max().unwrap_or(&1)).max(1.0);
+            let top = self.height + nth as u32 * Self::ROW;
+            self.text(0, top + 13, name);
+            for (bar, steps) in bars.iter().enumerate().filter(|(_, steps)| **steps > 0) {
+                let (left, width) = (
+                    f64::from(Self::LEFT) + bar as f64 * Self::WIDTH / BARS as f64,
+                    Self::WIDTH / BARS as f64,
+                );
+                let _ = writeln!(
+                    self.rows,
+                    r#"<rect x="{left:.1}" y="{}" width="{width:.1}" height="{}" fill="{}" fill-opacity="{:.2}"/>"#,
+                    top + 2,
+                    Self::ROW - 4,
+                    Self::COLORS[nth % Self::COLORS.len()],
+                    0.3 + 0.7 * f64::from(*steps) / most
+                );
+            }
+        }
+        self.height += jobs.len() as u32 * Self::ROW;
+        let seconds = format!("{}: {:.1} s", mix.name, span / 1e6);
+        self.text(Self::LEFT, self.height + 10, &seconds);
+        self.height += 24;
+    }
+
+    fn text(&mut self, left: u32, bottom: u32, text: &str) {
+        let _ = writeln!(
+            self.rows,
+            r#"<text x="{left}" y="{bottom}" font-size="12" font-family="sans-serif">{text}</text>"#
+        );
+    }
+
+    fn drawn(&self) -> String {
+        let (width, height) = (f64::from(Self::LEFT) + Self::WIDTH + 10.0, self.height);
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n{}</svg>\n",
+            self.rows
+        )
+    }
 }

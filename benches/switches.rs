@@ -112,7 +112,8 @@ fn measure(mib: u64, stage: &Stage) {
             break;
         }
         assert!(!status.has_ended(NAMES[0]), "it was over after {} switches", sums.switches);
-        std::thread::sleep(Duration::from_millis(5));
+        // Each look starts a process.
+        std::thread::sleep(Duration::from_millis(40));
     }
     let [early, late] = [2, LAST].map(|count| *seen.iter().find(|sums| sums.switches >= count).unwrap());
     let steady = late.since(early);

@@ -13,6 +13,7 @@ use crate::contexts::Used;
 use crate::driver::{Context, Current, Mark, relax_captures_of_this_thread, synchronize};
 use crate::gate::{Boundary, GATE, Pause, Record, drawn};
 use crate::log::info;
+use crate::marks::Marks;
 use crate::process::Process;
 use crate::threads;
 use std::sync::Arc;
@@ -95,7 +96,7 @@ impl Drains {
 }
 
 /// A closing that has come to its end: the gate is to be shut, and all work to have ended.
-pub struct Draining {
+pub struct Draining<'a> {
     process: &'static Process,
     /// Of the `Close`.
     step: Step,
@@ -118,6 +119,8 @@ pub struct Draining {
     rounds: u32,
     /// Work that had not ended at an earlier look, and when that was.
     oldest: Option<(Probe, Instant)>,
+    /// In the work that was submitted before.
+    marks: &'a mut Marks,
     /// Since when a thread has been in a call that submits work.
     inside_since: Option<Instant>,
     /// The gate has flowed since work did not end.
@@ -203,8 +206,8 @@ enum Found {
     Stall,
 }
 
-impl Draining {
-    /// Of a process, until then. `limit` is how long work itself may take.
+impl<'a> Draining<'a> {
+    /// Of a process, until then. `limit` is how long work itself may take; `marks` are in what it has submitted.
     pub fn new(
         process: &'static Process,
         step: Step,
@@ -212,6 +215,7 @@ impl Draining {
         limit: Duration,
         until: Instant,
         has_peers: bool,
+        marks: &'a mut Marks,
     ) -> Self {
         let (started, patience, pace) = (Instant::now(), process.drains.patience(limit), SHORTEST);
         Self {
@@ -228,6 +232,7 @@ impl Draining {
             stalls: 0,
             rounds: 0,
             oldest: None,
+            marks,
             inside_since: None,
             has_flowed: false,
             flows_in_vain: 0,
@@ -279,6 +284,8 @@ impl Draining {
                     self.wait_for_captures()?;
                 }
                 Found::ValueWait => {}
+                // What was submitted long ago goes on to end: nothing has to be let through for it.
+                Found::Stall if self.marks.have_moved() => {}
                 Found::Stall => {
                     if self.stalls == 0 {
                         self.process.drains.note_stall();
@@ -404,7 +411,10 @@ impl Draining {
             Ok(()) => Ok(Found::End),
             Err(late @ DrainError::Late) => {
                 self.forget_what_has_ended();
-                self.oldest.get_or_insert((probe, Instant::now()));
+                match self.oldest {
+                    None => self.oldest = Some((probe, Instant::now())),
+                    Some(_) => self.marks.add(probe),
+                }
                 self.stalls(&late.to_string())
             }
             Err(error) => Err(error.to_string()),

@@ -62,6 +62,7 @@ mod liveness;
 mod log;
 mod loose;
 mod mapping;
+mod marks;
 mod nvml;
 mod operands;
 mod ordered;

@@ -9,6 +9,7 @@ use crate::gate::{Boundary, BoundaryWait, GATE, Record};
 use crate::link::{Gone, Order};
 use crate::liveness::Stop;
 use crate::log::{info, warning};
+use crate::marks::Marks;
 use crate::process::Process;
 use crate::tenant::Tenant;
 use std::os::fd::OwnedFd;
@@ -26,20 +27,24 @@ const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The gate thread's whole life.
 pub fn carry_out(process: &'static Process, orders: &Receiver<Order>) {
     relax_captures_of_this_thread();
-    let mut watch = Watch::default();
+    let (mut watch, mut marks) = (Watch::default(), Marks::default());
     loop {
         match watch.next(orders) {
             Some(Order::Over(gone)) => return part(&gone),
             Some(Order::Message(message, handles)) => {
                 watch.let_go();
+                if matches!(message, ToShim::Unmap { .. } | ToShim::Map { .. }) {
+                    // Its work has ended, and its contexts may have to end.
+                    marks = Marks::default();
+                }
                 let failure = failure_of(&message);
-                let order = AssertUnwindSafe(|| obey(process, message, handles, &mut watch));
+                let order = AssertUnwindSafe(|| obey(process, message, handles, &mut watch, &mut marks));
                 if catch_unwind(order).is_err() {
                     warning!("an order of the manager failed in a way that was not foreseen");
                     own_up(process, failure);
                 }
             }
-            None => watch.tick(process),
+            None => watch.tick(process, &mut marks),
         }
     }
 }
@@ -69,12 +74,19 @@ fn own_up(process: &'static Process, failure: Option<FromShim>) {
     failure.into_iter().for_each(|failure| _ = process.link.send(failure));
 }
 
-fn obey(process: &'static Process, message: ToShim, handles: Vec<OwnedFd>, watch: &mut Watch) {
+fn obey(
+    process: &'static Process,
+    message: ToShim,
+    handles: Vec<OwnedFd>,
+    watch: &mut Watch,
+    marks: &mut Marks,
+) {
     let answered = match message {
         ToShim::Close { step, boundary, at_collective, deadline_ms, wait_ms, drain_ms, calls, has_peers } => {
             let [deadline, wait, drain] = [deadline_ms, wait_ms, drain_ms].map(ms);
             let calls = if GATE.is_open() { 0 } else { calls };
-            close(process, Closing { step, boundary, at_collective, deadline, wait, drain, calls, has_peers })
+            let closing = Closing { step, boundary, at_collective, deadline, wait, drain, calls, has_peers };
+            close(process, closing, marks)
         }
         ToShim::Unmap { step, tenant, pieces } => {
             let is_allowed = !GATE.is_open() && !GATE.is_ajar();
@@ -165,7 +177,7 @@ impl Closing {
     }
 }
 
-fn close(process: &'static Process, closing: Closing) -> Result<(), Gone> {
+fn close(process: &'static Process, closing: Closing, marks: &mut Marks) -> Result<(), Gone> {
     let told = Instant::now();
     process.publish_gate(1);
     let waited = if closing.calls > 0 {
@@ -191,7 +203,7 @@ fn close(process: &'static Process, closing: Closing) -> Result<(), Gone> {
     // At a common boundary: what is in flight may wait for work of others that are on their way there.
     let others = if closing.boundary > 0 { told + closing.deadline } else { started };
     let until = started.max(others) + closing.drain;
-    match drain_and_report(process, &closing, waited, started, until) {
+    match drain_and_report(process, &closing, waited, started, until, marks) {
         Ok((drained, maps)) => {
             if closing.calls == 0 {
                 process.count_switch();
@@ -225,10 +237,12 @@ fn drain_and_report(
     waited: BoundaryWait,
     started: Instant,
     until: Instant,
+    marks: &mut Marks,
 ) -> Result<(Drained, Vec<OwnedFd>), String> {
     // Who has not come to the boundary is not held there.
     let at = if waited == BoundaryWait::Reached { closing.at_boundary() } else { Boundary::GoesOn };
-    let mut draining = Draining::new(process, closing.step, at, closing.drain, until, closing.has_peers);
+    let mut draining =
+        Draining::new(process, closing.step, at, closing.drain, until, closing.has_peers, marks);
     if closing.calls > 0 {
         draining.let_some_through(closing.calls);
     }
@@ -375,8 +389,11 @@ impl Watch {
         }
     }
 
-    fn tick(&mut self, process: &'static Process) {
+    fn tick(&mut self, process: &'static Process, marks: &mut Marks) {
         let submissions = Record::submissions();
+        if GATE.is_open() {
+            marks.set(process, submissions);
+        }
         if submissions != self.submissions || Record::is_anybody_inside() || !GATE.is_open() {
             // At a closed gate it is said by the thread that comes to it.
             if self.said && GATE.is_open() && process.link.has_manager() {

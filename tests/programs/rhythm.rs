@@ -33,12 +33,14 @@ struct Rhythm {
     pause: u64,
     /// 1: it reports boundaries.
     boundaries: u64,
+    /// So many kernels are submitted before the end of one is waited for.
+    ahead: u64,
 }
 
 impl Rhythm {
     fn parse(words: &[String]) -> Self {
         let mut rhythm =
-            Self { mib: 1, allocations: 1, steps: 1, kernel: 0, gap: 0, pause: 0, boundaries: 0 };
+            Self { mib: 1, allocations: 1, steps: 1, kernel: 0, gap: 0, pause: 0, boundaries: 0, ahead: 0 };
         for word in words {
             let (name, value) = word.split_once('=').expect("NAME=VALUE");
             let field = match name {
@@ -49,6 +51,7 @@ impl Rhythm {
                 "gap" => &mut rhythm.gap,
                 "pause" => &mut rhythm.pause,
                 "boundaries" => &mut rhythm.boundaries,
+                "ahead" => &mut rhythm.ahead,
                 other => panic!("no {other:?} is known"),
             };
             *field = value.parse().unwrap();
@@ -77,12 +80,26 @@ fn main() {
         })
         .collect();
     times.push(now());
+    let ends: Vec<_> = (0..rhythm.ahead)
+        .map(|_| {
+            let mut end = null_mut();
+            ok!(cuEventCreate(&mut end, 0));
+            end
+        })
+        .collect();
     for step in 0..rhythm.steps {
         let at = memory[(step % rhythm.allocations) as usize];
         let (add, micros) = (1u32, rhythm.kernel as u32);
         let mut arguments = [arg(&at), arg(&WORDS), arg(&add), arg(&micros)];
         ok!(cuLaunchKernel(stir, 1, 1, 1, 1, 1, 1, 0, null_mut(), arguments.as_mut_ptr(), null_mut()));
-        ok!(cuCtxSynchronize());
+        match ends.get(step as usize % ends.len().max(1)) {
+            Some(end) => {
+                ok!(cuEventRecord(*end, null_mut()));
+                let oldest = ends[(step as usize + 1) % ends.len()];
+                ok!(cuEventSynchronize(oldest));
+            }
+            None => ok!(cuCtxSynchronize()),
+        }
         times.push(now());
         wait(rhythm.gap);
         if rhythm.boundaries == 1 {

@@ -78,3 +78,19 @@ impl Spares {
         by_user
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wanted_is_not_taken_and_no_more_than_is_missing() {
+        let mut spares = Spares::default();
+        for nth in 1..=5 {
+            spares.insert(PieceId(nth), Spare { uid: 1, units: 2 });
+        }
+        assert_eq!(spares.take(3, &BTreeSet::from([PieceId(1), PieceId(3)])), [PieceId(2), PieceId(4)]);
+        assert_eq!(spares.take(u32::MAX, &BTreeSet::from([PieceId(1)])), [PieceId(3), PieceId(5)]);
+        assert_eq!((spares.units_of(1), spares.units_of(2)), (2, 0));
+    }
+}

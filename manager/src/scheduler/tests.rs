@@ -267,6 +267,25 @@ fn spares_are_kept_for_who_waits_for_what_is_being_scrubbed() {
 }
 
 #[test]
+fn spares_are_kept_where_what_is_missing_is_being_set_free() {
+    let mut desk = Desk::new(|_| {});
+    let a = job_with(&mut desk, "a", 10, 90);
+    let pieces = desk.pieces(a, T);
+    desk.give_back(a, &pieces[..1], 0);
+    // Another user comes: what is given back now is destroyed.
+    desk.uid = 2;
+    desk.job(spec("b"));
+    desk.hold = |effect| matches!(effect, Effect::Mover(_, ToMover::Destroy { .. }));
+    desk.give_back(a, &pieces[1..2], 0);
+    let spares = |desk: &Desk| desk.scheduler.gpus()[&GPU].spares.len();
+    assert_eq!((spares(&desk), pieces[1].units), (1, Units(5)));
+    // A spare of five is of no use for three.
+    desk.lease(a, T, pieces[0].slot.0, 3);
+    desk.finish_held();
+    assert_eq!((spares(&desk), desk.units(a, T)), (1, 83));
+}
+
+#[test]
 fn what_was_given_back_is_waited_for_until_it_is_scrubbed() {
     let mut desk = Desk::new(|_| {});
     let a = job_with(&mut desk, "a", 10, 70);

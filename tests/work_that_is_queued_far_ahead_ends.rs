@@ -1,0 +1,39 @@
+//! A program that submits seconds of work ahead, and waits for the oldest only, is stopped like any other: what it has submitted
+//! takes long, and nothing more has to be let through for it to end.
+
+#[path = "support/c.rs"]
+mod c;
+#[allow(dead_code, reason = "shared with tests that use more of it")]
+#[path = "support/stage.rs"]
+mod stage;
+mod support;
+
+use stage::Stage;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+use support::patience::finish_within;
+use support::{Jobs, Manager};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+#[test]
+fn work_that_is_queued_far_ahead_ends() {
+    let stage = Stage::with("1x64MiB", "rhythm", "stir_kernel");
+    let manager = Manager::start("1x256MiB", &["--slice", "100ms"]);
+    let start = |(name, words): (&str, &str)| -> Child {
+        let mut command = manager.run(&["--name", name], &stage.program);
+        command.arg(&stage.kernels).args(words.split(' '));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    // 2.6 s of work ahead; work that does not end in a quarter of the drain limit was taken for work that waits.
+    let jobs =
+        [("ahead", "mib=160 kernel=20000 steps=400 ahead=128"), ("busy", "mib=160 kernel=5000 steps=1200")];
+    for program in jobs.map(start) {
+        let output = finish_within(PATIENCE, program);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let status = manager.status_when(|status| jobs.iter().all(|(name, _)| status.has_ended(name)));
+    let ahead = status.ended_job("ahead");
+    assert!(ahead.switches >= 1, "{ahead:?}");
+    assert_eq!(ahead.failed_drains, 0, "{ahead:?}");
+}
