@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 #[test]
 fn work_that_is_queued_far_ahead_ends() {
     let stage = Stage::with("1x64MiB", "rhythm", "stir_kernel");
-    let manager = Manager::start("1x256MiB", &["--slice", "100ms"]);
+    let manager = Manager::start("1x256MiB", &[]);
     let start = |(name, words): (&str, &str)| -> Child {
         let mut command = manager.run(&["--name", name], &stage.program);
         command.arg(&stage.kernels).args(words.split(' '));
