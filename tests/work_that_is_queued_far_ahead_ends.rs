@@ -27,7 +27,7 @@ fn work_that_is_queued_far_ahead_ends() {
     };
     // 2.6 s of work ahead; work that does not end in a quarter of the drain limit was taken for work that waits.
     let jobs =
-        [("ahead", "mib=160 kernel=20000 steps=400 ahead=128"), ("busy", "mib=160 kernel=5000 steps=1200")];
+        [("ahead", "mib=160 kernel=5000 steps=3600 ahead=512"), ("busy", "mib=160 kernel=5000 steps=2500")];
     for program in jobs.map(start) {
         let output = finish_within(PATIENCE, program);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
