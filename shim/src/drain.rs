@@ -96,7 +96,7 @@ impl Drains {
 }
 
 /// A closing that has come to its end: the gate is to be shut, and all work to have ended.
-pub struct Draining<'a> {
+pub struct Draining {
     process: &'static Process,
     /// Of the `Close`.
     step: Step,
@@ -120,7 +120,7 @@ pub struct Draining<'a> {
     /// Work that had not ended at an earlier look, and when that was.
     oldest: Option<(Probe, Instant)>,
     /// In the work that was submitted before.
-    marks: &'a mut Marks,
+    marks: Marks,
     /// Since when a thread has been in a call that submits work.
     inside_since: Option<Instant>,
     /// The gate has flowed since work did not end.
@@ -206,7 +206,7 @@ enum Found {
     Stall,
 }
 
-impl<'a> Draining<'a> {
+impl Draining {
     /// Of a process, until then. `limit` is how long work itself may take; `marks` are in what it has submitted.
     pub fn new(
         process: &'static Process,
@@ -215,7 +215,7 @@ impl<'a> Draining<'a> {
         limit: Duration,
         until: Instant,
         has_peers: bool,
-        marks: &'a mut Marks,
+        marks: Marks,
     ) -> Self {
         let (started, patience, pace) = (Instant::now(), process.drains.patience(limit), SHORTEST);
         Self {

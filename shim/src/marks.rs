@@ -3,7 +3,8 @@
 //! While other jobs wait the gate's thread sets a mark behind all work, now and then. The marks that are passed while the
 //! process drains show that its work goes on: then it only takes long, and waits for nothing that was not submitted.
 //!
-//! Invariant: setting a mark and looking at it never block.
+//! Invariant: setting a mark and looking at it never block. A mark keeps its contexts from being destroyed, so as long as there are
+//! marks the gate's thread looks at them again soon: at each tick, or while it drains.
 
 #![forbid(unsafe_code)]
 
@@ -28,7 +29,6 @@ pub struct Marks {
 impl Marks {
     /// Sets a mark, if work was submitted since the last one and that is long enough ago.
     pub fn set(&mut self, process: &'static Process, submissions: u64) {
-        self.forget_passed();
         let is_due = |(when, before): (Instant, u64)| when.elapsed() >= APART && before != submissions;
         if !self.last.is_none_or(is_due) || process.captures.any() {
             return;
@@ -54,7 +54,8 @@ impl Marks {
         self.marks.len() < before
     }
 
-    fn forget_passed(&mut self) {
+    /// Lets go of what has been passed.
+    pub fn forget_passed(&mut self) {
         while self.marks.front().is_some_and(|mark| mark.is_passed().unwrap_or(true)) {
             self.marks.pop_front();
         }

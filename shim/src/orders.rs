@@ -33,12 +33,11 @@ pub fn carry_out(process: &'static Process, orders: &Receiver<Order>) {
             Some(Order::Over(gone)) => return part(&gone),
             Some(Order::Message(message, handles)) => {
                 watch.let_go();
-                if matches!(message, ToShim::Unmap { .. } | ToShim::Map { .. }) {
-                    // Its work has ended, and its contexts may have to end.
-                    marks = Marks::default();
-                }
+                // They use contexts, too: kept past a tick only by a drain, which looks at them.
+                let marks = std::mem::take(&mut marks);
+                let marks = matches!(message, ToShim::Close { .. }).then_some(marks).unwrap_or_default();
                 let failure = failure_of(&message);
-                let order = AssertUnwindSafe(|| obey(process, message, handles, &mut watch, &mut marks));
+                let order = AssertUnwindSafe(|| obey(process, message, handles, &mut watch, marks));
                 if catch_unwind(order).is_err() {
                     warning!("an order of the manager failed in a way that was not foreseen");
                     own_up(process, failure);
@@ -74,13 +73,7 @@ fn own_up(process: &'static Process, failure: Option<FromShim>) {
     failure.into_iter().for_each(|failure| _ = process.link.send(failure));
 }
 
-fn obey(
-    process: &'static Process,
-    message: ToShim,
-    handles: Vec<OwnedFd>,
-    watch: &mut Watch,
-    marks: &mut Marks,
-) {
+fn obey(process: &'static Process, message: ToShim, handles: Vec<OwnedFd>, watch: &mut Watch, marks: Marks) {
     let answered = match message {
         ToShim::Close { step, boundary, at_collective, deadline_ms, wait_ms, drain_ms, calls, has_peers } => {
             let [deadline, wait, drain] = [deadline_ms, wait_ms, drain_ms].map(ms);
@@ -177,7 +170,7 @@ impl Closing {
     }
 }
 
-fn close(process: &'static Process, closing: Closing, marks: &mut Marks) -> Result<(), Gone> {
+fn close(process: &'static Process, closing: Closing, marks: Marks) -> Result<(), Gone> {
     let told = Instant::now();
     process.publish_gate(1);
     let waited = if closing.calls > 0 {
@@ -237,7 +230,7 @@ fn drain_and_report(
     waited: BoundaryWait,
     started: Instant,
     until: Instant,
-    marks: &mut Marks,
+    marks: Marks,
 ) -> Result<(Drained, Vec<OwnedFd>), String> {
     // Who has not come to the boundary is not held there.
     let at = if waited == BoundaryWait::Reached { closing.at_boundary() } else { Boundary::GoesOn };
@@ -391,6 +384,7 @@ impl Watch {
 
     fn tick(&mut self, process: &'static Process, marks: &mut Marks) {
         let submissions = Record::submissions();
+        marks.forget_passed();
         if GATE.is_open() {
             marks.set(process, submissions);
         }

@@ -222,17 +222,21 @@ impl Ledger {
         if first.is_ok() || slack == Slack::Kept {
             return first;
         }
+        self.with_headroom(slack, |ledger| match ledger.has_room_for(pieces) {
+            true => ledger.lease_without_offsets(tenant, region, pieces),
+            false => first,
+        })
+    }
+
+    /// Places something, with the headroom as the slack has it.
+    fn with_headroom<T>(&mut self, slack: Slack, place: impl FnOnce(&mut Self) -> T) -> T {
         let headroom = self.headroom;
         if slack == Slack::Headroom {
             self.headroom = 0;
         }
-        let second = if self.has_room_for(pieces) {
-            self.lease_without_offsets(tenant, region, pieces)
-        } else {
-            first
-        };
+        let placed = place(self);
         self.headroom = headroom;
-        second
+        placed
     }
 
     fn lease_without_offsets(
@@ -392,13 +396,7 @@ impl Ledger {
         if slack == Slack::Kept {
             return self.renumber_as_part(piece, owner, region, 0);
         }
-        let headroom = self.headroom;
-        if slack == Slack::Headroom {
-            self.headroom = 0;
-        }
-        let adopted = self.renumber(piece, owner, region);
-        self.headroom = headroom;
-        adopted
+        self.with_headroom(slack, |ledger| ledger.renumber(piece, owner, region))
     }
 
     fn renumber_as_part(

@@ -148,8 +148,7 @@ impl Scheduler {
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         let gpu = tenant.gpu;
         let making = acquired.new.len().div_ceil(PIECES_PER_MESSAGE);
-        let (placed, since) = (acquired.placed, self.now);
-        let unscrubbed = acquired.unscrubbed.into_iter().collect();
+        let (placed, unscrubbed, since) = (acquired.placed, acquired.unscrubbed, self.now);
         let coming = Class::ALL.map(|region| match part {
             None => tenant.units_of_runs(region),
             Some(part) if part == region => placed.iter().map(|placed| placed.units.0).sum(),
@@ -210,7 +209,7 @@ impl Scheduler {
             arrival.iter().flat_map(|arrival| &arrival.placed).map(|placed| placed.units.0).sum();
         let (arrived, unscrubbed) =
             arrival.map_or_else(Default::default, |arrival| (arrival.placed, arrival.unscrubbed));
-        let (mut returned, unscrubbed) = (Vec::new(), unscrubbed.into_iter().collect());
+        let mut returned = Vec::new();
         for placed in arrived {
             let Some(tenant) = self.tenants.get_mut(&id) else { return };
             if tenant.pieces.remove(&placed.piece).is_some() {

@@ -124,12 +124,8 @@ impl Scheduler {
             let job = &self.jobs[&id];
             let is_over = || job.phase == Phase::Open && self.now >= job.slice_end && is_waited_for();
             let is_stopped = (job.stopped || is_over()) && job.has_stopped(pages);
-            let was_stopped = job.stopped;
             if let Some(job) = self.jobs.get_mut(&id) {
                 job.stopped = is_stopped;
-            }
-            if was_stopped && !is_stopped {
-                self.level_up(id, self.claim_of(id));
             }
         }
     }
@@ -162,13 +158,13 @@ impl Scheduler {
     /// How often the processes of a job look whether they are idle: it takes a small part of what two switches take.
     pub(super) fn tick_micros(&self, id: JobId) -> u32 {
         let cost = self.jobs.get(&id).map(|job| job.costs.next()).unwrap_or_default() + self.dearest_near(id);
+        if cost.is_zero() {
+            return MOST_TICK_MICROS;
+        }
         let wanted = u32::try_from((cost / TICKS).as_micros()).unwrap_or(u32::MAX);
         // Steps, so that processes are not told of each change.
-        let step = if cost.is_zero() { u32::MAX } else { wanted.max(1) };
-        let most = MOST_TICK_MICROS;
-        std::iter::successors(Some(LEAST_TICK_MICROS), |tick| Some(tick * 2))
-            .find(|tick| *tick >= step.min(most))
-            .map_or(most, |tick| tick.min(most))
+        wanted.clamp(LEAST_TICK_MICROS, MOST_TICK_MICROS).div_ceil(LEAST_TICK_MICROS).next_power_of_two()
+            * LEAST_TICK_MICROS
     }
 
     /// A job that lent its turn wants it back: the jobs that run meanwhile have a short slice for it.
@@ -185,8 +181,7 @@ impl Scheduler {
     fn end_of_borrowed(&self, id: JobId) -> Option<Time> {
         let job = self.jobs.get(&id).filter(|job| job.phase == Phase::Open)?;
         let (began, None) = job.stats.grants.back().copied()? else { return None };
-        let lent = self.longest_borrowed(id)?;
-        Some(began + lent)
+        Some(began + self.longest_borrowed(id)?)
     }
 
     /// How long a job may run in place of one that has lent its turn and wants it back; `None`: there is none.

@@ -25,7 +25,7 @@ pub(super) struct Acquired {
     /// Those that must be made first.
     pub(super) new: Vec<PieceId>,
     /// Those that have bytes of their last tenant.
-    pub(super) unscrubbed: Vec<PieceId>,
+    pub(super) unscrubbed: BTreeSet<PieceId>,
 }
 
 /// There is no room for runs of slots.
@@ -63,7 +63,7 @@ pub(super) enum Served {
     Refused(String),
 }
 
-/// A piece that no tenant used before.
+/// A piece that no tenant used until now.
 struct Adopted {
     piece: PieceId,
     units: u32,
@@ -333,9 +333,9 @@ impl Scheduler {
 
     /// Gives pieces back that were found, and are not used; those that were not to be made.
     pub(super) fn relinquish(&mut self, gpu_id: GpuUuid, uid: u32, acquired: &Acquired) -> BTreeSet<PieceId> {
-        let mut adopted = BTreeSet::new();
+        let (mut adopted, new) = (BTreeSet::new(), BTreeSet::from_iter(&acquired.new));
         for placed in &acquired.placed {
-            if acquired.new.contains(&placed.piece) {
+            if new.contains(&placed.piece) {
                 if let Some(gpu) = self.gpus.get_mut(&gpu_id) {
                     gpu.ledger.release(placed.piece);
                 }
@@ -741,8 +741,8 @@ impl Scheduler {
         }
     }
 
-    /// Gives pieces with somebody's bytes in them back: for the same user, destroyed
-    /// where another user shares the GPU, or where the piece may still be used outside of its process (I8).
+    /// Gives pieces with a job's bytes in them back: kept for the same user's next job, which overwrites them or gets them
+    /// scrubbed; destroyed where another user shares the GPU, or where the piece may still be used outside of its process (I8).
     pub(super) fn dispose(&mut self, gpu: GpuUuid, job: JobId, pieces: Vec<PieceId>) {
         let on = self.gpus.get(&gpu);
         let is_reusable = |piece: &PieceId| {
@@ -776,15 +776,17 @@ impl Scheduler {
     fn is_about_to_come(&self, gpu: GpuUuid) -> bool {
         let leaves =
             |(_, tenant): (TenantId, &Tenant)| tenant.departure.is_some() && !self.is_silent(tenant.job);
-        let selection = || self.selection();
-        let comes = |(_, tenant): (TenantId, &Tenant)| {
-            tenant.is_away() && self.phase_of(tenant) == Phase::Waiting && selection().contains(&tenant.job)
+        let is_away = |(_, tenant): (TenantId, &Tenant)| {
+            (tenant.is_away() && self.phase_of(tenant) == Phase::Waiting).then_some(tenant.job)
         };
         let is_destroyed =
             || self.pending.values().any(|order| matches!(order, Pending::Destroy(on, _) if *on == gpu));
         (self.tenants_on(gpu).any(leaves) || is_destroyed())
             && !self.tenants_on(gpu).any(|(_, tenant)| self.waits_for_room(tenant))
-            && self.tenants_on(gpu).any(comes)
+            && self
+                .selection()
+                .iter()
+                .any(|job| self.tenants_on(gpu).filter_map(is_away).any(|away| away == *job))
     }
 
     fn scrub(&mut self, gpu: GpuUuid, pieces: Vec<PieceId>, uid: u32) {

@@ -516,7 +516,7 @@ impl Scheduler {
         }
     }
 
-    /// Who has had more than others pays no more of it back than so much.
+    /// A job that has had more time than the others pays no more of it back than so much.
     fn level_down(&mut self, id: JobId, debt: Duration) {
         if let (Some(level), Some(job)) = (self.level_near(id), self.jobs.get_mut(&id)) {
             job.virtual_runtime = job.virtual_runtime.min(level.saturating_add(job.virtual_time(debt)));

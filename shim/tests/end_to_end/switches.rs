@@ -222,6 +222,25 @@ promise! {
 }
 
 promise! {
+    fn a_program_that_is_watched_no_longer_can_end_its_context() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        line.tell("allocate 1000");
+        let lease = manager.hear_lease();
+        manager.grant(&lease);
+        let address = line.hear();
+        manager.send(ToShim::Watch { tick_micros: 200_000 }, &[]);
+        assert_eq!(manager.hear(), FromShim::Idle);
+        assert_eq!(line.ask(&format!("fill {address} 1000 1")), "ok");
+        // At this tick its work was marked. There is no further one.
+        assert_eq!(manager.hear(), FromShim::Waiting);
+        manager.send(ToShim::Watch { tick_micros: 0 }, &[]);
+        assert_eq!(line.ask("release"), "ok");
+        guest.end();
+    }
+}
+
+promise! {
     fn a_process_that_has_drained_gets_memory_when_it_is_closed_again() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();
