@@ -41,6 +41,12 @@ const MOST_CALLS: u32 = 16;
 const LATE_VALUE: &str = "work on the GPU waits for a value that was not submitted in time";
 /// Work that was there so long a part of the drain limit before waits for other work, most likely.
 const SURELY_WAITS: u32 = 32;
+/// A driver takes about so many calls ahead: a thread that came out of one because there was room for it has so much before it.
+/// Half of the call was over on average when that was seen to begin.
+const CALLS_AHEAD: u32 = 2 * 1024;
+/// Then threads make at most so many calls each time they are caught: one that submits as much as the driver takes would fill
+/// its queue anew each time.
+const MOST_CALLS_WHILE_CATCHING: u32 = 64;
 /// So often the same is done about work that waits, before something else is tried.
 const TIMES_ALIKE: u32 = 3;
 /// In one of so many turns others than those behind go though these can.
@@ -103,6 +109,8 @@ pub struct Draining {
     started: Instant,
     limit: Duration,
     until: Instant,
+    /// The latest end of a closing in which work is seen to go on.
+    latest: Instant,
     /// How long it waits for the end of work before it takes it to wait for other work.
     patience: Duration,
     /// How long it does when it was once.
@@ -121,8 +129,16 @@ pub struct Draining {
     oldest: Option<(Probe, Instant)>,
     /// In the work that was submitted before.
     marks: Marks,
+    /// The GPU was seen to go on with work that was submitted before anything was let through: that takes until then, perhaps.
+    goes_on_until: Option<Instant>,
+    /// How many calls had been let through before that was seen.
+    let_through_before: u32,
+    /// That was seen after something had been let through.
+    was_seen_late: bool,
     /// Since when a thread has been in a call that submits work.
     inside_since: Option<Instant>,
+    /// Threads have come out of such calls, in which they had been for so long: the driver has got room for their work.
+    came_out_after: Duration,
     /// The gate has flowed since work did not end.
     has_flowed: bool,
     /// After so many times that it flowed work did not end.
@@ -224,6 +240,7 @@ impl Draining {
             started,
             limit,
             until,
+            latest: until + limit,
             patience,
             pace,
             boundary,
@@ -233,7 +250,11 @@ impl Draining {
             rounds: 0,
             oldest: None,
             marks,
+            goes_on_until: None,
+            let_through_before: GATE.count_let_through(),
+            was_seen_late: false,
             inside_since: None,
+            came_out_after: Duration::ZERO,
             has_flowed: false,
             flows_in_vain: 0,
             catches: 0,
@@ -285,7 +306,11 @@ impl Draining {
                 }
                 Found::ValueWait => {}
                 // What was submitted long ago goes on to end: nothing has to be let through for it.
-                Found::Stall if self.marks.have_moved() => {}
+                Found::Stall if self.has_moved() || self.goes_on() => {
+                    if self.goes_on() {
+                        self.patience = self.patience.max(self.limit / UNMEASURED);
+                    }
+                }
                 Found::Stall => {
                     if self.stalls == 0 {
                         self.process.drains.note_stall();
@@ -394,12 +419,13 @@ impl Draining {
     }
 
     fn look(&mut self) -> Result<Found, String> {
-        let until = self.until.min(Instant::now() + self.patience);
+        let now = Instant::now();
+        let until = self.until.min(now + self.patience);
         if !GATE.wait_until_empty(until) {
-            self.inside_since.get_or_insert_with(Instant::now);
+            self.inside_since.get_or_insert(now);
             return self.stalls("a thread did not come out of a driver call in time");
         }
-        self.inside_since = None;
+        self.came_out_after = self.inside_since.take().unwrap_or(now).elapsed();
         if self.process.captures.any() {
             return Ok(Found::Capture);
         }
@@ -419,6 +445,37 @@ impl Draining {
             }
             Err(error) => Err(error.to_string()),
         }
+    }
+
+    /// Whether the GPU went on with work since it was asked last: it passed a mark, or its driver had room for more.
+    fn has_moved(&mut self) -> bool {
+        let passed = self.marks.age_of_passed();
+        let came_out_after = std::mem::take(&mut self.came_out_after);
+        let of_queue = (came_out_after >= SHORTEST).then(|| came_out_after * CALLS_AHEAD);
+        let Some(rest) = passed.into_iter().chain(of_queue).max() else { return false };
+        // Once only: what goes on later may do so because something was let through.
+        let is_late = !self.is_untouched();
+        let is_known = || self.process.drains.has_caught.load(Ordering::Relaxed);
+        if !is_late || !std::mem::replace(&mut self.was_seen_late, true) && !is_known() {
+            self.let_through_before = GATE.count_let_through();
+            // So long, at most, nothing is let through; that makes the closing no longer than twice as long.
+            let until = Instant::now() + rest.min(self.limit / 4 * 3);
+            self.goes_on_until = self.goes_on_until.max(Some(until));
+            if !self.has_peers {
+                self.until = self.until.max(until.min(self.latest));
+            }
+        }
+        true
+    }
+
+    /// Nothing was let through since.
+    fn is_untouched(&self) -> bool {
+        GATE.count_let_through() == self.let_through_before
+    }
+
+    /// Whether what was submitted before, most likely, goes on still: nothing was let through that it may have waited for.
+    fn goes_on(&self) -> bool {
+        self.is_untouched() && self.goes_on_until.is_some_and(|until| Instant::now() < until)
     }
 
     fn stalls(&self, reason: &str) -> Result<Found, String> {
@@ -536,7 +593,8 @@ impl Draining {
         let lets_go = self.attempt() == Attempt::CatchSome || GATE.count_waiting(true) == 0;
         self.gone_on |= lets_go && boundary == Boundary::GoesOn;
         let draw = if lets_go { drawn(self.step.0 as u32, self.catches / TIMES_ALIKE) } else { 0 };
-        let calls = CALLS_WHILE_CATCHING.saturating_mul(2u32.saturating_pow(self.catches));
+        let most = if self.goes_on_until.is_some() { MOST_CALLS_WHILE_CATCHING } else { u32::MAX };
+        let calls = CALLS_WHILE_CATCHING.saturating_mul(2u32.saturating_pow(self.catches)).min(most);
         GATE.catch(draw, lets_go, boundary, calls, self.until.min(Instant::now() + self.limit / UNMEASURED));
         self.quiet_since = Instant::now();
     }

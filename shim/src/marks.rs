@@ -21,7 +21,7 @@ const MOST: usize = 256;
 /// The marks that are not known to be passed, the first one first.
 #[derive(Default)]
 pub struct Marks {
-    marks: VecDeque<Probe>,
+    marks: VecDeque<(Probe, Instant)>,
     /// When the last one was set, and how much was submitted then.
     last: Option<(Instant, u64)>,
 }
@@ -43,21 +43,24 @@ impl Marks {
     /// Keeps a mark behind all work so far, if there is room.
     pub fn add(&mut self, mark: Probe) {
         if self.marks.len() < MOST {
-            self.marks.push_back(mark);
+            self.marks.push_back((mark, Instant::now()));
         }
     }
 
-    /// Whether the GPU has passed a mark since it was asked last.
-    pub fn have_moved(&mut self) -> bool {
-        let before = self.marks.len();
-        self.forget_passed();
-        self.marks.len() < before
+    /// How long ago the last mark was set that the GPU has passed since it was asked last, if it has passed any: so far ahead
+    /// is work submitted.
+    pub fn age_of_passed(&mut self) -> Option<Duration> {
+        std::iter::from_fn(|| self.take_passed()).last().map(|set| set.elapsed())
     }
 
     /// Lets go of what has been passed.
     pub fn forget_passed(&mut self) {
-        while self.marks.front().is_some_and(|mark| mark.is_passed().unwrap_or(true)) {
-            self.marks.pop_front();
-        }
+        while self.take_passed().is_some() {}
+    }
+
+    /// When the first mark was set, if it has been passed.
+    fn take_passed(&mut self) -> Option<Instant> {
+        let is_passed = |(mark, _): &(Probe, Instant)| mark.is_passed().unwrap_or(true);
+        self.marks.front().is_some_and(is_passed).then(|| self.marks.pop_front())?.map(|(_, set)| set)
     }
 }

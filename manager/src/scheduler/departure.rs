@@ -447,7 +447,7 @@ impl Scheduler {
         if let Some(job) = self.jobs.get_mut(&id) {
             job.phase = Phase::Leaving;
         }
-        self.level_down(id, self.config.slice_max.max(self.slice_of(id)));
+        self.level_down(id);
         for tenant in self.tenants_of(id) {
             self.depart(tenant);
         }

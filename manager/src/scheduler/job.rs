@@ -72,6 +72,9 @@ pub struct Job {
     /// Its slice is over, and a process of it is stopped (SIGSTOP): it uses its turn as little as a job that is idle, but does
     /// not say so.
     pub stopped: bool,
+    /// Of the time that it has had more than others, what it did not pay back. What it owes after its next turns is limited the less
+    /// for it; a turn of the usual length halves that.
+    pub forgiven: Time,
     /// Not asked to close before this.
     pub not_closed_before: Time,
     /// Not restored before this (an attempt failed).
@@ -217,6 +220,7 @@ impl Job {
             silent: false,
             lent: false,
             stopped: false,
+            forgiven: Time::ZERO,
             not_closed_before: Time::ZERO,
             not_restored_before: Time::ZERO,
             not_prefetched_before: Time::ZERO,

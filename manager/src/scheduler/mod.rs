@@ -516,10 +516,18 @@ impl Scheduler {
         }
     }
 
-    /// A job that has had more time than the others pays no more of it back than so much.
-    fn level_down(&mut self, id: JobId, debt: Duration) {
+    /// A job that has had more time than the others owes no more of it than the longest slice, and what it was forgiven before.
+    fn level_down(&mut self, id: JobId) {
+        let debt = self.config.slice_max.max(self.slice_of(id));
         if let (Some(level), Some(job)) = (self.level_near(id), self.jobs.get_mut(&id)) {
-            job.virtual_runtime = job.virtual_runtime.min(level.saturating_add(job.virtual_time(debt)));
+            let lead = job.virtual_runtime.saturating_sub(level);
+            if lead <= job.virtual_time(debt) {
+                job.forgiven /= 2;
+                return;
+            }
+            let forgiven = lead.saturating_sub(job.virtual_time(debt + job.forgiven));
+            job.virtual_runtime -= forgiven;
+            job.forgiven += Duration::from_nanos(forgiven.saturating_mul(job.spec.weight.max(1).into()));
         }
     }
 

@@ -2,7 +2,7 @@
 //! hostile; nobody waits for it longer than `answer_limit` beyond what its work takes.
 //!
 //! ```text
-//! Recall not answered   nobody waits for it any more
+//! Recall not answered   it is not waited for any more, nor while the process is stopped
 //! Close, Map            the job is silent: as good as unsliceable, until it answers
 //! Unmap                 the same while the process is stopped; else it is expelled (I8)
 //! ```
@@ -31,16 +31,18 @@ pub(super) struct Due {
     session: SessionId,
     question: Question,
     /// Until when an answer is in time.
+    until: Time,
+    /// When it is looked whether it was answered.
     at: Time,
     /// It is not any more.
     late: bool,
 }
 
 impl Scheduler {
-    /// A process was told to close: it may take its time to a boundary, and to drain.
+    /// A process was told to close: it may take its time to a boundary, and to drain, twice as long where its work goes on.
     pub(super) fn expect_closing(&mut self, session: SessionId, step: Step, deadline: Time) {
-        let at = self.now + deadline + self.config.drain_limit + self.config.answer_limit;
-        self.due.push(Due { session, question: Question::Close(step), at, late: false });
+        let at = self.now + deadline + self.config.drain_limit * 2 + self.config.answer_limit;
+        self.due.push(Due { session, question: Question::Close(step), until: at, at, late: false });
     }
 
     /// An order that a process alone carries out is answered soon, or never.
@@ -53,18 +55,24 @@ impl Scheduler {
         self.due.retain(|due| due.question != Question::Order(step));
     }
 
+    /// What a process has and does not use it says at once, unless it is stopped: that is seen before its time is over.
     pub(super) fn expect_return(&mut self, session: SessionId, tenant: TenantId) {
         self.expect(session, Question::Recall(tenant));
+        let soon = self.now + self.config.slice;
+        self.due.last_mut().into_iter().for_each(|due| due.at = due.until.min(soon));
     }
 
     fn expect(&mut self, session: SessionId, question: Question) {
         let at = self.now + self.config.answer_limit;
-        self.due.push(Due { session, question, at, late: false });
+        self.due.push(Due { session, question, until: at, at, late: false });
     }
 
     /// Nobody could answer for so long.
     pub(super) fn allow_more_time(&mut self, absence: Time) {
-        self.due.iter_mut().for_each(|due| due.at += absence);
+        self.due.iter_mut().for_each(|due| {
+            due.at += absence;
+            due.until += absence;
+        });
     }
 
     /// When the next answer becomes late.
@@ -77,6 +85,10 @@ impl Scheduler {
         let (mut due, now) = (std::mem::take(&mut self.due), self.now);
         due.retain(|due| self.is_open(due));
         for due in due.iter_mut().filter(|due| due.at <= now) {
+            if now < due.until && !pages.is_stopped(due.session) {
+                due.at = due.until;
+                continue;
+            }
             due.at = now + self.config.answer_limit;
             due.late = true;
             self.is_late(due, pages);

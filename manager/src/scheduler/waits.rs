@@ -259,7 +259,9 @@ impl Scheduler {
             .map(|peer| peer.spec.weight)
             .fold(0, u32::saturating_add);
         let turns = (near.len() as u32 + 2).saturating_add(weights.max(job.spec.weight));
-        Some(since.saturating_add(self.longest_turn(near.iter().chain([&id])).saturating_mul(turns)))
+        // It pays back at most what it was forgiven: that may be halved by now.
+        let turn = self.longest_turn(near.iter().chain([&id])).saturating_add(job.forgiven * 2);
+        Some(since.saturating_add(turn.saturating_mul(turns)))
     }
 
     /// Does a job wait for a reason that is told and ends with another job (one that is never closed, cannot be saved,
@@ -295,7 +297,7 @@ impl Scheduler {
             Some(self.longest_slice_of(job) + job.stats.mean_switch() * 2)
         };
         let longest = jobs.filter_map(turn).max().unwrap_or_default();
-        longest + self.config.boundary_deadline * 3 + self.config.drain_limit + self.config.answer_limit
+        longest + self.config.boundary_deadline * 3 + self.config.drain_limit * 2 + self.config.answer_limit
     }
 }
 

@@ -163,6 +163,28 @@ fn who_kept_its_turn_for_long_because_it_was_stopped_does_not_wait_as_long_for_t
 }
 
 #[test]
+fn who_keeps_its_turn_for_long_again_and_again_waits_as_long() {
+    let mut desk = Desk::new(|config| config.slice_max = ms(1_000));
+    let [a, b] = switched(&mut desk);
+    let turns = [1_000, 20_000, 20_000].map(|wanted| {
+        desk.until(|desk| desk.phase(a) == Phase::Open);
+        desk.pages.stopped.insert(a);
+        desk.pass(ms(20_000));
+        desk.go_on(a);
+        desk.until(|desk| desk.phase(b) == Phase::Open);
+        let began = desk.now;
+        desk.until(|desk| desk.phase(a) == Phase::Open);
+        (desk.now - began, ms(wanted))
+    });
+    for (turn, wanted) in turns {
+        assert!(turn >= wanted * 9 / 10 && turn <= wanted * 11 / 10, "{turns:?}");
+    }
+    // What was forgiven is forgotten by and by.
+    desk.until(|desk| desk.job_of(a).stats.switches >= 40);
+    assert!(desk.job_of(a).forgiven < ms(1));
+}
+
+#[test]
 fn what_a_job_is_owed_that_was_idle_for_long_is_no_more_than_the_longest_slice() {
     let mut desk = Desk::new(|config| config.slice_max = ms(1_000));
     let [a, b] = switched(&mut desk);
