@@ -44,9 +44,6 @@ const SURELY_WAITS: u32 = 32;
 /// A driver takes about so many calls ahead: a thread that came out of one because there was room for it has so much before it.
 /// Half of the call was over on average when that was seen to begin.
 const CALLS_AHEAD: u32 = 2 * 1024;
-/// Then threads make at most so many calls each time they are caught: one that submits as much as the driver takes would fill
-/// its queue anew each time.
-const MOST_CALLS_WHILE_CATCHING: u32 = 64;
 /// So often the same is done about work that waits, before something else is tried.
 const TIMES_ALIKE: u32 = 3;
 /// In one of so many turns others than those behind go though these can.
@@ -421,11 +418,14 @@ impl Draining {
     fn look(&mut self) -> Result<Found, String> {
         let now = Instant::now();
         let until = self.until.min(now + self.patience);
+        if Record::is_anybody_inside() {
+            self.inside_since.get_or_insert(now);
+        }
         if !GATE.wait_until_empty(until) {
             self.inside_since.get_or_insert(now);
             return self.stalls("a thread did not come out of a driver call in time");
         }
-        self.came_out_after = self.inside_since.take().unwrap_or(now).elapsed();
+        self.came_out_after = self.inside_since.take().map_or(Duration::ZERO, |since| since.elapsed());
         if self.process.captures.any() {
             return Ok(Found::Capture);
         }
@@ -593,8 +593,7 @@ impl Draining {
         let lets_go = self.attempt() == Attempt::CatchSome || GATE.count_waiting(true) == 0;
         self.gone_on |= lets_go && boundary == Boundary::GoesOn;
         let draw = if lets_go { drawn(self.step.0 as u32, self.catches / TIMES_ALIKE) } else { 0 };
-        let most = if self.goes_on_until.is_some() { MOST_CALLS_WHILE_CATCHING } else { u32::MAX };
-        let calls = CALLS_WHILE_CATCHING.saturating_mul(2u32.saturating_pow(self.catches)).min(most);
+        let calls = CALLS_WHILE_CATCHING.saturating_mul(2u32.saturating_pow(self.catches));
         GATE.catch(draw, lets_go, boundary, calls, self.until.min(Instant::now() + self.limit / UNMEASURED));
         self.quiet_since = Instant::now();
     }

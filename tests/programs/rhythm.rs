@@ -14,7 +14,7 @@ use std::io::Write;
 use std::ptr::null_mut;
 use std::time::Duration;
 
-/// Words that a kernel adds to.
+/// Words that a kernel adds to, at most.
 const WORDS: u64 = 1024;
 
 /// What the program does; times in microseconds.
@@ -92,7 +92,8 @@ fn main() {
     for step in 0..rhythm.steps {
         let at = memory[(step % rhythm.allocations) as usize];
         let (add, micros) = (1u32, rhythm.kernel as u32);
-        let mut arguments = [arg(&at), arg(&WORDS), arg(&add), arg(&micros)];
+        let words = added_words(bytes);
+        let mut arguments = [arg(&at), arg(&words), arg(&add), arg(&micros)];
         ok!(cuLaunchKernel(stir, 1, 1, 1, 1, 1, 1, 0, null_mut(), arguments.as_mut_ptr(), null_mut()));
         match ends.get(step as usize % ends.len().max(1)) {
             Some(end) => {
@@ -124,9 +125,14 @@ fn main() {
 fn check(at: u64, bytes: u64, added: u32) {
     let mut words = vec![0u32; bytes as usize / 4];
     ok!(cuMemcpyDtoH_v2(words.as_mut_ptr().cast(), at, bytes as usize));
-    let wanted = |nth: usize| 0x0101_0101 + if (nth as u64) < WORDS { added } else { 0 };
+    let wanted = |nth: usize| 0x0101_0101 + if (nth as u64) < added_words(bytes) { added } else { 0 };
     let wrong = (0..words.len()).find(|nth| words[*nth] != wanted(*nth));
     assert_eq!(wrong, None, "a word is wrong");
+}
+
+/// How many words of so many bytes a kernel adds to.
+fn added_words(bytes: u64) -> u64 {
+    WORDS.min(bytes / 4)
 }
 
 fn wait(micros: u64) {
