@@ -451,19 +451,19 @@ impl Draining {
     fn has_moved(&mut self) -> bool {
         let passed = self.marks.age_of_passed();
         let came_out_after = std::mem::take(&mut self.came_out_after);
-        let of_queue = (came_out_after >= SHORTEST).then(|| came_out_after * CALLS_AHEAD);
+        let of_queue = (came_out_after >= SHORTEST && !self.has_peers).then(|| came_out_after * CALLS_AHEAD);
         let Some(rest) = passed.into_iter().chain(of_queue).max() else { return false };
         // Once only: what goes on later may do so because something was let through.
         let is_late = !self.is_untouched();
         let is_known = || self.process.drains.has_caught.load(Ordering::Relaxed);
-        if !is_late || !std::mem::replace(&mut self.was_seen_late, true) && !is_known() {
+        let counts = !is_late || !std::mem::replace(&mut self.was_seen_late, true) && !is_known();
+        // Other processes of the job are told at once that work does not end: it may wait for theirs all the same.
+        if counts && !self.has_peers {
             self.let_through_before = GATE.count_let_through();
             // So long, at most, nothing is let through; that makes the closing no longer than twice as long.
             let until = Instant::now() + rest.min(self.limit / 4 * 3);
             self.goes_on_until = self.goes_on_until.max(Some(until));
-            if !self.has_peers {
-                self.until = self.until.max(until.min(self.latest));
-            }
+            self.until = self.until.max(until.min(self.latest));
         }
         true
     }
