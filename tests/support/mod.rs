@@ -240,11 +240,15 @@ pub fn open_files(pid: u32) -> Vec<PathBuf> {
     files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok()).collect()
 }
 
-/// How many files a manager has open, without pieces: how many of these there are is the ledger's
-/// affair.
+/// How many files a manager has open, without pieces and memory for saved bytes: how many of these there are is the
+/// ledger's affair, and the tiers'.
 pub fn files_but_pieces(manager: u32) -> usize {
-    let is_piece = |name: &PathBuf| name.to_string_lossy().contains("/piece-");
-    open_files(manager).iter().filter(|name| !is_piece(name)).count()
+    let is_memory = |name: &PathBuf| {
+        let name = name.to_string_lossy();
+        // Memory for saved bytes is kept for the next save for a minute.
+        name.contains("/piece-") || name.contains("memfd:tidegate-saved")
+    };
+    open_files(manager).iter().filter(|name| !is_memory(name)).count()
 }
 
 /// Copies a program that is then run. Another process does it: what this one has open to write, a child
