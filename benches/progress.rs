@@ -79,6 +79,11 @@ const BUSY: Plan = rhythm("mib=160 kernel=5000 steps=2000", 100);
 const SHORT_SLICES: &[&str] = &["--slice", "100ms"];
 const SMALL: &str = "1x256MiB";
 
+/// On a GPU that has room for one of the jobs, with short slices.
+const fn on_small(name: &'static str, jobs: &'static [Plan]) -> Mix {
+    Mix { name, gpu: SMALL, options: SHORT_SLICES, jobs }
+}
+
 const MIXES: [Mix; 19] = [
     Mix {
         name: "equal-1000MiB",
@@ -89,37 +94,12 @@ const MIXES: [Mix; 19] = [
             rhythm("mib=1000 kernel=20000 steps=600", 100),
         ],
     },
-    Mix { name: "equal-160MiB", gpu: SMALL, options: SHORT_SLICES, jobs: &[BUSY, BUSY] },
-    Mix {
-        name: "gap-10ms",
-        gpu: SMALL,
-        options: SHORT_SLICES,
-        jobs: &[rhythm("mib=160 kernel=20000 gap=10000 steps=400", 67), BUSY],
-    },
-    Mix {
-        name: "gap-20ms",
-        gpu: SMALL,
-        options: SHORT_SLICES,
-        jobs: &[rhythm("mib=160 kernel=20000 gap=20000 steps=300", 50), BUSY],
-    },
-    Mix {
-        name: "gap-50ms",
-        gpu: SMALL,
-        options: SHORT_SLICES,
-        jobs: &[rhythm("mib=160 kernel=20000 gap=50000 steps=150", 29), BUSY],
-    },
-    Mix {
-        name: "gap-200ms",
-        gpu: SMALL,
-        options: SHORT_SLICES,
-        jobs: &[rhythm("mib=160 kernel=20000 gap=200000 steps=60", 9), BUSY],
-    },
-    Mix {
-        name: "gap-1s",
-        gpu: SMALL,
-        options: SHORT_SLICES,
-        jobs: &[rhythm("mib=160 kernel=300000 gap=1000000 steps=12", 23), BUSY],
-    },
+    on_small("equal-160MiB", &[BUSY, BUSY]),
+    on_small("gap-10ms", &[rhythm("mib=160 kernel=20000 gap=10000 steps=400", 67), BUSY]),
+    on_small("gap-20ms", &[rhythm("mib=160 kernel=20000 gap=20000 steps=300", 50), BUSY]),
+    on_small("gap-50ms", &[rhythm("mib=160 kernel=20000 gap=50000 steps=150", 29), BUSY]),
+    on_small("gap-200ms", &[rhythm("mib=160 kernel=20000 gap=200000 steps=60", 9), BUSY]),
+    on_small("gap-1s", &[rhythm("mib=160 kernel=300000 gap=1000000 steps=12", 23), BUSY]),
     Mix {
         name: "gap-50ms-fits",
         gpu: "1x512MiB",
@@ -135,67 +115,34 @@ const MIXES: [Mix; 19] = [
             rhythm("mib=160 kernel=30000 gap=60000 steps=120", 33),
         ],
     },
-    Mix {
-        name: "kernels-of-3s",
-        gpu: SMALL,
-        options: SHORT_SLICES,
-        jobs: &[rhythm("mib=160 kernel=3000000 steps=8", 100), rhythm("mib=160 kernel=5000 steps=4000", 100)],
-    },
-    Mix {
-        name: "100-allocations",
-        gpu: SMALL,
-        options: SHORT_SLICES,
-        jobs: &[rhythm("mib=200 allocations=100 pause=10000 kernel=5000 steps=1000", 100), BUSY],
-    },
-    Mix {
-        name: "100000-allocations",
-        gpu: SMALL,
-        options: SHORT_SLICES,
-        jobs: &[rhythm("mib=160 allocations=100000 kernel=5000 steps=2000", 100), BUSY],
-    },
-    Mix {
-        name: "training-inference",
-        gpu: SMALL,
-        options: SHORT_SLICES,
-        jobs: &[
+    on_small(
+        "kernels-of-3s",
+        &[rhythm("mib=160 kernel=3000000 steps=8", 100), rhythm("mib=160 kernel=5000 steps=4000", 100)],
+    ),
+    on_small(
+        "100-allocations",
+        &[rhythm("mib=200 allocations=100 pause=10000 kernel=5000 steps=1000", 100), BUSY],
+    ),
+    on_small("100000-allocations", &[rhythm("mib=160 allocations=100000 kernel=5000 steps=2000", 100), BUSY]),
+    on_small(
+        "training-inference",
+        &[
             rhythm("mib=200 kernel=30000 steps=300 boundaries=1", 100),
             rhythm("mib=100 kernel=10000 gap=500000 steps=20", 2),
         ],
-    },
-    Mix {
-        name: "late-priority",
-        gpu: SMALL,
-        options: SHORT_SLICES,
-        jobs: &[
+    ),
+    on_small(
+        "late-priority",
+        &[
             rhythm("mib=160 kernel=5000 steps=1500", 100),
             Plan { later: 2_000, priority: "5", ..rhythm("mib=160 kernel=5000 steps=400", 100) },
         ],
-    },
-    Mix { name: "three", gpu: SMALL, options: SHORT_SLICES, jobs: &[BUSY; 3] },
-    Mix {
-        name: "six",
-        gpu: SMALL,
-        options: SHORT_SLICES,
-        jobs: &[rhythm("mib=160 kernel=5000 steps=800", 100); 6],
-    },
-    Mix {
-        name: "gangs",
-        gpu: SMALL,
-        options: SHORT_SLICES,
-        jobs: &[Plan { what: What::Gang(2, "mib=80 kernel=5000 steps=1000"), ..BUSY }; 2],
-    },
-    Mix {
-        name: "trainers",
-        gpu: SMALL,
-        options: SHORT_SLICES,
-        jobs: &[training("trainer", "150"), training("trainer", "150")],
-    },
-    Mix {
-        name: "lightning",
-        gpu: SMALL,
-        options: SHORT_SLICES,
-        jobs: &[training("lightning", "150"), training("lightning", "150")],
-    },
+    ),
+    on_small("three", &[BUSY; 3]),
+    on_small("six", &[rhythm("mib=160 kernel=5000 steps=800", 100); 6]),
+    on_small("gangs", &[Plan { what: What::Gang(2, "mib=80 kernel=5000 steps=1000"), ..BUSY }; 2]),
+    on_small("trainers", &[training("trainer", "150"), training("trainer", "150")]),
+    on_small("lightning", &[training("lightning", "150"), training("lightning", "150")]),
 ];
 
 fn main() {

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use support::patience::output;
 use support::training::{Training, alone};
-use support::{Jobs, Manager, files_but_pieces, train_digits};
+use support::{Jobs, Manager, files_but_memory, train_digits};
 use tidegate_ffi::units::{Class, GpuUuid, PieceId, SessionId, SlotIndex, Step, TenantId, Units};
 use tidegate_ffi::wire::line::Numbered;
 use tidegate_ffi::wire::message::{
@@ -147,7 +147,7 @@ fn arguments(seed: &str) -> [&str; 8] {
 fn size(manager: &Manager) -> (u64, usize) {
     let status = std::fs::read_to_string(format!("/proc/{}/status", manager.pid())).unwrap();
     let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    (rss.trim().trim_end_matches(" kB").parse().unwrap(), files_but_pieces(manager.pid()))
+    (rss.trim().trim_end_matches(" kB").parse().unwrap(), files_but_memory(manager.pid()))
 }
 
 fn trainings_beside_attackers(until: Duration) {

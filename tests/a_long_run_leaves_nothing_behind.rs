@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use support::deaths::movers;
 use support::training::{Training, alone};
-use support::{KIB, Manager, Probe, Status, files_but_pieces, run_at, train_digits};
+use support::{KIB, Manager, Probe, Status, files_but_memory, run_at, train_digits};
 use tidegate_manager::server::status::GpuStatus;
 
 /// So many jobs live at once.
@@ -92,7 +92,7 @@ impl Stage {
     fn size(&self) -> Size {
         let manager = self.manager.pid();
         let of_movers = movers(&self.manager).into_iter().map(rss).max();
-        Size { manager: rss(manager), movers: of_movers.unwrap(), files: files_but_pieces(manager) }
+        Size { manager: rss(manager), movers: of_movers.unwrap(), files: files_but_memory(manager) }
     }
 }
 

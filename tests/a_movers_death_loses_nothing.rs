@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use std::path::{Path, PathBuf};
 use support::deaths::{Killer, MESSAGES, check, children, kill, kill_movers, oversubscribed, points, signal};
 use support::training::{Bystander, Training, alone, without_boundaries};
-use support::{Jobs, MIB, Manager, Probe, Status, files_but_pieces, nothing_is_used, train_digits};
+use support::{Jobs, MIB, Manager, Probe, Status, files_but_memory, nothing_is_used, train_digits};
 
 const OPTIONS: [&str; 7] = ["--unit", "64KiB", "--offset", "64KiB", "--slice", "5ms", "--poison"];
 
@@ -71,12 +71,12 @@ fn a_mover_that_dies_at_any_point_is_replaced_and_no_byte_is_lost() {
     println!("{:?}", status.gpus[0].mover);
     // Memory of the dead movers' contexts is back: nothing lies outside of pieces.
     manager.status_when(|status| status.gpus[0].outsider_bytes == Some(0));
-    let files = files_but_pieces(manager.pid());
+    let files = files_but_memory(manager.pid());
     kill_movers(manager);
     manager.status_when(|now| replacements(now) > replacements(&status));
     check(&mut jobs);
     // Slabs and the index are held once; of a connection that is just gone, some may still be closing.
-    manager.status_when(|_| files_but_pieces(manager.pid()) <= files + 4);
+    manager.status_when(|_| files_but_memory(manager.pid()) <= files + 4);
     jobs.into_iter().for_each(Probe::end);
     manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
 }
@@ -85,7 +85,7 @@ fn a_mover_that_dies_at_any_point_is_replaced_and_no_byte_is_lost() {
 fn a_mover_killed_at_random_moments_loses_no_byte() {
     let manager = Manager::start("1x5MiB", &OPTIONS);
     let mut jobs = oversubscribed(&manager);
-    let before = files_but_pieces(manager.pid());
+    let before = files_but_memory(manager.pid());
     for _ in 0..20 {
         let count = replacements(&manager.status());
         check(&mut jobs[..1]);
@@ -94,7 +94,7 @@ fn a_mover_killed_at_random_moments_loses_no_byte() {
         manager.status_when(|status| replacements(status) > count);
     }
     // Slabs and the index are held once, however many movers had them.
-    manager.status_when(|_| files_but_pieces(manager.pid()) <= before + 8);
+    manager.status_when(|_| files_but_memory(manager.pid()) <= before + 8);
     jobs.into_iter().for_each(Probe::end);
     manager.status_when(|status| status.jobs.is_empty() && nothing_is_used(status));
 }

@@ -7,7 +7,7 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use std::path::{Path, PathBuf};
 use support::deaths::{children, kill_movers};
 use support::faults::{Worker, nothing_is_held};
-use support::{MIB, Manager, files_but_pieces, open_files};
+use support::{MIB, Manager, files_but_memory, open_files};
 use tidegate_ffi::wire::Connection;
 use tidegate_ffi::wire::message::{FromCommand, ToManager, When};
 use tidegate_manager::server::status::Status;
@@ -61,7 +61,7 @@ fn a_job_that_lacks_descriptors_when_its_memory_comes_back_gets_it_when_it_has_s
     let is = |status: &Status, state: &str| {
         status.jobs.iter().any(|job| job.figures.name == "victim" && job.state == state)
     };
-    // An idle job's turn may begin before anybody looks.
+    // An idle job's turn may begin before the status is looked at.
     manager.status_when(|status| is(status, "waiting") || is(status, "restoring"));
     victim.probe.order("check t 2");
     // It is its turn, and none of its memory can be mapped.
@@ -143,7 +143,7 @@ fn greedy_clients_take_no_descriptor_that_others_need() {
     let manager = Manager::start_limited(128, "1x5MiB", &TURNS);
     let mut jobs = [None, None];
     Worker::each_works(&manager, &mut jobs);
-    let files = files_but_pieces(manager.pid());
+    let files = files_but_memory(manager.pid());
     // More than there are descriptors; and who waits to be told that nothing is left to do may stay.
     let greedy: Vec<Connection> = (0..200).map(|_| Connection::connect(&manager.socket()).unwrap()).collect();
     let question = ToManager::Command(FromCommand::Status { when: When::Idle });
@@ -158,7 +158,7 @@ fn greedy_clients_take_no_descriptor_that_others_need() {
     kill_movers(&manager);
     jobs.iter_mut().for_each(|job| job.as_mut().unwrap().check().unwrap());
     drop((greedy, late));
-    manager.status_when(|status| status.jobs.len() == 2 && files_but_pieces(manager.pid()) <= files + 4);
+    manager.status_when(|status| status.jobs.len() == 2 && files_but_memory(manager.pid()) <= files + 4);
     drop(jobs);
     manager.status_when(nothing_is_held);
 }

@@ -303,11 +303,7 @@ impl Draining {
                 }
                 Found::ValueWait => {}
                 // What was submitted long ago goes on to end: nothing has to be let through for it.
-                Found::Stall if self.has_moved() || self.goes_on() => {
-                    if self.goes_on() {
-                        self.patience = self.patience.max(self.limit / UNMEASURED);
-                    }
-                }
+                Found::Stall if self.takes_long() => {}
                 Found::Stall => {
                     if self.stalls == 0 {
                         self.process.drains.note_stall();
@@ -418,11 +414,12 @@ impl Draining {
     fn look(&mut self) -> Result<Found, String> {
         let now = Instant::now();
         let until = self.until.min(now + self.patience);
-        if Record::is_anybody_inside() {
+        let was_inside = Record::is_anybody_inside();
+        let is_empty = GATE.wait_until_empty(until);
+        if was_inside || !is_empty {
             self.inside_since.get_or_insert(now);
         }
-        if !GATE.wait_until_empty(until) {
-            self.inside_since.get_or_insert(now);
+        if !is_empty {
             return self.stalls("a thread did not come out of a driver call in time");
         }
         self.came_out_after = self.inside_since.take().map_or(Duration::ZERO, |since| since.elapsed());
@@ -447,18 +444,30 @@ impl Draining {
         }
     }
 
+    /// Whether work that has not ended only takes long: the GPU went on with it since it was asked last, or does still.
+    fn takes_long(&mut self) -> bool {
+        let has_moved = self.has_moved();
+        let goes_on = self.goes_on();
+        if goes_on {
+            self.patience = self.patience.max(self.limit / UNMEASURED);
+        }
+        has_moved || goes_on
+    }
+
     /// Whether the GPU went on with work since it was asked last: it passed a mark, or its driver had room for more.
     fn has_moved(&mut self) -> bool {
         let passed = self.marks.age_of_passed();
         let came_out_after = std::mem::take(&mut self.came_out_after);
-        let of_queue = (came_out_after >= SHORTEST && !self.has_peers).then(|| came_out_after * CALLS_AHEAD);
+        // Other processes of the job are told at once that work does not end: it may wait for theirs all the same.
+        if self.has_peers {
+            return passed.is_some();
+        }
+        let of_queue = (came_out_after >= SHORTEST).then(|| came_out_after * CALLS_AHEAD);
         let Some(rest) = passed.into_iter().chain(of_queue).max() else { return false };
         // Once only: what goes on later may do so because something was let through.
         let is_late = !self.is_untouched();
         let is_known = || self.process.drains.has_caught.load(Ordering::Relaxed);
-        let counts = !is_late || !std::mem::replace(&mut self.was_seen_late, true) && !is_known();
-        // Other processes of the job are told at once that work does not end: it may wait for theirs all the same.
-        if counts && !self.has_peers {
+        if !is_late || !std::mem::replace(&mut self.was_seen_late, true) && !is_known() {
             self.let_through_before = GATE.count_let_through();
             // So long, at most, nothing is let through; that makes the closing no longer than twice as long.
             let until = Instant::now() + rest.min(self.limit / 4 * 3);

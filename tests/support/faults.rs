@@ -1,6 +1,6 @@
 //! Faults at chosen calls, and the jobs that meet them.
 
-use super::{MIB, Manager, Probe, Status, files_but_pieces, probe};
+use super::{MIB, Manager, Probe, Status, files_but_memory, probe};
 use std::path::{Path, PathBuf};
 use tidegate_ffi::os::faults;
 
@@ -83,8 +83,8 @@ impl Worker {
         Ok(worker)
     }
 
-    /// A job comes and goes, if it comes so far, whose memory is smaller pieces than others want: so it is destroyed
-    /// for them, and theirs for it.
+    /// A job comes and goes, if it comes so far. Its memory is in smaller pieces than the other jobs': so these are destroyed for
+    /// it, and its own for them.
     pub fn pass_by(manager: &Manager) {
         let mut passer = Self { probe: Probe::start(manager.run(&["--name", "passer"], &probe())), seed: 0 };
         let unit = format!("handle {}", 64 << 10);
@@ -127,12 +127,12 @@ pub fn hurt_jobs(kinds: &[Faults]) {
     drop(Worker::start(&manager, "another", 2, None));
     honest.check().unwrap();
     manager.status_when(|status| status.jobs.len() == 1);
-    let files = files_but_pieces(manager.pid());
+    let files = files_but_memory(manager.pid());
     kinds.iter().for_each(|faults| hurt_a_job(&manager, &mut honest, faults));
     eprintln!("{} faults in jobs", kinds.iter().map(Faults::count).sum::<usize>());
     manager.status_when(|status| status.jobs.len() == 1 && status.gpus[0].retired_bytes == 0);
     // Of a job that is just gone, some may still be closing; and one is the status's own connection.
-    manager.status_when(|_| files_but_pieces(manager.pid()) <= files + 4);
+    manager.status_when(|_| files_but_memory(manager.pid()) <= files + 4);
     drop(honest);
     manager.status_when(nothing_is_held);
 }

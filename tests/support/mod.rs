@@ -242,7 +242,7 @@ pub fn open_files(pid: u32) -> Vec<PathBuf> {
 
 /// How many files a manager has open, without pieces and memory for saved bytes: how many of these there are is the
 /// ledger's affair, and the tiers'.
-pub fn files_but_pieces(manager: u32) -> usize {
+pub fn files_but_memory(manager: u32) -> usize {
     let is_memory = |name: &PathBuf| {
         let name = name.to_string_lossy();
         // Memory for saved bytes is kept for the next save for a minute.

@@ -783,10 +783,10 @@ impl Scheduler {
             || self.pending.values().any(|order| matches!(order, Pending::Destroy(on, _) if *on == gpu));
         (self.tenants_on(gpu).any(leaves) || is_destroyed())
             && !self.tenants_on(gpu).any(|(_, tenant)| self.waits_for_room(tenant))
-            && self
-                .selection()
-                .iter()
-                .any(|job| self.tenants_on(gpu).filter_map(is_away).any(|away| away == *job))
+            && {
+                let selection = self.selection();
+                self.tenants_on(gpu).filter_map(is_away).any(|job| selection.contains(&job))
+            }
     }
 
     fn scrub(&mut self, gpu: GpuUuid, pieces: Vec<PieceId>, uid: u32) {

@@ -41,13 +41,13 @@ pub(super) struct Due {
 impl Scheduler {
     /// A process was told to close: it may take its time to a boundary, and to drain, twice as long where its work goes on.
     pub(super) fn expect_closing(&mut self, session: SessionId, step: Step, deadline: Time) {
-        let at = self.now + deadline + self.config.drain_limit * 2 + self.config.answer_limit;
-        self.due.push(Due { session, question: Question::Close(step), until: at, at, late: false });
+        let limit = deadline + self.config.drain_limit * 2 + self.config.answer_limit;
+        self.expect(session, Question::Close(step), limit, limit);
     }
 
     /// An order that a process alone carries out is answered soon, or never.
     pub(super) fn expect_answer(&mut self, session: SessionId, step: Step) {
-        self.expect(session, Question::Order(step));
+        self.expect(session, Question::Order(step), self.config.answer_limit, self.config.answer_limit);
     }
 
     /// The order was answered in part: its timeout begins anew with its next message.
@@ -57,14 +57,13 @@ impl Scheduler {
 
     /// What a process has and does not use it says at once, unless it is stopped: that is seen before its time is over.
     pub(super) fn expect_return(&mut self, session: SessionId, tenant: TenantId) {
-        self.expect(session, Question::Recall(tenant));
-        let soon = self.now + self.config.slice;
-        self.due.last_mut().into_iter().for_each(|due| due.at = due.until.min(soon));
+        self.expect(session, Question::Recall(tenant), self.config.answer_limit, self.config.slice);
     }
 
-    fn expect(&mut self, session: SessionId, question: Question) {
-        let at = self.now + self.config.answer_limit;
-        self.due.push(Due { session, question, until: at, at, late: false });
+    /// An answer is in time within `limit`; whether it came is looked at after so long, at the latest then.
+    fn expect(&mut self, session: SessionId, question: Question, limit: Time, look_after: Time) {
+        let [until, soon] = [limit, look_after].map(|time| self.now + time);
+        self.due.push(Due { session, question, until, at: until.min(soon), late: false });
     }
 
     /// Nobody could answer for so long.

@@ -411,10 +411,7 @@ promise! {
         let halves = [0, 1].map(|half| job.manager.make(lease.class, lease.first.0 + half, 1));
         job.manager.give(&lease, halves.to_vec(), false);
         let large = job.line.hear();
-        job.line.tell("allocate 1000");
-        let lease = job.manager.hear_lease();
-        job.manager.grant(&lease);
-        let freed = job.line.hear();
+        let (_, freed) = job.manager.allocate(&mut job.line, 1000);
         assert_eq!(job.line.ask(&format!("free {freed}")), "ok");
         let (mut first, mut second) = (job.line(), job.line());
         job.hear_uses();

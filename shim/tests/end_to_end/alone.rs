@@ -114,10 +114,7 @@ promise! {
     fn when_the_manager_dies_an_open_program_goes_on_with_what_it_has() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();
-        line.tell("allocate 5000");
-        let lease = manager.hear_lease();
-        manager.grant(&lease);
-        let address = line.hear();
+        let (_, address) = manager.allocate(&mut line, 5000);
         line.tell("allocate 500000");
         manager.hear_lease();
         manager.ask_to_close(0, 60_000);

@@ -335,6 +335,13 @@ impl Manager {
         piece
     }
 
+    /// The guest allocates so many bytes that it has no memory for, and gets one piece: that, and the address.
+    pub fn allocate(&mut self, line: &mut guest::Line, bytes: u64) -> (Placed, String) {
+        line.tell(&format!("allocate {bytes}"));
+        let lease = self.hear_lease();
+        (self.grant(&lease), line.hear())
+    }
+
     /// Answers a lease with these pieces.
     pub fn give(&self, lease: &LeaseRequest, pieces: Vec<Placed>, more: bool) {
         let handles: Vec<OwnedFd> = pieces.iter().map(|piece| self.export(piece.piece)).collect();

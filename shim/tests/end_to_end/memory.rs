@@ -4,16 +4,13 @@ use crate::manager::{Manager, TENANT};
 use crate::stage::UNIT;
 use std::sync::atomic::Ordering;
 use tidegate_ffi::units::{Class, Step, Units};
-use tidegate_ffi::wire::message::{FromShim, ToShim};
+use tidegate_ffi::wire::message::{FromShim, Placed, ToShim};
 
 promise! {
     fn backed_memory_is_given_out_again_without_a_message() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();
-        line.tell("allocate 1000");
-        let lease = manager.hear_lease();
-        manager.grant(&lease);
-        let first = line.hear();
+        let (_, first) = manager.allocate(&mut line, 1000);
         assert_eq!(line.ask(&format!("free {first}")), "ok");
         assert_eq!(line.ask("allocate 2000"), first);
         let second = line.ask("allocate 2000");
@@ -132,10 +129,7 @@ promise! {
     fn what_was_allocated_in_a_context_ends_with_it() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();
-        line.tell("allocate 5000");
-        let lease = manager.hear_lease();
-        manager.grant(&lease);
-        line.hear();
+        manager.allocate(&mut line, 5000);
         assert_eq!(line.ask("release"), "ok");
         assert_eq!(manager.close(0, 0).1, []);
         manager.open();
@@ -173,10 +167,7 @@ promise! {
     fn what_is_held_is_named_until_nothing_in_its_pieces_is_held() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();
-        line.tell("allocate 1000");
-        let lease = manager.hear_lease();
-        let piece = manager.grant(&lease).piece;
-        let first = line.hear();
+        let (Placed { piece, .. }, first) = manager.allocate(&mut line, 1000);
         let second = line.ask("allocate 1000");
         let other = line.ask("allocate 1000");
         assert_eq!(line.ask("hold 4096"), "0");
@@ -200,10 +191,7 @@ promise! {
     fn nothing_is_held_while_the_gate_is_closed() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();
-        line.tell("allocate 1000");
-        let lease = manager.hear_lease();
-        let placed = manager.grant(&lease);
-        let address = line.hear();
+        let (placed, address) = manager.allocate(&mut line, 1000);
         manager.close(0, 0);
         manager.unmap(&[placed]);
         line.tell(&format!("hold {address}"));
@@ -221,10 +209,7 @@ promise! {
     fn what_may_not_be_held_is_as_it_was_and_may_be_asked_for_again() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();
-        line.tell("allocate 1000");
-        let lease = manager.hear_lease();
-        let piece = manager.grant(&lease).piece;
-        let address = line.hear();
+        let (Placed { piece, .. }, address) = manager.allocate(&mut line, 1000);
         for refused in [true, true, false] {
             line.tell(&format!("hold {address}"));
             let step = manager.hear_hold(&[piece]);

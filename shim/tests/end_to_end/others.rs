@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tidegate_ffi::cuda::sys::*;
 use tidegate_ffi::cuda::{Driver, DriverError};
 use tidegate_ffi::units::Step;
-use tidegate_ffi::wire::message::FromShim;
+use tidegate_ffi::wire::message::{FromShim, Placed};
 
 /// Elements of a guest's array.
 const ELEMENTS: usize = 1000;
@@ -188,10 +188,7 @@ promise! {
     fn an_array_stays_where_it_is_over_a_switch() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();
-        line.tell("allocate 1000");
-        let lease = manager.hear_lease();
-        let placed = manager.grant(&lease);
-        line.hear();
+        let (placed, _) = manager.allocate(&mut line, 1000);
         let array = line.ask("array 42");
         manager.close(0, 0);
         manager.unmap(&[placed]);
@@ -276,10 +273,7 @@ promise! {
     fn an_allocation_has_a_number_of_its_own_as_long_as_it_lives() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();
-        line.tell("allocate 1000");
-        let lease = manager.hear_lease();
-        let placed = manager.grant(&lease);
-        let first = line.hear();
+        let (placed, first) = manager.allocate(&mut line, 1000);
         let second = line.ask("allocate 1000");
         let number = |line: &mut crate::guest::Line, address: &str| line.ask(&format!("attribute 7 {address}"));
         let numbers = [number(&mut line, &first), number(&mut line, &second)];
@@ -300,10 +294,7 @@ promise! {
     fn memory_that_others_are_to_be_synchronous_with_stays_where_it_is() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();
-        line.tell("allocate 1000");
-        let lease = manager.hear_lease();
-        let piece = manager.grant(&lease).piece;
-        let address = line.hear();
+        let (Placed { piece, .. }, address) = manager.allocate(&mut line, 1000);
         line.tell(&format!("synchronous {address}"));
         manager.grant_hold(&[piece]);
         line.hear();

@@ -46,10 +46,7 @@ promise! {
             line.tell("context");
             manager.attach();
             assert_eq!(line.hear(), "ok");
-            line.tell("allocate 5000");
-            let lease = manager.hear_lease();
-            let old = manager.grant(&lease);
-            let address = line.hear();
+            let (old, address) = manager.allocate(&mut line, 5000);
             assert_eq!(line.ask(&format!("fill {address} 5000 3")), "ok");
 
             let (_, live) = manager.close(0, 0);
@@ -111,10 +108,7 @@ promise! {
     fn without_a_manager_who_is_open_goes_on_and_who_needs_one_waits() {
         let mut manager = Manager::start();
         let (mut guest, mut line) = manager.guest_with_context();
-        line.tell("allocate 5000");
-        let lease = manager.hear_lease();
-        manager.grant(&lease);
-        let address = line.hear();
+        let (_, address) = manager.allocate(&mut line, 5000);
         manager.part();
         assert_eq!(line.ask(&format!("fill {address} 5000 3")), "ok");
         assert_eq!(line.ask("boundary"), "ok");
@@ -158,10 +152,7 @@ promise! {
     fn a_closing_goes_on_without_the_manager_that_wanted_it() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();
-        line.tell("allocate 5000");
-        let lease = manager.hear_lease();
-        manager.grant(&lease);
-        line.hear();
+        manager.allocate(&mut line, 5000);
         manager.ask_to_close(0, PATIENCE_MS);
         manager.wait_for_gate(1);
         manager.part();
@@ -182,10 +173,7 @@ promise! {
     fn idleness_is_said_only_to_who_hears_it() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();
-        line.tell("allocate 5000");
-        let lease = manager.hear_lease();
-        manager.grant(&lease);
-        let address = line.hear();
+        let (_, address) = manager.allocate(&mut line, 5000);
         manager.send(ToShim::Watch { tick_micros: 20_000 }, &[]);
         assert_eq!(manager.hear(), FromShim::Idle);
         manager.part();
@@ -232,10 +220,7 @@ promise! {
     fn who_is_stopped_and_not_taken_over_is_told_and_does_not_hang() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();
-        line.tell("allocate 5000");
-        let lease = manager.hear_lease();
-        let piece = manager.grant(&lease);
-        let address = line.hear();
+        let (piece, address) = manager.allocate(&mut line, 5000);
         let mut leasing = guest.line();
         assert_eq!(leasing.ask("context"), "ok");
         leasing.tell("allocate 500000");
@@ -278,10 +263,7 @@ promise! {
     fn who_is_open_and_not_taken_over_goes_on_with_what_it_has() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();
-        line.tell("allocate 5000");
-        let lease = manager.hear_lease();
-        manager.grant(&lease);
-        let address = line.hear();
+        let (_, address) = manager.allocate(&mut line, 5000);
         // Longer than anything here is waited for.
         manager.ask_to_close(0, 10 * PATIENCE_MS);
         manager.wait_for_gate(1);

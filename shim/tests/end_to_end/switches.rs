@@ -11,10 +11,7 @@ promise! {
     fn a_resumed_program_finds_every_live_byte_at_its_address() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();
-        line.tell("allocate 100000");
-        let lease = manager.hear_lease();
-        let old = manager.grant(&lease);
-        let address = line.hear();
+        let (old, address) = manager.allocate(&mut line, 100000);
         assert_eq!(line.ask(&format!("fill {address} 100000 42")), "ok");
 
         let (drained, live) = manager.close(0, 0);
@@ -137,10 +134,7 @@ promise! {
     fn an_allocation_while_closed_waits_and_is_in_the_next_map() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();
-        line.tell("allocate 1000");
-        let lease = manager.hear_lease();
-        let piece = manager.grant(&lease);
-        let first = line.hear();
+        let (piece, first) = manager.allocate(&mut line, 1000);
         manager.close(0, 0);
         line.tell("allocate 1000");
         assert_eq!(manager.hear(), FromShim::Waiting);
@@ -206,10 +200,7 @@ promise! {
     fn a_watched_program_says_once_that_it_is_idle_and_once_that_it_is_so_no_more() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();
-        line.tell("allocate 1000");
-        let lease = manager.hear_lease();
-        manager.grant(&lease);
-        let address = line.hear();
+        let (_, address) = manager.allocate(&mut line, 1000);
         manager.send(ToShim::Watch { tick_micros: 20_000 }, &[]);
         assert_eq!(manager.hear(), FromShim::Idle);
         for byte in 1..4 {
@@ -225,10 +216,7 @@ promise! {
     fn a_program_that_is_watched_no_longer_can_end_its_context() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();
-        line.tell("allocate 1000");
-        let lease = manager.hear_lease();
-        manager.grant(&lease);
-        let address = line.hear();
+        let (_, address) = manager.allocate(&mut line, 1000);
         manager.send(ToShim::Watch { tick_micros: 200_000 }, &[]);
         assert_eq!(manager.hear(), FromShim::Idle);
         assert_eq!(line.ask(&format!("fill {address} 1000 1")), "ok");

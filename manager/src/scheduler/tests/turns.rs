@@ -163,7 +163,7 @@ fn who_kept_its_turn_for_long_because_it_was_stopped_does_not_wait_as_long_for_t
 }
 
 #[test]
-fn who_keeps_its_turn_for_long_again_and_again_waits_as_long() {
+fn a_job_that_keeps_its_turn_for_long_again_and_again_waits_as_long() {
     let mut desk = Desk::new(|config| config.slice_max = ms(1_000));
     let [a, b] = switched(&mut desk);
     let turns = [1_000, 20_000, 20_000].map(|wanted| {
