@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 #[test]
 fn a_full_queue_ends() {
-    // Its thread stands in a launch all the time: 5 s of work are before that. What is let through comes behind it.
+    // 5 s of work are before what its thread submits. What is let through comes behind it.
     let jobs =
         [("ahead", "mib=160 kernel=5000 steps=3600 never=1"), ("busy", "mib=160 kernel=5000 steps=1500")];
     let ahead = play(jobs);

@@ -41,9 +41,6 @@ const MOST_CALLS: u32 = 16;
 const LATE_VALUE: &str = "work on the GPU waits for a value that was not submitted in time";
 /// Work that was there so long a part of the drain limit before waits for other work, most likely.
 const SURELY_WAITS: u32 = 32;
-/// A driver takes about so many calls ahead: a thread that came out of one because there was room for it has so much before it.
-/// Half of the call was over on average when that was seen to begin.
-const CALLS_AHEAD: u32 = 2 * 1024;
 /// So often the same is done about work that waits, before something else is tried.
 const TIMES_ALIKE: u32 = 3;
 /// In one of so many turns others than those behind go though these can.
@@ -126,16 +123,10 @@ pub struct Draining {
     oldest: Option<(Probe, Instant)>,
     /// In the work that was submitted before.
     marks: Marks,
-    /// The GPU was seen to go on with work that was submitted before anything was let through: that takes until then, perhaps.
-    goes_on_until: Option<Instant>,
-    /// How many calls had been let through before that was seen.
-    let_through_before: u32,
-    /// That was seen after something had been let through.
-    was_seen_late: bool,
+    /// The GPU was seen to go on with what was submitted before: that takes until then, perhaps.
+    goes_on_until: Instant,
     /// Since when a thread has been in a call that submits work.
     inside_since: Option<Instant>,
-    /// Threads have come out of such calls, in which they had been for so long: the driver has got room for their work.
-    came_out_after: Duration,
     /// The gate has flowed since work did not end.
     has_flowed: bool,
     /// After so many times that it flowed work did not end.
@@ -247,11 +238,8 @@ impl Draining {
             rounds: 0,
             oldest: None,
             marks,
-            goes_on_until: None,
-            let_through_before: GATE.count_let_through(),
-            was_seen_late: false,
+            goes_on_until: started,
             inside_since: None,
-            came_out_after: Duration::ZERO,
             has_flowed: false,
             flows_in_vain: 0,
             catches: 0,
@@ -412,17 +400,12 @@ impl Draining {
     }
 
     fn look(&mut self) -> Result<Found, String> {
-        let now = Instant::now();
-        let until = self.until.min(now + self.patience);
-        let was_inside = Record::is_anybody_inside();
-        let is_empty = GATE.wait_until_empty(until);
-        if was_inside || !is_empty {
-            self.inside_since.get_or_insert(now);
-        }
-        if !is_empty {
+        let until = self.until.min(Instant::now() + self.patience);
+        if !GATE.wait_until_empty(until) {
+            self.inside_since.get_or_insert_with(Instant::now);
             return self.stalls("a thread did not come out of a driver call in time");
         }
-        self.came_out_after = self.inside_since.take().map_or(Duration::ZERO, |since| since.elapsed());
+        self.inside_since = None;
         if self.process.captures.any() {
             return Ok(Found::Capture);
         }
@@ -444,47 +427,20 @@ impl Draining {
         }
     }
 
-    /// Whether work that has not ended only takes long: the GPU went on with it since it was asked last, or does still.
+    /// Whether work that has not ended only takes long: the GPU has passed a mark in it since it was asked last. As much as was
+    /// submitted after the mark is before it still, and for that time nothing is let through: the closing gets at most twice
+    /// as long by that. Other processes of the job are told at once that work does not end: it may wait for theirs.
     fn takes_long(&mut self) -> bool {
-        let has_moved = self.has_moved();
-        let goes_on = self.goes_on();
+        let passed = self.marks.age_of_passed();
+        if let Some(rest) = passed.filter(|_| !self.has_peers) {
+            self.goes_on_until = Instant::now() + rest.min(self.limit / 4 * 3);
+            self.until = self.until.max(self.goes_on_until.min(self.latest));
+        }
+        let goes_on = Instant::now() < self.goes_on_until;
         if goes_on {
             self.patience = self.patience.max(self.limit / UNMEASURED);
         }
-        has_moved || goes_on
-    }
-
-    /// Whether the GPU went on with work since it was asked last: it passed a mark, or its driver had room for more.
-    fn has_moved(&mut self) -> bool {
-        let passed = self.marks.age_of_passed();
-        let came_out_after = std::mem::take(&mut self.came_out_after);
-        // Other processes of the job are told at once that work does not end: it may wait for theirs all the same.
-        if self.has_peers {
-            return passed.is_some();
-        }
-        let of_queue = (came_out_after >= SHORTEST).then(|| came_out_after * CALLS_AHEAD);
-        let Some(rest) = passed.into_iter().chain(of_queue).max() else { return false };
-        // Once only: what goes on later may do so because something was let through.
-        let is_late = !self.is_untouched();
-        let is_known = || self.process.drains.has_caught.load(Ordering::Relaxed);
-        if !is_late || !std::mem::replace(&mut self.was_seen_late, true) && !is_known() {
-            self.let_through_before = GATE.count_let_through();
-            // So long, at most, nothing is let through; that makes the closing no longer than twice as long.
-            let until = Instant::now() + rest.min(self.limit / 4 * 3);
-            self.goes_on_until = self.goes_on_until.max(Some(until));
-            self.until = self.until.max(until.min(self.latest));
-        }
-        true
-    }
-
-    /// Nothing was let through since.
-    fn is_untouched(&self) -> bool {
-        GATE.count_let_through() == self.let_through_before
-    }
-
-    /// Whether what was submitted before, most likely, goes on still: nothing was let through that it may have waited for.
-    fn goes_on(&self) -> bool {
-        self.is_untouched() && self.goes_on_until.is_some_and(|until| Instant::now() < until)
+        passed.is_some() || goes_on
     }
 
     fn stalls(&self, reason: &str) -> Result<Found, String> {

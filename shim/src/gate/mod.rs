@@ -505,11 +505,6 @@ impl Gate {
         }
     }
 
-    /// How many calls were let through while the gate was not open, ever. It wraps around.
-    pub fn count_let_through(&self) -> u32 {
-        self.let_through.load(Ordering::Relaxed)
-    }
-
     /// How many threads wait at the gate; without those whose work would wait, unless `every_role`.
     pub fn count_waiting(&self, every_role: bool) -> u32 {
         Record::all_waiting(roles(every_role)).fold(0, |count, _| count + 1)
