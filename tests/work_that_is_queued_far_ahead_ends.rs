@@ -1,6 +1,6 @@
 //! A program that submits seconds of work ahead, and waits for the oldest only, is stopped like any other: what it has submitted
 //! takes long, and nothing more has to be let through for it to end. The same where it waits for none, and the driver's queue
-//! is full.
+//! is full. While others wait it has little under way.
 
 #[path = "support/c.rs"]
 mod c;
@@ -33,6 +33,17 @@ fn work_that_is_queued_far_ahead_ends() {
         [("ahead", "mib=160 kernel=5000 steps=3600 ahead=512"), ("busy", "mib=160 kernel=5000 steps=2500")];
     let ahead = play(jobs);
     assert_eq!(ahead.failed_drains, 0, "{ahead:?}");
+}
+
+#[test]
+fn a_program_that_never_waits_has_little_under_way_while_others_wait() {
+    // The driver has room for 50 s of the one's work, and for 400 s of the other's.
+    for (kernel, steps) in [(50_000, 160), (400_000, 20)] {
+        let ahead = format!("mib=160 kernel={kernel} steps={steps} never=1");
+        let ahead = play([("busy", "mib=160 kernel=5000 steps=1500"), ("ahead", &ahead)]);
+        assert_eq!(ahead.failed_drains, 0, "{ahead:?}");
+        assert!(ahead.switches >= 3, "{ahead:?}");
+    }
 }
 
 /// Both run to their end beside each other, the second from when the first has memory: how the first fared.

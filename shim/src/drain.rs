@@ -96,7 +96,7 @@ impl Drains {
 }
 
 /// A closing that has come to its end: the gate is to be shut, and all work to have ended.
-pub struct Draining {
+pub struct Draining<'a> {
     process: &'static Process,
     /// Of the `Close`.
     step: Step,
@@ -113,8 +113,12 @@ pub struct Draining {
     boundary: Boundary,
     /// They were let go on.
     gone_on: bool,
+    /// Calls were let through, in case they end a wait.
+    has_helped: bool,
     /// Other processes of the job have memory.
     has_peers: bool,
+    /// The gate was metered.
+    is_counted: bool,
     /// So often work did not end.
     stalls: u32,
     /// So many rounds were made.
@@ -122,7 +126,7 @@ pub struct Draining {
     /// Work that had not ended at an earlier look, and when that was.
     oldest: Option<(Probe, Instant)>,
     /// In the work that was submitted before.
-    marks: Marks,
+    marks: &'a mut Marks,
     /// The GPU was seen to go on with what was submitted before: that takes until then, perhaps.
     goes_on_until: Instant,
     /// Since when a thread has been in a call that submits work.
@@ -210,7 +214,7 @@ enum Found {
     Stall,
 }
 
-impl Draining {
+impl<'a> Draining<'a> {
     /// Of a process, until then. `limit` is how long work itself may take; `marks` are in what it has submitted.
     pub fn new(
         process: &'static Process,
@@ -219,7 +223,7 @@ impl Draining {
         limit: Duration,
         until: Instant,
         has_peers: bool,
-        marks: Marks,
+        marks: &'a mut Marks,
     ) -> Self {
         let (started, patience, pace) = (Instant::now(), process.drains.patience(limit), SHORTEST);
         Self {
@@ -233,7 +237,9 @@ impl Draining {
             pace,
             boundary,
             gone_on: false,
+            has_helped: false,
             has_peers,
+            is_counted: false,
             stalls: 0,
             rounds: 0,
             oldest: None,
@@ -250,6 +256,11 @@ impl Draining {
         }
     }
 
+    /// Little is under way if so: the gate was metered.
+    pub fn of_little(self, is_counted: bool) -> Self {
+        Self { is_counted, ..self }
+    }
+
     /// Until when it may take.
     pub fn until(&self) -> Instant {
         self.until
@@ -258,6 +269,11 @@ impl Draining {
     /// Whether threads were let go on from a boundary: none is there any more.
     pub fn has_gone_on(&self) -> bool {
         self.gone_on
+    }
+
+    /// Whether calls were let through that may have ended a wait of the work on the GPU.
+    pub fn has_helped(&self) -> bool {
+        self.has_helped
     }
 
     /// Shuts the gate and waits until all work has ended. On an error the gate is closed or open, and the caller
@@ -292,6 +308,8 @@ impl Draining {
                 Found::ValueWait => {}
                 // What was submitted long ago goes on to end: nothing has to be let through for it.
                 Found::Stall if self.takes_long() => {}
+                // Little is under way: were it only long it would end.
+                Found::Stall if self.is_counted && self.started.elapsed() < self.limit / LONGEST => {}
                 Found::Stall => {
                     if self.stalls == 0 {
                         self.process.drains.note_stall();
@@ -503,6 +521,7 @@ impl Draining {
         let made = self.make_calls(filter, calls.max(calls_of_draw), boundary, self.patience);
         if made > 0 {
             info!("work does not end: {made} calls of those that wait at the gate went through");
+            self.has_helped = true;
             self.quiet_since = Instant::now();
         }
         made
@@ -555,6 +574,7 @@ impl Draining {
     /// they submitted has ended; or chance says which of all go, and which stay.
     fn catch_at_waits(&mut self) {
         let boundary = self.boundary_in_round();
+        self.has_helped = true;
         let lets_go = self.attempt() == Attempt::CatchSome || GATE.count_waiting(true) == 0;
         self.gone_on |= lets_go && boundary == Boundary::GoesOn;
         let draw = if lets_go { drawn(self.step.0 as u32, self.catches / TIMES_ALIKE) } else { 0 };

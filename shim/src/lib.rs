@@ -86,3 +86,4 @@ mod turnstile;
 mod uses;
 mod value_waits;
 mod waits;
+mod window;

@@ -1,7 +1,8 @@
 //! How far a GPU has come with the work that a process submits ahead of it.
 //!
 //! While other jobs wait the gate's thread sets a mark behind all work, now and then. The marks that are passed while the
-//! process drains show that its work goes on: then it only takes long, and waits for nothing that was not submitted.
+//! process drains show that its work goes on: then it only takes long, and waits for nothing that was not submitted. Those
+//! that are passed before show how much it has under way ([`crate::window`]).
 //!
 //! Invariant: setting a mark and looking at it never block. A mark keeps its contexts from being destroyed, so as long as there are
 //! marks the gate's thread looks at them again soon: at each tick, or while it drains.
@@ -9,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 use crate::drain::Probe;
+use crate::gate::Record;
 use crate::process::Process;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -18,49 +20,114 @@ const APART: Duration = Duration::from_millis(50);
 /// Marks that are not passed, at most: each is an event of each context.
 const MOST: usize = 256;
 
+/// Behind all that was submitted at one moment.
+struct Mark {
+    probe: Probe,
+    set: Instant,
+    /// How many calls had been made.
+    submissions: u64,
+    /// More calls would have been made.
+    is_full: bool,
+}
+
+/// The GPU was seen to have passed a mark.
+#[derive(Clone, Copy, Debug)]
+pub struct Passage {
+    /// How long ago the mark was set: so far ahead is work submitted.
+    pub age: Duration,
+    /// The calls before it, and after the mark that was passed before.
+    pub calls: u64,
+    /// How long the GPU took for them, at most: since it passed that one, or since this one was set.
+    pub took: Duration,
+    /// More calls would have been made before the mark, had they been let through.
+    pub is_full: bool,
+}
+
 /// The marks that are not known to be passed, the first one first.
 #[derive(Default)]
 pub struct Marks {
-    marks: VecDeque<(Probe, Instant)>,
-    /// When the last one was set, and how much was submitted then.
+    marks: VecDeque<Mark>,
+    /// When the last one was set, and how many calls had been made.
     last: Option<(Instant, u64)>,
+    /// When the last one was seen to be passed, and how many calls were before it.
+    passed: Option<(Instant, u64)>,
 }
 
 impl Marks {
     /// Sets a mark, if work was submitted since the last one and that is long enough ago.
     pub fn set(&mut self, process: &'static Process, submissions: u64) {
         let is_due = |(when, before): (Instant, u64)| when.elapsed() >= APART && before != submissions;
-        if !self.last.is_none_or(is_due) || process.captures.any() {
-            return;
+        if self.last.is_none_or(is_due) {
+            self.set_now(process, submissions, false);
         }
-        // Without a mark less is known.
-        if let Ok(mark) = Probe::start(process) {
-            self.add(mark);
-        }
-        self.last = Some((Instant::now(), submissions));
     }
 
-    /// Keeps a mark behind all work so far, if there is room.
-    pub fn add(&mut self, mark: Probe) {
-        if self.marks.len() < MOST {
-            self.marks.push_back((mark, Instant::now()));
+    /// Sets a mark, so many calls having been made, and more being held if it `is_full`. False if there is none now: a stream
+    /// captures, or the driver refuses.
+    pub fn set_now(&mut self, process: &'static Process, submissions: u64, is_full: bool) -> bool {
+        if process.captures.any() {
+            return false;
         }
+        self.last = Some((Instant::now(), submissions));
+        // Without a mark less is known.
+        let Ok(probe) = Probe::start(process) else { return false };
+        self.keep(probe, submissions, is_full);
+        true
+    }
+
+    /// Keeps a mark behind all calls that were made, if there is room.
+    pub fn add(&mut self, probe: Probe) {
+        self.keep(probe, Record::submissions(), false);
+    }
+
+    fn keep(&mut self, probe: Probe, submissions: u64, is_full: bool) {
+        if self.marks.len() < MOST {
+            self.marks.push_back(Mark { probe, set: Instant::now(), submissions, is_full });
+        }
+    }
+
+    /// How many calls were before the last mark that is there.
+    pub fn marked(&self) -> u64 {
+        self.marks.back().map_or(self.passed(), |mark| mark.submissions)
+    }
+
+    /// The calls whose work is known to have ended.
+    pub fn passed(&self) -> u64 {
+        self.passed.map_or(0, |(_, submissions)| submissions)
+    }
+
+    /// How long the first mark has been waited for: since it was set, or the one before it was passed. Zero: there is none.
+    pub fn waited(&self) -> Duration {
+        let first =
+            self.marks.front().map(|mark| mark.set.max(self.passed.map_or(mark.set, |(when, _)| when)));
+        first.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// How long ago the last mark was set that the GPU has passed since it was asked last, if it has passed any: so far ahead
     /// is work submitted.
     pub fn age_of_passed(&mut self) -> Option<Duration> {
-        std::iter::from_fn(|| self.take_passed()).last().map(|set| set.elapsed())
+        std::iter::from_fn(|| self.next_passed()).last().map(|passage| passage.age)
     }
 
-    /// Lets go of what has been passed.
-    pub fn forget_passed(&mut self) {
-        while self.take_passed().is_some() {}
+    /// The first mark, if it has been passed.
+    pub fn next_passed(&mut self) -> Option<Passage> {
+        let is_passed = |mark: &Mark| mark.probe.is_passed().unwrap_or(true);
+        let mark = self.marks.front().is_some_and(is_passed).then(|| self.marks.pop_front())??;
+        let (age, before) = (mark.set.elapsed(), self.passed.replace((Instant::now(), mark.submissions)));
+        let (since, calls) = before.map_or((age, 0), |(when, submissions)| {
+            (when.elapsed(), mark.submissions.saturating_sub(submissions))
+        });
+        Some(Passage { age, calls, took: age.min(since), is_full: mark.is_full })
     }
 
-    /// When the first mark was set, if it has been passed.
-    fn take_passed(&mut self) -> Option<Instant> {
-        let is_passed = |(mark, _): &(Probe, Instant)| mark.is_passed().unwrap_or(true);
-        self.marks.front().is_some_and(is_passed).then(|| self.marks.pop_front())?.map(|(_, set)| set)
+    /// All work has ended.
+    pub fn end(&mut self) {
+        self.marks.clear();
+        self.passed = Some((Instant::now(), Record::submissions()));
+    }
+
+    /// Lets go of the contexts that the marks use.
+    pub fn let_go(&mut self) {
+        self.marks.clear();
     }
 }

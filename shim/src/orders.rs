@@ -12,6 +12,7 @@ use crate::log::{info, warning};
 use crate::marks::Marks;
 use crate::process::Process;
 use crate::tenant::Tenant;
+use crate::window::{LOOK, Window};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -27,23 +28,29 @@ const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The gate thread's whole life.
 pub fn carry_out(process: &'static Process, orders: &Receiver<Order>) {
     relax_captures_of_this_thread();
-    let (mut watch, mut marks) = (Watch::default(), Marks::default());
+    let (mut watch, mut window) = (Watch::default(), Window::default());
     loop {
         match watch.next(orders) {
             Some(Order::Over(gone)) => return part(&gone),
             Some(Order::Message(message, handles)) => {
                 watch.let_go();
                 // They use contexts, too: kept past a tick only by a drain, which looks at them.
-                let marks = std::mem::take(&mut marks);
-                let marks = matches!(message, ToShim::Close { .. }).then_some(marks).unwrap_or_default();
+                if !matches!(message, ToShim::Close { .. }) {
+                    window.marks().let_go();
+                }
                 let failure = failure_of(&message);
-                let order = AssertUnwindSafe(|| obey(process, message, handles, &mut watch, marks));
+                let order = AssertUnwindSafe(|| obey(process, message, handles, &mut watch, &mut window));
                 if catch_unwind(order).is_err() {
                     warning!("an order of the manager failed in a way that was not foreseen");
-                    own_up(process, failure);
+                    own_up(process, failure, &mut window);
                 }
             }
-            None => watch.tick(process, &mut marks),
+            None => {
+                window.look(process, watch.is_set());
+                if watch.is_due() {
+                    watch.tick(process, window.marks());
+                }
+            }
         }
     }
 }
@@ -65,21 +72,27 @@ fn failure_of(order: &ToShim) -> Option<FromShim> {
 }
 
 /// Nobody waits for an order that failed: the manager is told, and a closing is over.
-fn own_up(process: &'static Process, failure: Option<FromShim>) {
+fn own_up(process: &'static Process, failure: Option<FromShim>, window: &mut Window) {
     if matches!(failure, Some(FromShim::NotDrained { .. })) {
-        reopen(process);
+        reopen(process, window);
     }
     // The reader notices the end of the session.
     failure.into_iter().for_each(|failure| _ = process.link.send(failure));
 }
 
-fn obey(process: &'static Process, message: ToShim, handles: Vec<OwnedFd>, watch: &mut Watch, marks: Marks) {
+fn obey(
+    process: &'static Process,
+    message: ToShim,
+    handles: Vec<OwnedFd>,
+    watch: &mut Watch,
+    window: &mut Window,
+) {
     let answered = match message {
         ToShim::Close { step, boundary, at_collective, deadline_ms, wait_ms, drain_ms, calls, has_peers } => {
             let [deadline, wait, drain] = [deadline_ms, wait_ms, drain_ms].map(ms);
             let calls = if GATE.is_open() { 0 } else { calls };
             let closing = Closing { step, boundary, at_collective, deadline, wait, drain, calls, has_peers };
-            close(process, closing, marks)
+            close(process, closing, window)
         }
         ToShim::Unmap { step, tenant, pieces } => {
             let is_allowed = !GATE.is_open() && !GATE.is_ajar();
@@ -106,7 +119,7 @@ fn obey(process: &'static Process, message: ToShim, handles: Vec<OwnedFd>, watch
             Ok(())
         }
         ToShim::Open => {
-            open(process);
+            open(process, window);
             Ok(())
         }
         ToShim::Recall { tenant } => {
@@ -115,6 +128,8 @@ fn obey(process: &'static Process, message: ToShim, handles: Vec<OwnedFd>, watch
         }
         ToShim::Watch { tick_micros } => {
             watch.set(Duration::from_micros(tick_micros.into()));
+            window.set_contended(watch.is_set());
+            window.look(process, watch.is_set());
             Ok(())
         }
         // Answers go through the reader to whoever asked.
@@ -137,6 +152,8 @@ fn obey(process: &'static Process, message: ToShim, handles: Vec<OwnedFd>, watch
 /// no manager will give back: it is never let go on.
 fn part(gone: &Gone) {
     if GATE.is_open() {
+        // No other job's turn is kept waiting.
+        GATE.open();
         return info!("{gone}");
     }
     gone.explain(format_args!("this process was stopped and cannot go on: its CUDA calls fail from now on"));
@@ -170,7 +187,7 @@ impl Closing {
     }
 }
 
-fn close(process: &'static Process, closing: Closing, marks: Marks) -> Result<(), Gone> {
+fn close(process: &'static Process, closing: Closing, window: &mut Window) -> Result<(), Gone> {
     let told = Instant::now();
     process.publish_gate(1);
     let waited = if closing.calls > 0 {
@@ -185,18 +202,18 @@ fn close(process: &'static Process, closing: Closing, marks: Marks) -> Result<()
         GATE.wait_for_boundary(closing.boundary, Instant::now() + closing.deadline)
     };
     if waited == BoundaryWait::GivenUp {
-        stay(process);
+        stay(process, window);
         return Ok(());
     }
     if let BoundaryWait::Passed(boundary) = waited {
-        stay(process);
+        stay(process, window);
         return process.link.send(FromShim::Passed { step: closing.step, boundary });
     }
     let started = Instant::now();
     // At a common boundary: what is in flight may wait for work of others that are on their way there.
     let others = if closing.boundary > 0 { told + closing.deadline } else { started };
     let until = started.max(others) + closing.drain;
-    match drain_and_report(process, &closing, waited, started, until, marks) {
+    match drain_and_report(process, &closing, waited, started, until, window) {
         Ok((drained, maps)) => {
             if closing.calls == 0 {
                 process.count_switch();
@@ -206,11 +223,11 @@ fn close(process: &'static Process, closing: Closing, marks: Marks) -> Result<()
             // Nobody was told, and nobody will take anything away.
             tell_uses(process)
                 .and_then(|()| process.link.send_drained(with, maps))
-                .inspect_err(|_| stay(process))
+                .inspect_err(|_| stay(process, window))
         }
         Err(reason) => {
             info!("not drained: {reason}");
-            reopen(process);
+            reopen(process, window);
             process.link.send(FromShim::NotDrained { step: closing.step, reason })
         }
     }
@@ -230,21 +247,31 @@ fn drain_and_report(
     waited: BoundaryWait,
     started: Instant,
     until: Instant,
-    marks: Marks,
+    window: &mut Window,
 ) -> Result<(Drained, Vec<OwnedFd>), String> {
     // Who has not come to the boundary is not held there.
     let at = if waited == BoundaryWait::Reached { closing.at_boundary() } else { Boundary::GoesOn };
-    let mut draining =
-        Draining::new(process, closing.step, at, closing.drain, until, closing.has_peers, marks);
+    let is_metered = GATE.is_metered();
+    let marks = window.marks();
+    let draining = Draining::new(process, closing.step, at, closing.drain, until, closing.has_peers, marks);
+    let mut draining = draining.of_little(is_metered && !closing.has_peers);
     if closing.calls > 0 {
         draining.let_some_through(closing.calls);
     }
-    draining.run()?;
-    let waited = if draining.has_gone_on() { BoundaryWait::Deadline } else { waited };
+    let outcome = draining.run();
+    let (has_helped, has_gone_on, until) = (draining.has_helped(), draining.has_gone_on(), draining.until());
+    if outcome.is_ok() {
+        window.marks().end();
+    }
+    if is_metered && has_helped {
+        window.give_up();
+    }
+    outcome?;
+    let waited = if has_gone_on { BoundaryWait::Deadline } else { waited };
     let took = started.elapsed();
     process.link.hold();
     // What had been handed on before is mapped, and known, when the last arrival is gone.
-    if !GATE.wait_until_empty(draining.until()) {
+    if !GATE.wait_until_empty(until) {
         return Err("pieces that came were not mapped in time".into());
     }
     report(process, closing, waited, took)
@@ -278,26 +305,27 @@ fn report(
 }
 
 /// There was no closing after all.
-fn reopen(process: &Process) {
-    stay(process);
+fn reopen(process: &'static Process, window: &mut Window) {
+    stay(process, window);
     process.link.hand_on();
 }
 
 /// The gate is open again, or ajar if it was before: what is missing has not come meanwhile.
-fn stay(process: &Process) {
+fn stay(process: &'static Process, window: &mut Window) {
     if GATE.reopen_ajar() {
         process.publish_gate(2);
     } else {
-        open(process);
+        open(process, window);
     }
 }
 
-fn open(process: &Process) {
+fn open(process: &'static Process, window: &mut Window) {
     let tenants = process.tenants.all();
     process.spares.keep(tenants.len());
     tenants.into_iter().for_each(Tenant::reopen);
     process.publish_gate(0);
     GATE.open();
+    window.open(process);
 }
 
 /// Changes a tenant's mappings, with a context of its GPU current, if the gate allows it.
@@ -353,6 +381,8 @@ fn silenced() -> Order {
 struct Watch {
     /// How often it looks; zero: it does not.
     tick: Duration,
+    /// When it looked last.
+    looked: Option<Instant>,
     submissions: u64,
     quiet_ticks: u32,
     probe: Option<Probe>,
@@ -361,7 +391,8 @@ struct Watch {
 
 impl Watch {
     fn set(&mut self, tick: Duration) {
-        *self = Self { tick, submissions: Record::submissions(), ..Self::default() };
+        let looked = Some(Instant::now());
+        *self = Self { tick, looked, submissions: Record::submissions(), ..Self::default() };
     }
 
     /// Uses no context any more: an order may take long, and the program must be able to destroy
@@ -370,12 +401,29 @@ impl Watch {
         self.probe = None;
     }
 
-    /// The next order; `None` at a tick.
-    fn next(&self, orders: &Receiver<Order>) -> Option<Order> {
-        if self.tick.is_zero() {
-            return Some(orders.recv().unwrap_or_else(|_| silenced()));
+    /// Whether it looks.
+    fn is_set(&self) -> bool {
+        !self.tick.is_zero()
+    }
+
+    /// Whether it is time to look.
+    fn is_due(&mut self) -> bool {
+        let is_due = self.is_set() && self.looked.is_none_or(|looked| looked.elapsed() >= self.tick);
+        if is_due {
+            self.looked = Some(Instant::now());
         }
-        match orders.recv_timeout(self.tick) {
+        is_due
+    }
+
+    /// The next order; `None` at a tick, or while calls are counted.
+    fn next(&self, orders: &Receiver<Order>) -> Option<Order> {
+        let tick = match (self.is_set(), GATE.is_metered()) {
+            (false, false) => return Some(orders.recv().unwrap_or_else(|_| silenced())),
+            (false, true) => LOOK,
+            (true, true) => self.tick.min(LOOK),
+            (true, false) => self.tick,
+        };
+        match orders.recv_timeout(tick) {
             Ok(order) => Some(order),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => Some(silenced()),
@@ -384,7 +432,6 @@ impl Watch {
 
     fn tick(&mut self, process: &'static Process, marks: &mut Marks) {
         let submissions = Record::submissions();
-        marks.forget_passed();
         if GATE.is_open() {
             marks.set(process, submissions);
         }
@@ -393,7 +440,7 @@ impl Watch {
             if self.said && GATE.is_open() && process.link.has_manager() {
                 let _ = process.link.send(FromShim::Waiting);
             }
-            *self = Self { tick: self.tick, submissions, ..Self::default() };
+            *self = Self { tick: self.tick, looked: self.looked, submissions, ..Self::default() };
             return;
         }
         self.quiet_ticks = self.quiet_ticks.saturating_add(1);

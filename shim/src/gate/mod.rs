@@ -8,6 +8,8 @@
 //!    ├────────────────────┴─────── Open ─────── ajar  │     failed, for ever (from ajar, too)
 //!    └───────────────────────────── Open ─────────────┘
 //! ```
+//! Open, it may be **metered**: so many calls go through as are [granted](Gate::grant), and the next ones wait for more.
+//!
 //! Invariants: after [`Gate::shut`] returned true and until [`Gate::open`], [`Gate::ajar`], [`Gate::flow`],
 //! [`Gate::round`] or [`Gate::catch`], no thread of the process is inside a submitting call, and none maps memory. After
 //! [`Gate::fail`] none ever is: what they would use may not be mapped.
@@ -69,14 +71,18 @@ const CATCHING: u32 = 1 << 31;
 /// Closing: open for those that are let go in this round, once. Above these bits the rounds are counted, as in
 /// [`CLOSED`].
 const ROUND: u32 = 7;
+/// Open for as many calls as are granted. Above these bits the grants are counted.
+const METERED: u32 = 8;
 /// The same bit in a [`ROUND`]: only threads go whose work would begin at once.
 const AT_ONCE: u32 = CATCHING;
 /// The bits of the word that are no count.
-const STATE: u32 = 7;
+const STATE: u32 = 15;
 /// What an arrival adds to the word.
 const ARRIVAL: u32 = STATE + 1;
 /// What a round adds to the word.
 const NEXT_ROUND: u32 = STATE + 1;
+/// What a grant adds to the word.
+const GRANT: u32 = STATE + 1;
 
 /// The longest pause between two looks at whether everybody has left.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
@@ -151,6 +157,10 @@ pub struct Gate {
     arrivals: AtomicU32,
     /// What the word counts while closed, and in rounds. It never starts anew.
     rounds: AtomicU32,
+    /// What the word counts while metered. It never starts anew.
+    grants: AtomicU32,
+    /// So many calls may still go through while metered.
+    credit: AtomicU32,
     /// Threads that a round, or the flowing gate, has let through.
     let_through: AtomicU32,
     /// Threads that a round would have let through, but their work would not have begun at once.
@@ -224,6 +234,8 @@ impl Gate {
                 is_partial: AtomicBool::new(false),
                 arrivals: AtomicU32::new(AJAR),
                 rounds: AtomicU32::new(0),
+                grants: AtomicU32::new(METERED),
+                credit: AtomicU32::new(0),
                 let_through: AtomicU32::new(0),
                 declined: AtomicU32::new(0),
                 draw: AtomicU32::new(0),
@@ -310,6 +322,7 @@ impl Gate {
                 || match word & STATE {
                     CLOSED | FAILED => false,
                     AJAR => is_resident(),
+                    METERED => self.take_credit(),
                     FLOWING if word & CATCHING != 0 => {
                         is_chosen(self.draw.load(Ordering::Relaxed), record.number())
                     }
@@ -331,7 +344,10 @@ impl Gate {
             if word == FAILED {
                 return Err(Failed);
             }
-            self.announce();
+            // Metered, it is the process's own work that is waited for.
+            if word & STATE != METERED {
+                self.announce();
+            }
             waits.begin(role());
             futex::wait(&self.word.0, word);
         }
@@ -344,6 +360,11 @@ impl Gate {
         }
     }
 
+    fn take_credit(&self) -> bool {
+        let less = |credit: u32| credit.checked_sub(1);
+        self.credit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+    }
+
     fn state(&self) -> u32 {
         self.word.0.load(Ordering::Relaxed) & STATE
     }
@@ -353,9 +374,40 @@ impl Gate {
         matches!(self.state(), CLOSED | AJAR) && self.announced.load(Ordering::Relaxed)
     }
 
-    /// Whether all work can be submitted, as far as anybody can know who is not inside.
+    /// Whether all work can be submitted, now or as soon as it is granted, as far as it can be known outside.
     pub fn is_open(&self) -> bool {
-        matches!(self.state(), OPEN | OPEN_FENCED)
+        matches!(self.state(), OPEN | OPEN_FENCED | METERED)
+    }
+
+    /// Whether calls are counted.
+    pub fn is_metered(&self) -> bool {
+        self.state() == METERED
+    }
+
+    /// So many calls go through before more are granted. `None`: the gate is not metered.
+    pub fn credit(&self) -> Option<u32> {
+        self.is_metered().then(|| self.credit.load(Ordering::Relaxed))
+    }
+
+    /// From now on, until the gate opens or closes, so many calls go through as are granted. Does nothing at a gate that
+    /// is not open, or metered already.
+    pub fn meter(&self) {
+        if self.is_open() && !self.is_metered() {
+            self.credit.store(0, Ordering::Relaxed);
+            self.word.0.store(self.grants.load(Ordering::Relaxed), Ordering::SeqCst);
+        }
+    }
+
+    /// So many calls more go through at the metered gate.
+    pub fn grant(&self, calls: u32) {
+        if calls == 0 || !self.is_metered() {
+            return;
+        }
+        self.credit.fetch_add(calls, Ordering::Relaxed);
+        let word = self.grants.load(Ordering::Relaxed).wrapping_add(GRANT);
+        self.grants.store(word, Ordering::Relaxed);
+        self.word.0.store(word, Ordering::SeqCst);
+        futex::wake_all(&self.word.0);
     }
 
     /// Whether all can be submitted but what would itself wait.
@@ -409,8 +461,12 @@ impl Gate {
     /// Shuts the gate: threads inside may stay there for as long as their calls take. False where they cannot be seen.
     #[must_use]
     pub fn close(&self) -> bool {
-        self.word.0.store(CLOSED | self.rounds.load(Ordering::Relaxed), Ordering::SeqCst);
+        let before = self.word.0.swap(CLOSED | self.rounds.load(Ordering::Relaxed), Ordering::SeqCst);
         fence(Ordering::SeqCst);
+        if before & STATE == METERED {
+            // Whoever waits for a grant is to say that it waits.
+            futex::wake_all(&self.word.0);
+        }
         let is_seen = self.open_word.load(Ordering::Relaxed) != OPEN || membarrier::heavy();
         self.closing.set_closed();
         is_seen

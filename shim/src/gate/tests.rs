@@ -38,6 +38,8 @@ fn the_gate_keeps_its_promises() {
         whoever_went_through_ajar_is_waited_for();
         a_boundary_holds_nobody_while_the_gate_is_ajar();
         only_a_closed_gate_can_be_ajar();
+        metered_as_many_calls_go_through_as_are_granted();
+        a_thread_that_waits_for_a_grant_says_so_when_the_gate_closes();
         flowing_the_gate_holds_only_what_would_wait();
         a_round_lets_each_thread_through_once();
         a_round_of_some_lets_nobody_else_through();
@@ -460,6 +462,53 @@ fn a_gate_that_was_ajar_fails_for_all() {
 
 fn pass_as(role: Role) {
     GATE.pass_as(|| role, || false, || false).unwrap().note_submission();
+}
+
+fn metered_as_many_calls_go_through_as_are_granted() {
+    let (stop, submitted) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        GATE.meter();
+        assert!(GATE.is_open() && GATE.credit() == Some(0));
+        (0..3).for_each(|_| _ = scope.spawn(|| submit_until(&stop, &submitted)));
+        for granted in [5, 6, 16] {
+            let before = submitted.load(Ordering::SeqCst);
+            GATE.grant(u32::try_from(granted - before).unwrap());
+            let limit = soon();
+            while submitted.load(Ordering::SeqCst) < granted || GATE.count_waiting(true) < 3 {
+                assert!(Instant::now() < limit, "a grant is slept through");
+                std::thread::yield_now();
+            }
+            assert_eq!(submitted.load(Ordering::SeqCst), granted);
+            assert!(!GATE.has_waiters(), "other jobs have nothing to do with it");
+        }
+    });
+    assert_eq!(GATE.credit(), None);
+    GATE.grant(1);
+    assert!(GATE.credit().is_none() && try_submit(|| 1) == Ok(1));
+}
+
+fn a_thread_that_waits_for_a_grant_says_so_when_the_gate_closes() {
+    let (stop, submitted) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        GATE.meter();
+        scope.spawn(|| submit_until(&stop, &submitted));
+        let limit = soon();
+        while GATE.count_waiting(true) < 1 {
+            assert!(Instant::now() < limit);
+            std::thread::yield_now();
+        }
+        assert_eq!(GATE.wait_for_boundary(0, Instant::now()), BoundaryWait::Deadline);
+        assert!(GATE.shut(soon()) && !GATE.is_open());
+        while !GATE.has_waiters() {
+            assert!(Instant::now() < limit, "it sleeps");
+            std::thread::yield_now();
+        }
+        GATE.meter();
+        assert!(GATE.credit().is_none(), "a closed gate is not metered");
+        assert_eq!(submitted.load(Ordering::SeqCst), 0);
+    });
 }
 
 fn flowing_the_gate_holds_only_what_would_wait() {

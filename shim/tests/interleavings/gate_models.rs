@@ -428,6 +428,40 @@ fn who_waits_goes_through_in_the_next_round() {
 }
 
 /// Flowing, all but waits go; a thread that went is seen inside when the gate closes again.
+/// Whoever comes meanwhile: each call goes that is granted, and none is granted in vain.
+#[test]
+fn who_waits_for_a_grant_goes_through_when_it_comes() {
+    model(2, || {
+        GATE.start(false, Fence::ByCloser);
+        GATE.meter();
+        let memory = Memory::new();
+        let submitters = [(); 2].map(|()| {
+            let memory = memory.clone();
+            spawn(move || works(&memory))
+        });
+        GATE.grant(1);
+        GATE.grant(1);
+        submitters.into_iter().for_each(|submitter| submitter.join().unwrap().unwrap());
+        assert_eq!(GATE.credit(), Some(0));
+    });
+}
+
+#[test]
+fn nobody_is_inside_a_gate_that_was_shut_while_it_was_metered() {
+    model(2, || {
+        GATE.start(false, Fence::ByCloser);
+        let memory = Memory::new();
+        let submitters = [(); 2].map(|()| {
+            let memory = memory.clone();
+            spawn(move || works(&memory))
+        });
+        GATE.meter();
+        GATE.grant(1);
+        while_shut(|| memory.switch());
+        submitters.into_iter().for_each(|submitter| submitter.join().unwrap().unwrap());
+    });
+}
+
 #[test]
 fn nobody_is_inside_a_gate_that_was_shut_after_it_flowed() {
     model(2, || {

@@ -1,0 +1,184 @@
+//! How much work a process has under way while other jobs wait: a window, as of a network's flow control.
+//!
+//! A job is switched when all its work has ended. A program that never waits for its GPU fills the driver's queue: a thousand
+//! calls, be they of 50 ms each. So while others wait the [gate](crate::gate) is metered: as many calls are under way as the GPU
+//! can do in [`SPAN`]. [Marks] tell how many have ended. The window begins with one call, and grows fourfold with each mark that
+//! is passed soon. Where it has room for what the driver takes, calls are not counted any more, until marks show again that
+//! work is far ahead.
+//!
+//! Work may wait on the GPU for work that is not submitted yet: then no mark is passed, and the gate holds what ends the wait
+//! until the closing, or for [`PATIENCE`]. Kernels that take longer than a turn look alike at first. So such a closing lets nothing
+//! through for a part of its limit: what is long ends in that time, for little is under way. A process whose work did not end
+//! so is not metered in the next [`FREE`] turns, each time in twice as many, and after that not before its work was seen
+//! to be [`FAR`] ahead.
+//!
+//! Invariant: while the gate is metered this is looked at every [`LOOK`], or sooner.
+
+#![forbid(unsafe_code)]
+
+use crate::gate::{GATE, Record};
+use crate::log::debug;
+use crate::marks::{Marks, Passage};
+use crate::process::Process;
+use std::time::{Duration, Instant};
+
+/// Work is under way that takes so long.
+const SPAN: Duration = Duration::from_millis(500);
+/// Between two looks while the gate is metered.
+pub const LOOK: Duration = Duration::from_millis(2);
+/// So many calls need not be counted: the driver has no room for more.
+const ENOUGH: u64 = 1024;
+/// Two, so that the GPU has work while it is seen that the first has ended.
+const LEAST: u64 = 2;
+/// So many times the window may grow at a mark.
+const GROWTH: u64 = 4;
+/// In a window so many marks are set, if it has room for them.
+const MARKS: u64 = 4;
+/// Work that is ahead by such a part of the span says how much the window holds, though calls are not counted.
+const DEEP: u32 = 2;
+/// If no mark is passed for so long calls are not counted in this turn.
+const PATIENCE: Duration = Duration::from_millis(2500);
+/// Where work waits calls are not counted in so many turns; twice as many each time, so often at most.
+const FREE: u32 = 8;
+const MOST_DOUBLED: u32 = 6;
+/// Work that is ahead by so much is not likely to wait for other work.
+const FAR: Duration = Duration::from_secs(2);
+/// The gate may be metered for so long before it is known that other jobs wait.
+const GRACE: Duration = Duration::from_millis(20);
+
+/// What is done in this turn.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Turn {
+    /// Calls are counted once that is needed.
+    #[default]
+    Begun,
+    /// Calls have been counted since then.
+    Metered(Instant),
+    /// Calls are not counted.
+    Free,
+}
+
+/// See the module.
+pub struct Window {
+    /// In the work that was submitted.
+    marks: Marks,
+    /// So many calls are under way at most.
+    calls: u64,
+    turn: Turn,
+    /// Other jobs waited when that was heard last.
+    was_contended: bool,
+    /// In so many turns calls are not counted.
+    free_turns: u32,
+    /// So often work waited for calls that were held.
+    given_up: u32,
+    /// Since the last time work was seen to be far ahead.
+    was_far: bool,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self {
+            marks: Marks::default(),
+            calls: LEAST,
+            turn: Turn::Begun,
+            was_contended: false,
+            free_turns: 0,
+            given_up: 0,
+            was_far: false,
+        }
+    }
+}
+
+impl Window {
+    /// The gate has been opened. If other jobs waited before, they most likely do still.
+    pub fn open(&mut self, process: &'static Process) {
+        self.turn = Turn::Begun;
+        if self.was_contended {
+            self.look(process, true);
+        }
+    }
+
+    /// The marks.
+    pub fn marks(&mut self) -> &mut Marks {
+        &mut self.marks
+    }
+
+    /// Whether other jobs wait, from now on.
+    pub fn set_contended(&mut self, is_contended: bool) {
+        self.was_contended = is_contended || !GATE.is_open();
+    }
+
+    /// Work waited for calls that were held.
+    pub fn give_up(&mut self) {
+        debug!("work waits for calls that are held: they are not counted in the next turns");
+        self.free_turns = FREE << self.given_up.min(MOST_DOUBLED);
+        self.given_up += 1;
+        self.was_far = false;
+    }
+
+    /// Counts what has ended, and grants as many calls as the window has room for.
+    pub fn look(&mut self, process: &'static Process, is_contended: bool) {
+        while let Some(passage) = self.marks.next_passed() {
+            self.learn(&passage);
+        }
+        if !GATE.is_open() {
+            return;
+        }
+        let is_over = |since: Instant| !is_contended && since.elapsed() >= GRACE;
+        match self.turn {
+            Turn::Begun if is_contended && self.calls < ENOUGH => self.begin(),
+            Turn::Metered(since) if is_over(since) || self.calls >= ENOUGH => self.end(Turn::Begun),
+            _ => {}
+        }
+        if !GATE.is_metered() {
+            return;
+        }
+        let (submissions, credit) = (Record::submissions(), GATE.credit().unwrap_or(0));
+        let new = submissions - self.marks.marked();
+        let is_due = new > 0 && (credit == 0 || new >= self.calls / MARKS);
+        // A stream captures; or what is submitted waits for what is not.
+        if is_due && !self.marks.set_now(process, submissions, credit == 0) || process.value_waits.any() {
+            return self.end(Turn::Free);
+        }
+        if credit == 0 && self.marks.waited() >= PATIENCE {
+            self.give_up();
+            return self.end(Turn::Free);
+        }
+        let room = (self.marks.passed() + self.calls).saturating_sub(submissions);
+        GATE.grant(u32::try_from(room).unwrap_or(u32::MAX).saturating_sub(credit));
+    }
+
+    fn begin(&mut self) {
+        let is_free = self.given_up > 0 && (self.free_turns > 0 || !self.was_far);
+        self.free_turns = self.free_turns.saturating_sub(1);
+        if is_free {
+            self.turn = Turn::Free;
+            return;
+        }
+        debug!("other jobs wait: {} calls may be under way, at first", self.calls);
+        self.turn = Turn::Metered(Instant::now());
+        GATE.meter();
+    }
+
+    fn end(&mut self, turn: Turn) {
+        debug!("calls are not counted any more: {} may be under way", self.calls);
+        self.turn = turn;
+        if GATE.is_metered() {
+            GATE.open();
+        }
+    }
+
+    /// As many calls as take the span, as this mark says; the window shrinks and grows with measure.
+    fn learn(&mut self, passage: &Passage) {
+        let is_metered = matches!(self.turn, Turn::Metered(_));
+        self.was_far |= !is_metered && passage.age >= FAR;
+        if passage.calls == 0 || !is_metered && passage.age < SPAN / DEEP {
+            return;
+        }
+        let fits = u128::from(passage.calls) * SPAN.as_nanos() / passage.took.as_nanos().max(1);
+        let fits = u64::try_from(fits).unwrap_or(u64::MAX);
+        // What was not used up says nothing of a larger one.
+        let most = if is_metered && !passage.is_full { self.calls } else { self.calls * GROWTH };
+        self.calls = fits.clamp(self.calls / 2, most).clamp(LEAST, ENOUGH);
+    }
+}
