@@ -190,11 +190,16 @@ impl Closing {
 fn close(process: &'static Process, closing: Closing, window: &mut Window) -> Result<(), Gone> {
     let told = Instant::now();
     process.publish_gate(1);
+    let is_for_wait = closing.deadline.is_zero() && process.waits.are_frequent(closing.wait);
+    if is_for_wait || !closing.deadline.is_zero() {
+        // A thread is to come to where it is waited for.
+        window.release();
+    }
     let waited = if closing.calls > 0 {
         // It takes none of the descriptors that the program has left.
         process.spares.keep(process.tenants.all().len());
         if GATE.at_boundary().is_some() { BoundaryWait::Reached } else { BoundaryWait::Deadline }
-    } else if closing.deadline.is_zero() && process.waits.are_frequent(closing.wait) {
+    } else if is_for_wait {
         GATE.wait_for_wait(Instant::now() + closing.wait)
     } else if closing.at_collective {
         GATE.wait_for_collective(closing.boundary, Instant::now() + closing.deadline)

@@ -12,7 +12,9 @@
 //! so is not metered in the next [`FREE`] turns, each time in twice as many, and after that not before its work was seen
 //! to be [`FAR`] ahead.
 //!
-//! Invariant: while the gate is metered this is looked at every [`LOOK`], or sooner.
+//! Where a closing waits for a thread that is to come to its boundary, or out of a wait, no call is held.
+//!
+//! Invariant: while the gate is metered this is looked at every [`LOOK`], or sooner; or a closing is about to shut it.
 
 #![forbid(unsafe_code)]
 
@@ -116,6 +118,11 @@ impl Window {
         self.was_far = false;
     }
 
+    /// No call is held any more in this turn.
+    pub fn release(&mut self) {
+        self.end(Turn::Free);
+    }
+
     /// Counts what has ended, and grants as many calls as the window has room for.
     pub fn look(&mut self, process: &'static Process, is_contended: bool) {
         while let Some(passage) = self.marks.next_passed() {
@@ -161,9 +168,9 @@ impl Window {
     }
 
     fn end(&mut self, turn: Turn) {
-        debug!("calls are not counted any more: {} may be under way", self.calls);
         self.turn = turn;
         if GATE.is_metered() {
+            debug!("calls are not counted any more: {} could be under way", self.calls);
             GATE.open();
         }
     }

@@ -109,7 +109,7 @@ pub(super) struct Options {
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = humantime::parse_duration)]
     slice: Duration,
     /// What part of a job's time its switches should take at most: its slices are as long as that needs.
-    #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = percent)]
+    #[arg(long, value_name = "PERCENT", default_value = "4%", value_parser = percent)]
     switch_overhead: u32,
     /// The longest time slice. Where more than three jobs wait it is so much shorter that they all get their turn in
     /// three of this; where switches would take more than a tenth of it, it is longer.

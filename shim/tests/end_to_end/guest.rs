@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 use tidegate_ffi::cuda::sys::*;
@@ -172,6 +173,17 @@ macro_rules! call {
     };
 }
 
+type LaunchHostFunc = extern "C" fn(*mut c_void, extern "C" fn(*mut c_void), *mut c_void) -> c_int;
+
+static UNBLOCKED: OnceLock<()> = OnceLock::new();
+
+/// Keeps the stream's work from ending.
+extern "C" fn wait_until_unblocked(_: *mut c_void) {
+    while UNBLOCKED.get().is_none() {
+        std::thread::yield_now();
+    }
+}
+
 fn carry_out(driver: &Driver, words: &[&str], numbers: &[u64]) -> Result<String, DriverError> {
     let (mut first, mut second) = (0u64, 0usize);
     match (words[0], numbers) {
@@ -207,6 +219,14 @@ fn carry_out(driver: &Driver, words: &[&str], numbers: &[u64]) -> Result<String,
             call!(driver, cuMemsetD8_v2(*address, *value as u8, *bytes as usize))?;
             call!(driver, cuStreamSynchronize(std::ptr::null_mut()))?;
         }
+        ("set", [address, bytes, value]) => {
+            call!(driver, cuMemsetD8_v2(*address, *value as u8, *bytes as usize))?;
+        }
+        ("block", []) => {
+            let launch: LaunchHostFunc = crate::others::function(c"cuLaunchHostFunc");
+            assert_eq!(launch(std::ptr::null_mut(), wait_until_unblocked, std::ptr::null_mut()), 0);
+        }
+        ("unblock", []) => UNBLOCKED.set(()).unwrap(),
         ("read", [address, bytes]) => return read(driver, *address, *bytes as usize),
         ("range", [address]) => {
             call!(driver, cuMemGetAddressRange_v2(&mut first, &mut second, *address))?;

@@ -83,7 +83,7 @@ fn read_array(driver: &Driver, array: CUarray) -> Result<String, DriverError> {
 }
 
 /// A function of the driver that is not in the table with its parameters.
-fn function<F: Copy>(name: &CStr) -> F {
+pub fn function<F: Copy>(name: &CStr) -> F {
     // SAFETY: the driver, which is open already.
     let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
     let found = look_up(library, name);

@@ -1,5 +1,6 @@
 //! What a program notices of being stopped and going on: nothing but the time.
 
+use crate::guest::Line;
 use crate::manager::{Manager, PATIENCE_MS, TENANT};
 use crate::stage::UNIT;
 use std::sync::atomic::Ordering;
@@ -224,6 +225,39 @@ promise! {
         assert_eq!(manager.hear(), FromShim::Waiting);
         manager.send(ToShim::Watch { tick_micros: 0 }, &[]);
         assert_eq!(line.ask("release"), "ok");
+        guest.end();
+    }
+}
+
+promise! {
+    fn while_others_wait_little_is_under_way_but_no_boundary_waits_for_that() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        let (_, address) = manager.allocate(&mut line, 1000);
+        let set = format!("set {address} 1000 3");
+        assert_eq!([line.ask("block"), line.ask(&set)], ["ok", "ok"]);
+        // The order to watch may be heard after some calls.
+        let is_held = |line: &mut Line| {
+            (0..100).any(|_| {
+                line.tell(&set);
+                line.is_silent() || line.hear() != "ok"
+            })
+        };
+        manager.send(ToShim::Watch { tick_micros: 20_000 }, &[]);
+        assert!(is_held(&mut line));
+        manager.send(ToShim::Watch { tick_micros: 0 }, &[]);
+        assert_eq!(line.hear(), "ok", "no other job waits");
+        manager.send(ToShim::Watch { tick_micros: 20_000 }, &[]);
+        assert!(is_held(&mut line));
+        manager.ask_to_close(0, PATIENCE_MS);
+        assert_eq!(line.hear(), "ok", "it is to come to its boundary");
+        line.tell("boundary");
+        assert_eq!(guest.line().ask("unblock"), "ok");
+        let (drained, _) = manager.hear_drained();
+        assert!(drained.at_boundary);
+        manager.open();
+        assert_eq!(line.hear(), "ok");
+        assert_eq!(line.ask(&format!("read {address} 1000")), "3 3");
         guest.end();
     }
 }
