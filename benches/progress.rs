@@ -84,7 +84,7 @@ const fn on_small(name: &'static str, jobs: &'static [Plan]) -> Mix {
     Mix { name, gpu: SMALL, options: SHORT_SLICES, jobs }
 }
 
-const MIXES: [Mix; 19] = [
+const MIXES: [Mix; 20] = [
     Mix {
         name: "equal-1000MiB",
         gpu: "1x1200MiB",
@@ -98,6 +98,15 @@ const MIXES: [Mix; 19] = [
     on_small("gap-10ms", &[rhythm("mib=160 kernel=20000 gap=10000 steps=400", 67), BUSY]),
     on_small("gap-20ms", &[rhythm("mib=160 kernel=20000 gap=20000 steps=300", 50), BUSY]),
     on_small("gap-50ms", &[rhythm("mib=160 kernel=20000 gap=50000 steps=150", 29), BUSY]),
+    Mix {
+        name: "gap-50ms-of-16MiB",
+        gpu: "1x24MiB",
+        options: SHORT_SLICES,
+        jobs: &[
+            rhythm("mib=16 kernel=20000 gap=50000 steps=150", 29),
+            rhythm("mib=16 kernel=5000 steps=2000", 100),
+        ],
+    },
     on_small("gap-200ms", &[rhythm("mib=160 kernel=20000 gap=200000 steps=60", 9), BUSY]),
     on_small("gap-1s", &[rhythm("mib=160 kernel=300000 gap=1000000 steps=12", 23), BUSY]),
     Mix {
