@@ -271,6 +271,14 @@ impl<'a> Draining<'a> {
         self.gone_on
     }
 
+    /// Leaves the marks for what comes later.
+    pub fn leave(self) -> &'a mut Marks {
+        if let Some((oldest, _)) = self.oldest {
+            self.marks.add(oldest);
+        }
+        self.marks
+    }
+
     /// Whether calls were let through that may have ended a wait of the work on the GPU.
     pub fn has_helped(&self) -> bool {
         self.has_helped
@@ -429,6 +437,15 @@ impl<'a> Draining<'a> {
         }
         if self.waits_for_values() {
             return Ok(Found::ValueWait);
+        }
+        if !self.marks.has_room() {
+            // A further one would be passed after these.
+            let mut pause = Pause::default();
+            while !self.has_oldest_ended() && !self.marks.is_first_passed() && pause.before(until) {}
+            self.forget_what_has_ended();
+            if self.oldest.is_some() || !self.marks.is_empty() {
+                return self.stalls(&DrainError::Late.to_string());
+            }
         }
         let probe = Probe::start(self.process).map_err(|error| error.to_string())?;
         match probe.wait(until) {

@@ -4,7 +4,8 @@
 //! process drains show that its work goes on: then it only takes long, and waits for nothing that was not submitted. Those
 //! that are passed before show how much it has under way ([`crate::window`]).
 //!
-//! Invariant: setting a mark and looking at it never block. A mark keeps its contexts from being destroyed, so as long as there are
+//! Invariant: there are never more than [`MOST`] marks that are not passed, those included that were let go of. None is set while a
+//! thread has been in one call for long, most likely for lack of room in the driver's queue: that would block. A mark keeps its contexts from being destroyed, so as long as there are
 //! marks the gate's thread looks at them again soon: at each tick, or while it drains.
 
 #![forbid(unsafe_code)]
@@ -17,8 +18,8 @@ use std::time::{Duration, Instant};
 
 /// Between two marks, at least.
 const APART: Duration = Duration::from_millis(50);
-/// Marks that are not passed, at most: each is an event of each context.
-const MOST: usize = 256;
+/// Marks that are not passed, at most: each is an event of each context, and takes room in a queue that the program may fill.
+const MOST: usize = 8;
 
 /// Behind all that was submitted at one moment.
 struct Mark {
@@ -51,12 +52,20 @@ pub struct Marks {
     last: Option<(Instant, u64)>,
     /// When the last one was seen to be passed, and how many calls were before it.
     passed: Option<(Instant, u64)>,
+    /// How old it was then.
+    age: Duration,
+    /// So many were let go of that may not have been passed.
+    let_go: usize,
+    /// The calls in which threads were when it was looked last.
+    inside: Vec<(u32, u64)>,
 }
 
 impl Marks {
     /// Sets a mark, if work was submitted since the last one and that is long enough ago.
     pub fn set(&mut self, process: &'static Process, submissions: u64) {
-        let is_due = |(when, before): (Instant, u64)| when.elapsed() >= APART && before != submissions;
+        // They are set apart as far as they can be in what is under way.
+        let apart = APART.max(self.age / MOST as u32);
+        let is_due = |(when, before): (Instant, u64)| when.elapsed() >= apart && before != submissions;
         if self.last.is_none_or(is_due) {
             self.set_now(process, submissions, false);
         }
@@ -68,6 +77,9 @@ impl Marks {
         if process.captures.any() {
             return false;
         }
+        if self.is_anyone_stuck() || !self.has_room() {
+            return true;
+        }
         self.last = Some((Instant::now(), submissions));
         // Without a mark less is known.
         let Ok(probe) = Probe::start(process) else { return false };
@@ -75,15 +87,36 @@ impl Marks {
         true
     }
 
-    /// Keeps a mark behind all calls that were made, if there is room.
+    /// Keeps a mark behind all calls that were made.
     pub fn add(&mut self, probe: Probe) {
         self.keep(probe, Record::submissions(), false);
     }
 
     fn keep(&mut self, probe: Probe, submissions: u64, is_full: bool) {
-        if self.marks.len() < MOST {
-            self.marks.push_back(Mark { probe, set: Instant::now(), submissions, is_full });
-        }
+        self.marks.push_back(Mark { probe, set: Instant::now(), submissions, is_full });
+    }
+
+    /// Whether one more may be set. One that is not passed says that all after it are not, either.
+    pub fn has_room(&self) -> bool {
+        self.marks.len() + self.let_go < MOST
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.marks.is_empty()
+    }
+
+    /// Whether a thread is in the call in which it was when this was asked before.
+    fn is_anyone_stuck(&mut self) -> bool {
+        let inside = Record::calls_inside();
+        let is_stuck = inside.iter().any(|call| self.inside.contains(call));
+        self.inside = inside;
+        is_stuck
+    }
+
+    /// Whether the first mark has been passed, if there is one.
+    pub fn is_first_passed(&self) -> bool {
+        self.marks.front().is_some_and(|mark| mark.probe.is_passed().unwrap_or(true))
     }
 
     /// How many calls were before the last mark that is there.
@@ -111,23 +144,27 @@ impl Marks {
 
     /// The first mark, if it has been passed.
     pub fn next_passed(&mut self) -> Option<Passage> {
-        let is_passed = |mark: &Mark| mark.probe.is_passed().unwrap_or(true);
-        let mark = self.marks.front().is_some_and(is_passed).then(|| self.marks.pop_front())??;
-        let (age, before) = (mark.set.elapsed(), self.passed.replace((Instant::now(), mark.submissions)));
-        let (since, calls) = before.map_or((age, 0), |(when, submissions)| {
+        let mark = self.is_first_passed().then(|| self.marks.pop_front())??;
+        // Those that were let go of were set before.
+        self.let_go = 0;
+        self.age = mark.set.elapsed();
+        let before = self.passed.replace((Instant::now(), mark.submissions));
+        let (since, calls) = before.map_or((self.age, 0), |(when, submissions)| {
             (when.elapsed(), mark.submissions.saturating_sub(submissions))
         });
-        Some(Passage { age, calls, took: age.min(since), is_full: mark.is_full })
+        Some(Passage { age: self.age, calls, took: self.age.min(since), is_full: mark.is_full })
     }
 
     /// All work has ended.
     pub fn end(&mut self) {
         self.marks.clear();
+        self.let_go = 0;
         self.passed = Some((Instant::now(), Record::submissions()));
     }
 
     /// Lets go of the contexts that the marks use.
     pub fn let_go(&mut self) {
+        self.let_go += self.marks.len();
         self.marks.clear();
     }
 }

@@ -3,7 +3,7 @@
 //! Invariant: `Drained` is said only when nobody is inside the gate, nothing is being mapped and
 //! all work has ended; from then until `Open` or `Ajar` the live bytes of the process do not change.
 
-use crate::drain::{Draining, Probe};
+use crate::drain::Draining;
 use crate::driver::{Current, relax_captures_of_this_thread};
 use crate::gate::{Boundary, BoundaryWait, GATE, Record};
 use crate::link::{Gone, Order};
@@ -33,8 +33,8 @@ pub fn carry_out(process: &'static Process, orders: &Receiver<Order>) {
         match watch.next(orders) {
             Some(Order::Over(gone)) => return part(&gone),
             Some(Order::Message(message, handles)) => {
-                watch.let_go();
-                // They use contexts, too: kept past a tick only by a drain, which looks at them.
+                // They use contexts: an order may take long, and the program must be able to destroy its contexts
+                // meanwhile. A drain looks at them.
                 if !matches!(message, ToShim::Close { .. }) {
                     window.marks().let_go();
                 }
@@ -265,8 +265,9 @@ fn drain_and_report(
     }
     let outcome = draining.run();
     let (has_helped, has_gone_on, until) = (draining.has_helped(), draining.has_gone_on(), draining.until());
+    let marks = draining.leave();
     if outcome.is_ok() {
-        window.marks().end();
+        marks.end();
     }
     if is_metered && has_helped {
         window.give_up();
@@ -390,7 +391,6 @@ struct Watch {
     looked: Option<Instant>,
     submissions: u64,
     quiet_ticks: u32,
-    probe: Option<Probe>,
     said: bool,
 }
 
@@ -398,12 +398,6 @@ impl Watch {
     fn set(&mut self, tick: Duration) {
         let looked = Some(Instant::now());
         *self = Self { tick, looked, submissions: Record::submissions(), ..Self::default() };
-    }
-
-    /// Uses no context any more: an order may take long, and the program must be able to destroy
-    /// its contexts meanwhile.
-    fn let_go(&mut self) {
-        self.probe = None;
     }
 
     /// Whether it looks.
@@ -451,21 +445,17 @@ impl Watch {
         self.quiet_ticks = self.quiet_ticks.saturating_add(1);
         // A word for the moment: for a manager that comes later it would be none.
         let is_quiet = !self.said && self.quiet_ticks >= QUIET_TICKS && process.link.has_manager();
-        if is_quiet && self.has_drained(process) {
+        if is_quiet && Self::has_drained(process, marks, submissions) {
             self.said = process.link.send(FromShim::Idle).is_ok();
-            self.probe = None;
         }
     }
 
-    /// Whether the work submitted so far has ended; starts to look at the first call.
-    fn has_drained(&mut self, process: &'static Process) -> bool {
-        if process.captures.any() {
+    /// Whether the work submitted so far has ended; sets a mark behind it, if there is none.
+    fn has_drained(process: &'static Process, marks: &mut Marks, submissions: u64) -> bool {
+        if marks.marked() < submissions && !marks.set_now(process, submissions, false) {
             return false;
         }
-        if self.probe.is_none() {
-            self.probe = Probe::start(process).ok();
-        }
-        self.probe.as_ref().is_some_and(|probe| probe.is_passed().unwrap_or(false))
+        marks.passed() >= submissions && !process.captures.any()
     }
 }
 

@@ -143,8 +143,10 @@ impl Window {
         let (submissions, credit) = (Record::submissions(), GATE.credit().unwrap_or(0));
         let new = submissions - self.marks.marked();
         let is_due = new > 0 && (credit == 0 || new >= self.calls / MARKS);
-        // A stream captures; or what is submitted waits for what is not.
-        if is_due && !self.marks.set_now(process, submissions, credit == 0) || process.value_waits.any() {
+        // A stream captures; or no more marks can be set; or what is submitted waits for what is not.
+        let is_blind = is_due && !self.marks.set_now(process, submissions, credit == 0)
+            || self.marks.is_empty() && !self.marks.has_room();
+        if is_blind || process.value_waits.any() {
             return self.end(Turn::Free);
         }
         if credit == 0 && self.marks.waited() >= PATIENCE {

@@ -229,6 +229,14 @@ impl Record {
         Self::all().any(Record::is_inside)
     }
 
+    /// The threads that are inside submitting calls, and in which.
+    pub fn calls_inside() -> Vec<(u32, u64)> {
+        Self::all()
+            .filter(|record| record.is_inside())
+            .map(|record| (record.number, record.count()))
+            .collect()
+    }
+
     /// All submissions of the process so far.
     pub fn submissions() -> u64 {
         Self::all().map(Self::count).sum()
