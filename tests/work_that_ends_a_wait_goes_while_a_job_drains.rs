@@ -157,6 +157,12 @@ fn a_host_function_gets_the_launches_of_a_thread_that_it_starts() {
     drains("chains", &["starts"], "pairs_kernel");
 }
 
+/// What Tidegate itself has in the stream must not fill it.
+#[test]
+fn a_host_function_gets_the_last_launches_that_its_stream_takes() {
+    drains("chains", &["full"], "pairs_kernel");
+}
+
 /// It only takes long: what is let go on keeps it under way.
 #[test]
 fn as_much_work_as_a_stream_takes_comes_to_its_end() {

@@ -10,6 +10,7 @@
  * spins: the same in kernels;
  * meets: THREADS threads, each of whose work waits for that of all;
  * starts: host functions wait for a thread that they start, which launches CHAIN kernels;
+ * full:  a host function waits until its thread has launched FULL kernels after it: the stream has no room for many more;
  * long:  a thread submits as much work as its stream takes, and waits for nothing;
  * locks: as lock, but of PROCESSES processes with one thread each;
  * serve: PROCESSES processes: the work of the first waits for that of each other one, and theirs for its.
@@ -23,6 +24,8 @@
 #define CHAIN 100
 /* More than a stream has room for. */
 #define DEEP 1500
+/* Nearly as much as one has room for. */
+#define FULL 1000
 #define THREADS 4
 #define PROCESSES 3
 /* So many iterations a thread makes before it waits for its stream. */
@@ -245,6 +248,23 @@ static void start_and_join(void *stream)
         abort();
 }
 
+/* The thread is let go on with its last launches. */
+static void await_launches(void *count)
+{
+    while ((int)(launches[0] - (unsigned)(uintptr_t)count) < 0)
+        usleep(50);
+}
+
+static int fill_stream(void *stream)
+{
+    unsigned last = launches[0] + FULL;
+
+    CHECK(cuLaunchHostFunc(stream, await_launches, (void *)(uintptr_t)last));
+    while (launches[0] != last)
+        CHECK(count_up_part(0, stream));
+    return cuStreamSynchronize(stream);
+}
+
 /* As much work is under way as the stream takes, and nobody waits for it. */
 static int last_long(void *stream)
 {
@@ -272,6 +292,7 @@ static void *run(void *number)
             : is("spins")  ? spin_in_ring(thread, i, stream)
             : is("meets")  ? meet(thread, i, stream)
             : is("starts") ? cuLaunchHostFunc(stream, start_and_join, other)
+            : is("full")   ? fill_stream(stream)
             : is("long")   ? last_long(stream)
                            : in_ring(thread, i, stream);
         if (failed || (i % AHEAD == 0 && !is("long") && cuStreamSynchronize(stream)))
@@ -393,7 +414,7 @@ int main(int argc, char **argv)
     pthread_mutexattr_init(&shared);
     pthread_mutexattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
     pthread_mutex_init(&all->lock, &shared);
-    int are_processes = is("locks") || is("serve"), threads = is_chain() ? 2 : is("feed") || is("starts") || is("long") ? 1 : THREADS;
+    int are_processes = is("locks") || is("serve"), threads = is_chain() ? 2 : is("feed") || is("starts") || is("full") || is("long") ? 1 : THREADS;
     if (are_processes ? run_processes(argv[2]) : run_threads(argv[2], threads))
         return 1;
     puts("as expected");
