@@ -163,6 +163,12 @@ fn a_host_function_gets_the_last_launches_that_its_stream_takes() {
     drains("chains", &["full"], "pairs_kernel");
 }
 
+/// The same of the events behind value waits.
+#[test]
+fn as_many_value_waits_as_a_stream_takes_end() {
+    drains("chains", &["values"], "pairs_kernel");
+}
+
 /// It only takes long: what is let go on keeps it under way.
 #[test]
 fn as_much_work_as_a_stream_takes_comes_to_its_end() {

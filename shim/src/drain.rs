@@ -29,6 +29,8 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// Such a part of the drain limit it is where no drain was measured yet, and at most such a part of it.
 const UNMEASURED: u32 = 64;
 const LONGEST: u32 = 4;
+/// Little work that was submitted ends in such a part of the drain limit, if it waits for nothing.
+const LITTLE: u32 = 8;
 /// So many times the pace work may go on to be submitted while no value wait ends.
 const BUSY: u32 = 8;
 /// In one of so many rounds what would wait goes though other threads can.
@@ -317,7 +319,7 @@ impl<'a> Draining<'a> {
                 // What was submitted long ago goes on to end: nothing has to be let through for it.
                 Found::Stall if self.takes_long() => {}
                 // Little is under way: were it only long it would end.
-                Found::Stall if self.is_counted && self.started.elapsed() < self.limit / LONGEST => {}
+                Found::Stall if self.is_counted && self.started.elapsed() < self.limit / LITTLE => {}
                 Found::Stall => {
                     if self.stalls == 0 {
                         self.process.drains.note_stall();

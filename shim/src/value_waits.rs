@@ -4,7 +4,9 @@
 //! closing lets work through while there is such a wait (`docs/drain.md`).
 //!
 //! What is known of a word is what stream operations wrote to it. Words are written by kernels, copies and the host,
-//! too. So each unreleased wait has an event behind it, which says when it has ended however it was released. And a
+//! too. So there are events behind unreleased waits, which say when these have ended however they were released, and all before them
+//! in their stream. An event takes room in the stream, which the program may need: the more waits there are in a stream, the
+//! fewer of them have one. And a
 //! wait may count as released that is not: then the closing finds out that work does not end, as where a kernel waits.
 //!
 //! Invariant: no driver call is made with the state locked, but for events of live contexts: an event is asked and
@@ -13,7 +15,7 @@
 use crate::driver::{Context, Mark};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Of so many words the last value is known. What is forgotten costs an event.
 const MOST_WORDS: usize = 4096;
@@ -70,12 +72,34 @@ impl Condition {
     }
 }
 
+/// Of the waits in a stream such a part may come after the last one that is marked.
+const UNMARKED: usize = 4;
+/// For so long waits count that come after the last one that is marked, once that has ended.
+const KEPT: Duration = Duration::from_millis(100);
+
+/// The stream of a wait; what is made later may have the same name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The stream's.
+    pub context: Context,
+    /// Its handle.
+    pub stream: usize,
+}
+
 /// An unreleased wait.
 struct Wait {
     condition: Condition,
-    context: Context,
+    place: Place,
+    since: Instant,
     /// Behind it in its stream.
-    end: Mark,
+    end: Option<Mark>,
+}
+
+impl Wait {
+    /// One whose event cannot be asked is not known to wait. `None`: it has no event.
+    fn has_ended(&self) -> Option<bool> {
+        self.end.as_ref().map(|end| !matches!(end.is_passed(), Ok(false)))
+    }
 }
 
 #[derive(Default)]
@@ -122,12 +146,19 @@ impl ValueWaits {
         self.state.lock().is_released(condition)
     }
 
-    /// A wait was submitted that is not released, in a stream of `context`; `end` is behind it.
-    pub fn note_wait(&self, condition: Condition, context: Context, end: Mark) {
+    /// Whether a wait is to be marked that has been submitted there.
+    pub fn wants_mark(&self, place: Place) -> bool {
+        let state = self.state.lock();
+        let there = || state.unreleased.iter().rev().filter(|wait| wait.place == place);
+        there().take_while(|wait| wait.end.is_none()).count() >= there().count() / UNMARKED
+    }
+
+    /// A wait was submitted that is not released; `end` is behind it.
+    pub fn note_wait(&self, condition: Condition, place: Place, end: Option<Mark>) {
         let mut state = self.state.lock();
         // It may have been released meanwhile.
         if !state.is_released(&condition) {
-            state.unreleased.push(Wait { condition, context, end });
+            state.unreleased.push(Wait { condition, place, since: Instant::now(), end });
         }
     }
 
@@ -147,7 +178,7 @@ impl ValueWaits {
 
     /// A context is about to end, with its work and its events.
     pub fn forget(&self, context: Context) {
-        self.state.lock().unreleased.retain(|wait| wait.context != context);
+        self.state.lock().unreleased.retain(|wait| wait.place.context != context);
         self.changed.notify_all();
     }
 
@@ -159,8 +190,26 @@ impl ValueWaits {
     /// How many unreleased waits there are.
     pub fn count(&self) -> usize {
         let mut state = self.state.lock();
-        // One whose event cannot be asked is not known to wait.
-        state.unreleased.retain(|wait| matches!(wait.end.is_passed(), Ok(false)));
+        // The last ones first: what has ended has ended with all before it, and what is marked later keeps those before.
+        let mut places: Vec<(Place, bool)> = Vec::new();
+        let mut keeps = Vec::with_capacity(state.unreleased.len());
+        for wait in state.unreleased.iter().rev() {
+            let known = places.iter().position(|(place, _)| *place == wait.place);
+            let before = known.map(|index| places[index].1);
+            let has_ended = if before == Some(true) { Some(true) } else { wait.has_ended() };
+            if let Some(has_ended) = has_ended {
+                let index = known.unwrap_or_else(|| {
+                    places.push((wait.place, false));
+                    places.len() - 1
+                });
+                places[index].1 |= has_ended;
+            }
+            keeps.push(match has_ended {
+                Some(has_ended) => !has_ended,
+                None => before.is_some() || wait.since.elapsed() < KEPT,
+            });
+        }
+        state.unreleased.retain(|_| keeps.pop().unwrap_or(false));
         state.unreleased.len()
     }
 
@@ -217,6 +266,20 @@ mod tests {
         let wait = condition(false, 1, Comparison::Eq);
         waits.note_write(wait.word, 1);
         assert!(waits.is_released(&wait) && !waits.is_released(&wait));
+    }
+
+    #[test]
+    fn a_wait_that_cannot_be_seen_to_end_does_not_count_for_long() {
+        let waits = ValueWaits::default();
+        let place = Place { context: Context(std::ptr::null_mut()), stream: 1 };
+        assert!(waits.wants_mark(place));
+        waits.note_wait(condition(false, 5, Comparison::Geq), place, None);
+        assert!(waits.any());
+        let limit = Instant::now() + Duration::from_secs(20);
+        while waits.any() {
+            assert!(Instant::now() < limit, "it counts for ever");
+            std::thread::yield_now();
+        }
     }
 
     #[test]

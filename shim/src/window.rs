@@ -39,7 +39,7 @@ const MARKS: u64 = 4;
 /// Work that is ahead by such a part of the span says how much the window holds, though calls are not counted.
 const DEEP: u32 = 2;
 /// If no mark is passed for so long calls are not counted in this turn.
-const PATIENCE: Duration = Duration::from_millis(2500);
+const PATIENCE: Duration = Duration::from_millis(1250);
 /// Where work waits calls are not counted in so many turns; twice as many each time, so often at most.
 const FREE: u32 = 8;
 const MOST_DOUBLED: u32 = 6;

@@ -11,6 +11,7 @@
  * meets: THREADS threads, each of whose work waits for that of all;
  * starts: host functions wait for a thread that they start, which launches CHAIN kernels;
  * full:  a host function waits until its thread has launched FULL kernels after it: the stream has no room for many more;
+ * values: VALUES value waits are submitted to a stream before the values that end them are to another;
  * long:  a thread submits as much work as its stream takes, and waits for nothing;
  * locks: as lock, but of PROCESSES processes with one thread each;
  * serve: PROCESSES processes: the work of the first waits for that of each other one, and theirs for its.
@@ -26,12 +27,18 @@
 #define DEEP 1500
 /* Nearly as much as one has room for. */
 #define FULL 1000
+/* A wait and a launch each. */
+#define VALUES 470
 #define THREADS 4
 #define PROCESSES 3
 /* So many iterations a thread makes before it waits for its stream. */
 #define AHEAD 4
 
+enum { GEQ };
+
 int cuCtxSynchronize(void);
+int cuStreamWaitValue32_v2(void *stream, CUdeviceptr address, uint32_t value, unsigned flags);
+int cuStreamWriteValue32_v2(void *stream, CUdeviceptr address, uint32_t value, unsigned flags);
 int cuMemcpyHtoDAsync_v2(CUdeviceptr address, const void *host, size_t bytes, void *stream);
 
 static void *context, *count_up_kernel, *spin_kernel, *last_kernel;
@@ -265,6 +272,23 @@ static int fill_stream(void *stream)
     return cuStreamSynchronize(stream);
 }
 
+static int wait_for_many(uint32_t i, void *stream, void *other)
+{
+    uint32_t first = i * VALUES, microseconds = 50;
+    void *parameters[] = { &microseconds };
+
+    for (uint32_t n = 0; n < VALUES; n++) {
+        CHECK(cuStreamWaitValue32_v2(other, word(0), first + n, GEQ));
+        CHECK(count_up_part(0, other));
+    }
+    for (uint32_t n = 0; n < VALUES; n++) {
+        CHECK(cuLaunchKernel(last_kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
+        CHECK(cuStreamWriteValue32_v2(stream, word(0), first + n, 0));
+    }
+    CHECK(cuStreamSynchronize(stream));
+    return cuStreamSynchronize(other);
+}
+
 /* As much work is under way as the stream takes, and nobody waits for it. */
 static int last_long(void *stream)
 {
@@ -292,6 +316,7 @@ static void *run(void *number)
             : is("spins")  ? spin_in_ring(thread, i, stream)
             : is("meets")  ? meet(thread, i, stream)
             : is("starts") ? cuLaunchHostFunc(stream, start_and_join, other)
+            : is("values") ? wait_for_many(i, stream, other)
             : is("full")   ? fill_stream(stream)
             : is("long")   ? last_long(stream)
                            : in_ring(thread, i, stream);
@@ -414,7 +439,7 @@ int main(int argc, char **argv)
     pthread_mutexattr_init(&shared);
     pthread_mutexattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
     pthread_mutex_init(&all->lock, &shared);
-    int are_processes = is("locks") || is("serve"), threads = is_chain() ? 2 : is("feed") || is("starts") || is("full") || is("long") ? 1 : THREADS;
+    int are_processes = is("locks") || is("serve"), threads = is_chain() ? 2 : is("feed") || is("starts") || is("full") || is("values") || is("long") ? 1 : THREADS;
     if (are_processes ? run_processes(argv[2]) : run_threads(argv[2], threads))
         return 1;
     puts("as expected");

@@ -11,7 +11,7 @@ use crate::gate::{GATE, Role};
 use crate::operands;
 use crate::process::Process;
 use crate::status::Answer;
-use crate::value_waits::{Comparison, Condition, Word};
+use crate::value_waits::{Comparison, Condition, Place, Word};
 use std::ffi::c_uint;
 use tidegate_ffi::cuda::sys::*;
 
@@ -215,6 +215,8 @@ fn note(process: &Process, stream: CUstream, operations: &[Operation]) {
 fn note_wait(process: &Process, stream: CUstream, condition: Condition) {
     let Ok(context) = driver::context_of(stream) else { return };
     let Ok(_current) = Current::make(context) else { return };
-    let Ok(end) = Mark::after(stream) else { return };
-    process.value_waits.note_wait(condition, process.contexts.home_of(context), end);
+    let place = Place { context: process.contexts.home_of(context), stream: stream.addr() };
+    let end = process.value_waits.wants_mark(place).then(|| Mark::after(stream));
+    let Ok(end) = end.transpose() else { return };
+    process.value_waits.note_wait(condition, place, end);
 }
