@@ -275,8 +275,8 @@ impl<'a> Draining<'a> {
 
     /// Leaves the marks for what comes later.
     pub fn leave(self) -> &'a mut Marks {
-        if let Some((oldest, _)) = self.oldest {
-            self.marks.add(oldest);
+        if let Some((oldest, since)) = self.oldest {
+            self.marks.add_first(oldest, since);
         }
         self.marks
     }

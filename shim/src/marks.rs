@@ -92,6 +92,11 @@ impl Marks {
         self.keep(probe, Record::submissions(), false);
     }
 
+    /// Keeps one that was set then, before all others. How many calls were made before it is not known.
+    pub fn add_first(&mut self, probe: Probe, set: Instant) {
+        self.marks.push_front(Mark { probe, set, submissions: self.passed(), is_full: false });
+    }
+
     fn keep(&mut self, probe: Probe, submissions: u64, is_full: bool) {
         self.marks.push_back(Mark { probe, set: Instant::now(), submissions, is_full });
     }

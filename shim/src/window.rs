@@ -2,7 +2,7 @@
 //!
 //! A job is switched when all its work has ended. A program that never waits for its GPU fills the driver's queue: a thousand
 //! calls, be they of 50 ms each. So while others wait the [gate](crate::gate) is metered: as many calls are under way as the GPU
-//! can do in [`SPAN`]. [Marks] tell how many have ended. The window begins with one call, and grows fourfold with each mark that
+//! can do in [`SPAN`]. [Marks] tell how many have ended. The window begins with two calls, and grows up to fourfold with each mark that
 //! is passed soon. Where it has room for what the driver takes, calls are not counted any more, until marks show again that
 //! work is far ahead.
 //!
