@@ -119,8 +119,8 @@ pub struct Draining<'a> {
     has_helped: bool,
     /// Other processes of the job have memory.
     has_peers: bool,
-    /// The gate was metered.
-    is_counted: bool,
+    /// For so long nothing is let through: the gate was metered.
+    alone: Duration,
     /// So often work did not end.
     stalls: u32,
     /// So many rounds were made.
@@ -241,7 +241,7 @@ impl<'a> Draining<'a> {
             gone_on: false,
             has_helped: false,
             has_peers,
-            is_counted: false,
+            alone: Duration::ZERO,
             stalls: 0,
             rounds: 0,
             oldest: None,
@@ -258,9 +258,10 @@ impl<'a> Draining<'a> {
         }
     }
 
-    /// Little is under way if so: the gate was metered.
-    pub fn of_little(self, is_counted: bool) -> Self {
-        Self { is_counted, ..self }
+    /// The gate was metered. Little is under way, or what was submitted before that: it is seen first whether it ends alone.
+    pub fn of_metered(self, is_little: bool) -> Self {
+        let alone = if is_little { self.limit / LITTLE } else { self.limit / 4 * 3 };
+        Self { alone, ..self }
     }
 
     /// Until when it may take.
@@ -319,7 +320,7 @@ impl<'a> Draining<'a> {
                 // What was submitted long ago goes on to end: nothing has to be let through for it.
                 Found::Stall if self.takes_long() => {}
                 // Little is under way: were it only long it would end.
-                Found::Stall if self.is_counted && self.started.elapsed() < self.limit / LITTLE => {}
+                Found::Stall if self.started.elapsed() < self.alone => {}
                 Found::Stall => {
                     if self.stalls == 0 {
                         self.process.drains.note_stall();

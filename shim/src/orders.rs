@@ -257,9 +257,12 @@ fn drain_and_report(
     // Who has not come to the boundary is not held there.
     let at = if waited == BoundaryWait::Reached { closing.at_boundary() } else { Boundary::GoesOn };
     let is_metered = GATE.is_metered();
-    let marks = window.marks();
-    let draining = Draining::new(process, closing.step, at, closing.drain, until, closing.has_peers, marks);
-    let mut draining = draining.of_little(is_metered && !closing.has_peers);
+    let (is_little, marks) = (!window.is_exceeded(), window.marks());
+    let mut draining =
+        Draining::new(process, closing.step, at, closing.drain, until, closing.has_peers, marks);
+    if is_metered && !closing.has_peers {
+        draining = draining.of_metered(is_little);
+    }
     if closing.calls > 0 {
         draining.let_some_through(closing.calls);
     }

@@ -105,6 +105,11 @@ impl Window {
         &mut self.marks
     }
 
+    /// Whether more is under way than there is room for: it was submitted while no other job waited.
+    pub fn is_exceeded(&self) -> bool {
+        Record::submissions() > self.marks.passed() + self.calls
+    }
+
     /// Whether other jobs wait, from now on.
     pub fn set_contended(&mut self, is_contended: bool) {
         self.was_contended = is_contended || !GATE.is_open();
