@@ -261,7 +261,8 @@ impl<'a> Draining<'a> {
     /// The gate was metered. Little is under way, or what was submitted before that: it is seen first whether it ends alone.
     pub fn of_metered(self, is_little: bool) -> Self {
         let alone = if is_little { self.limit / LITTLE } else { self.limit / 4 * 3 };
-        Self { alone, ..self }
+        // Where it waits, what ends that gets as much time as it would have had.
+        Self { alone, until: self.until + alone, ..self }
     }
 
     /// Until when it may take.
