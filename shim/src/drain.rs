@@ -320,7 +320,7 @@ impl<'a> Draining<'a> {
                 Found::ValueWait => {}
                 // What was submitted long ago goes on to end: nothing has to be let through for it.
                 Found::Stall if self.takes_long() => {}
-                // Little is under way: were it only long it would end.
+                // It may be only long: first it is seen whether it ends alone.
                 Found::Stall if self.started.elapsed() < self.alone => {}
                 Found::Stall => {
                     if self.stalls == 0 {

@@ -77,7 +77,7 @@ impl Marks {
         if process.captures.any() {
             return false;
         }
-        if self.is_anyone_stuck() || !self.has_room() {
+        if self.is_a_thread_stuck() || !self.has_room() {
             return true;
         }
         self.last = Some((Instant::now(), submissions));
@@ -112,7 +112,7 @@ impl Marks {
     }
 
     /// Whether a thread is in the call in which it was when this was asked before.
-    fn is_anyone_stuck(&mut self) -> bool {
+    fn is_a_thread_stuck(&mut self) -> bool {
         let inside = Record::calls_inside();
         let is_stuck = inside.iter().any(|call| self.inside.contains(call));
         self.inside = inside;
@@ -129,7 +129,7 @@ impl Marks {
         self.marks.back().map_or(self.passed(), |mark| mark.submissions)
     }
 
-    /// The calls whose work is known to have ended.
+    /// So many calls are known to have ended, with their work.
     pub fn passed(&self) -> u64 {
         self.passed.map_or(0, |(_, submissions)| submissions)
     }

@@ -78,9 +78,9 @@ const UNMARKED: usize = 4;
 const KEPT: Duration = Duration::from_millis(100);
 
 /// The stream of a wait; what is made later may have the same name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// The stream's.
+    /// The stream is of this one.
     pub context: Context,
     /// Its handle.
     pub stream: usize,
@@ -96,7 +96,7 @@ struct Wait {
 }
 
 impl Wait {
-    /// One whose event cannot be asked is not known to wait. `None`: it has no event.
+    /// A wait with an event that cannot be asked is not known to wait. `None`: it has no event.
     fn has_ended(&self) -> Option<bool> {
         self.end.as_ref().map(|end| !matches!(end.is_passed(), Ok(false)))
     }
@@ -190,25 +190,17 @@ impl ValueWaits {
     /// How many unreleased waits there are.
     pub fn count(&self) -> usize {
         let mut state = self.state.lock();
-        // The last ones first: what has ended has ended with all before it, and what is marked later keeps those before.
-        let mut places: Vec<(Place, bool)> = Vec::new();
-        let mut keeps = Vec::with_capacity(state.unreleased.len());
-        for wait in state.unreleased.iter().rev() {
-            let known = places.iter().position(|(place, _)| *place == wait.place);
-            let before = known.map(|index| places[index].1);
-            let has_ended = if before == Some(true) { Some(true) } else { wait.has_ended() };
+        // From the last one on: what has ended has ended with all before it in its stream, and what is marked keeps those before.
+        let mut ended: HashMap<Place, bool> = HashMap::new();
+        let is_kept = |wait: &Wait| {
+            let later = ended.get(&wait.place).copied();
+            let has_ended = if later == Some(true) { later } else { wait.has_ended() };
             if let Some(has_ended) = has_ended {
-                let index = known.unwrap_or_else(|| {
-                    places.push((wait.place, false));
-                    places.len() - 1
-                });
-                places[index].1 |= has_ended;
+                ended.insert(wait.place, has_ended);
             }
-            keeps.push(match has_ended {
-                Some(has_ended) => !has_ended,
-                None => before.is_some() || wait.since.elapsed() < KEPT,
-            });
-        }
+            has_ended.or(later).map_or_else(|| wait.since.elapsed() < KEPT, |has_ended| !has_ended)
+        };
+        let mut keeps: Vec<bool> = state.unreleased.iter().rev().map(is_kept).collect();
         state.unreleased.retain(|_| keeps.pop().unwrap_or(false));
         state.unreleased.len()
     }

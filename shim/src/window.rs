@@ -8,8 +8,8 @@
 //!
 //! Work may wait on the GPU for work that is not submitted yet: then no mark is passed, and the gate holds what ends the wait
 //! until the closing, or for [`PATIENCE`]. Kernels that take longer than a turn look alike at first. So such a closing lets nothing
-//! through for a part of its limit: what is long ends in that time, for little is under way. A process whose work did not end
-//! so is not metered in the next [`FREE`] turns, each time in twice as many, and after that not before its work was seen
+//! through for a part of its limit: what is long ends in that time, for little is under way. If it does not, the process
+//! is not metered in the next [`FREE`] turns, each time in twice as many, and after that not before its work was seen
 //! to be [`FAR`] ahead.
 //!
 //! Where a closing waits for a thread that is to come to its boundary, or out of a wait, no call is held.
@@ -110,7 +110,7 @@ impl Window {
         Record::submissions() > self.marks.passed() + self.calls
     }
 
-    /// Whether other jobs wait, from now on.
+    /// Whether other jobs wait, from now on. Behind a closed gate it is not asked, but closed it is for them.
     pub fn set_contended(&mut self, is_contended: bool) {
         self.was_contended = is_contended || !GATE.is_open();
     }
@@ -142,10 +142,8 @@ impl Window {
             Turn::Metered(since) if is_over(since) || self.calls >= ENOUGH => self.end(Turn::Begun),
             _ => {}
         }
-        if !GATE.is_metered() {
-            return;
-        }
-        let (submissions, credit) = (Record::submissions(), GATE.credit().unwrap_or(0));
+        let Some(credit) = GATE.credit() else { return };
+        let submissions = Record::submissions();
         let new = submissions - self.marks.marked();
         let is_due = new > 0 && (credit == 0 || new >= self.calls / MARKS);
         // A stream captures; or no more marks can be set; or what is submitted waits for what is not.

@@ -34,11 +34,7 @@
 /* So many iterations a thread makes before it waits for its stream. */
 #define AHEAD 4
 
-enum { GEQ };
-
 int cuCtxSynchronize(void);
-int cuStreamWaitValue32_v2(void *stream, CUdeviceptr address, uint32_t value, unsigned flags);
-int cuStreamWriteValue32_v2(void *stream, CUdeviceptr address, uint32_t value, unsigned flags);
 int cuMemcpyHtoDAsync_v2(CUdeviceptr address, const void *host, size_t bytes, void *stream);
 
 static void *context, *count_up_kernel, *spin_kernel, *last_kernel;
@@ -67,6 +63,13 @@ static int is(const char *word)
 static int is_chain(void)
 {
     return is("chain") || is("deep") || is("synced") || is("graphs");
+}
+
+static int threads_of_one_process(void)
+{
+    int is_alone = is("feed") || is("starts") || is("full") || is("values") || is("long");
+
+    return is_chain() ? 2 : is_alone ? 1 : THREADS;
 }
 
 static int count_up_part(int which, void *stream)
@@ -439,8 +442,8 @@ int main(int argc, char **argv)
     pthread_mutexattr_init(&shared);
     pthread_mutexattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
     pthread_mutex_init(&all->lock, &shared);
-    int are_processes = is("locks") || is("serve"), threads = is_chain() ? 2 : is("feed") || is("starts") || is("full") || is("values") || is("long") ? 1 : THREADS;
-    if (are_processes ? run_processes(argv[2]) : run_threads(argv[2], threads))
+    int are_processes = is("locks") || is("serve");
+    if (are_processes ? run_processes(argv[2]) : run_threads(argv[2], threads_of_one_process()))
         return 1;
     puts("as expected");
     return 0;

@@ -12,7 +12,6 @@
 #define AHEAD 4
 /* CUstreamBatchMemOpType, and the flags of waits. */
 enum { WAIT = 1, WRITE = 2 };
-enum { GEQ = 0, EQ = 1 };
 
 union memory_operation {
     struct {
@@ -34,8 +33,6 @@ struct batch_node {
 
 int cuCtxSynchronize(void);
 int cuMemsetD32Async(CUdeviceptr address, unsigned value, size_t count, void *stream);
-int cuStreamWaitValue32_v2(void *stream, CUdeviceptr address, uint32_t value, unsigned flags);
-int cuStreamWriteValue32_v2(void *stream, CUdeviceptr address, uint32_t value, unsigned flags);
 int cuStreamBatchMemOp_v2(void *stream, unsigned count, union memory_operation *list, unsigned flags);
 int cuGraphCreate(void **graph, unsigned flags);
 int cuGraphAddBatchMemOpNode(void **node, void *graph, void **dependencies, size_t count, struct batch_node *batch);

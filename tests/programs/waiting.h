@@ -24,3 +24,7 @@ int cuCtxGetCurrent(void **context);
 int cuLaunchHostFunc(void *stream, void (*function)(void *), void *data);
 int cuStreamCreate(void **stream, unsigned flags);
 int cuStreamSynchronize(void *stream);
+/* How a wait compares a word with its value. */
+enum { GEQ = 0, EQ = 1 };
+int cuStreamWaitValue32_v2(void *stream, CUdeviceptr address, uint32_t value, unsigned flags);
+int cuStreamWriteValue32_v2(void *stream, CUdeviceptr address, uint32_t value, unsigned flags);

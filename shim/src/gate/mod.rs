@@ -464,7 +464,7 @@ impl Gate {
         let before = self.word.0.swap(CLOSED | self.rounds.load(Ordering::Relaxed), Ordering::SeqCst);
         fence(Ordering::SeqCst);
         if before & STATE == METERED {
-            // Whoever waits for a grant is to say that it waits.
+            // Threads that wait for a grant wait for other jobs now, and are to say so.
             futex::wake_all(&self.word.0);
         }
         let is_seen = self.open_word.load(Ordering::Relaxed) != OPEN || membarrier::heavy();

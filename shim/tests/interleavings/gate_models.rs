@@ -62,6 +62,14 @@ fn works(memory: &Memory) -> Result<(), Failed> {
     submit(work, Err, || false, || false)
 }
 
+/// Two threads that submit.
+fn two_submitters(memory: &Arc<Memory>) -> [JoinHandle<Result<(), Failed>>; 2] {
+    [(); 2].map(|()| {
+        let memory = memory.clone();
+        spawn(move || works(&memory))
+    })
+}
+
 /// Two threads submit while another one shuts the gate and opens it.
 fn nobody_is_inside(fence: Fence, is_first: bool) {
     GATE.start(false, fence);
@@ -109,10 +117,7 @@ fn all_who_wait_at_the_closed_gate_are_let_in_when_it_opens() {
     model(2, || {
         GATE.start(true, Fence::ByCloser);
         let memory = Memory::new();
-        let submitters = [(); 2].map(|()| {
-            let memory = memory.clone();
-            spawn(move || works(&memory))
-        });
+        let submitters = two_submitters(&memory);
         memory.switch();
         GATE.open();
         assert!(submitters.into_iter().all(|submitter| submitter.join().unwrap() == Ok(())));
@@ -142,10 +147,7 @@ fn who_waits_at_a_gate_that_fails_is_told_so_and_nobody_is_let_in() {
         GATE.start(true, Fence::ByCloser);
         let memory = Memory::new();
         memory.set_mapped(false);
-        let submitters = [(); 2].map(|()| {
-            let memory = memory.clone();
-            spawn(move || works(&memory))
-        });
+        let submitters = two_submitters(&memory);
         let at_boundary = spawn(|| GATE.boundary(1));
         GATE.fail();
         assert!(submitters.into_iter().all(|submitter| submitter.join().unwrap() == Err(Failed)));
@@ -427,18 +429,14 @@ fn who_waits_goes_through_in_the_next_round() {
     });
 }
 
-/// Flowing, all but waits go; a thread that went is seen inside when the gate closes again.
-/// Whoever comes meanwhile: each call goes that is granted, and none is granted in vain.
+/// In whatever order they come: each call goes that is granted, and no grant is lost.
 #[test]
 fn who_waits_for_a_grant_goes_through_when_it_comes() {
     model(2, || {
         GATE.start(false, Fence::ByCloser);
         GATE.meter();
         let memory = Memory::new();
-        let submitters = [(); 2].map(|()| {
-            let memory = memory.clone();
-            spawn(move || works(&memory))
-        });
+        let submitters = two_submitters(&memory);
         GATE.grant(1);
         GATE.grant(1);
         submitters.into_iter().for_each(|submitter| submitter.join().unwrap().unwrap());
@@ -451,10 +449,7 @@ fn nobody_is_inside_a_gate_that_was_shut_while_it_was_metered() {
     model(2, || {
         GATE.start(false, Fence::ByCloser);
         let memory = Memory::new();
-        let submitters = [(); 2].map(|()| {
-            let memory = memory.clone();
-            spawn(move || works(&memory))
-        });
+        let submitters = two_submitters(&memory);
         GATE.meter();
         GATE.grant(1);
         while_shut(|| memory.switch());
@@ -462,6 +457,7 @@ fn nobody_is_inside_a_gate_that_was_shut_while_it_was_metered() {
     });
 }
 
+/// Flowing, all but waits go; a thread that went is seen inside when the gate closes again.
 #[test]
 fn nobody_is_inside_a_gate_that_was_shut_after_it_flowed() {
     model(2, || {
