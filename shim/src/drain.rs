@@ -471,7 +471,8 @@ impl<'a> Draining<'a> {
     /// as long by that. Other processes of the job are told at once that work does not end: it may wait for theirs.
     fn takes_long(&mut self) -> bool {
         let passed = self.marks.age_of_passed();
-        if let Some(rest) = passed.filter(|_| !self.has_peers) {
+        // Where calls were let through one may have ended a wait: a mark is as old as that then.
+        if let Some(rest) = passed.filter(|_| !self.has_peers && !self.has_helped) {
             self.goes_on_until = Instant::now() + rest.min(self.limit / 4 * 3);
             self.until = self.until.max(self.goes_on_until.min(self.latest));
         }
