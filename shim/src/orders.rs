@@ -22,6 +22,9 @@ use tidegate_ffi::wire::message::{Drained, FromShim, ToShim};
 
 /// Ticks without a submission after which it may count as idle.
 const QUIET_TICKS: u32 = 2;
+/// A process that has submitted nothing for such a part of the deadline does not come to its collective: what it waits for
+/// comes after the collective of another.
+const QUIET_PART: u32 = 8;
 /// Longer waits than this are as good as for ever, and safe to add to a moment.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -202,7 +205,8 @@ fn close(process: &'static Process, closing: Closing, window: &mut Window) -> Re
     } else if is_for_wait {
         GATE.wait_for_wait(Instant::now() + closing.wait)
     } else if closing.at_collective {
-        GATE.wait_for_collective(closing.boundary, Instant::now() + closing.deadline)
+        let deadline = Instant::now() + closing.deadline;
+        GATE.wait_for_collective(closing.boundary, deadline, closing.deadline / QUIET_PART)
     } else {
         GATE.wait_for_boundary(closing.boundary, Instant::now() + closing.deadline)
     };
@@ -333,7 +337,6 @@ fn open(process: &'static Process, window: &mut Window) {
     process.spares.keep(tenants.len());
     tenants.into_iter().for_each(Tenant::reopen);
     process.publish_gate(0);
-    GATE.open();
     window.open(process);
 }
 

@@ -83,7 +83,8 @@ impl Default for Window {
             marks: Marks::default(),
             calls: LEAST,
             turn: Turn::Begun,
-            was_contended: false,
+            // Else all that the driver has room for would be under way before it is known.
+            was_contended: true,
             free_turns: 0,
             given_up: 0,
             was_far: false,
@@ -92,11 +93,14 @@ impl Default for Window {
 }
 
 impl Window {
-    /// The gate has been opened. If other jobs waited before, they most likely do still.
+    /// Opens the gate. If other jobs waited before, or it is not known yet, they most likely do now.
     pub fn open(&mut self, process: &'static Process) {
         self.turn = Turn::Begun;
-        if self.was_contended {
+        if self.was_contended && self.calls < ENOUGH && self.begin() {
+            GATE.open_metered();
             self.look(process, true);
+        } else {
+            GATE.open();
         }
     }
 
@@ -138,7 +142,11 @@ impl Window {
         }
         let is_over = |since: Instant| !is_contended && since.elapsed() >= GRACE;
         match self.turn {
-            Turn::Begun if is_contended && self.calls < ENOUGH => self.begin(),
+            Turn::Begun if is_contended && self.calls < ENOUGH => {
+                if self.begin() {
+                    GATE.meter();
+                }
+            }
             Turn::Metered(since) if is_over(since) || self.calls >= ENOUGH => self.end(Turn::Begun),
             _ => {}
         }
@@ -160,16 +168,17 @@ impl Window {
         GATE.grant(u32::try_from(room).unwrap_or(u32::MAX).saturating_sub(credit));
     }
 
-    fn begin(&mut self) {
+    /// Whether calls are counted from now on in this turn.
+    fn begin(&mut self) -> bool {
         let is_free = self.given_up > 0 && (self.free_turns > 0 || !self.was_far);
         self.free_turns = self.free_turns.saturating_sub(1);
         if is_free {
             self.turn = Turn::Free;
-            return;
+            return false;
         }
         debug!("other jobs wait: {} calls may be under way, at first", self.calls);
         self.turn = Turn::Metered(Instant::now());
-        GATE.meter();
+        true
     }
 
     fn end(&mut self, turn: Turn) {

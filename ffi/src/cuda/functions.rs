@@ -149,6 +149,10 @@ macro_rules! driver_functions {
         gated cuLaunchGridAsync(f: CUfunction, grid_width: c_int, grid_height: c_int, hStream: CUstream);
         gated cuGraphLaunch(hGraphExec: CUgraphExec, hStream: CUstream) and cuGraphLaunch_ptsz;
         gated cuGraphUpload(hGraphExec: CUgraphExec, hStream: CUstream) and cuGraphUpload_ptsz;
+        // Work on the host, which a stream's work waits for.
+        gated cuLaunchHostFunc(hStream: CUstream, fn_: CUhostFn, userData: *mut c_void) and cuLaunchHostFunc_ptsz;
+        gated [newer] cuLaunchHostFunc_v2(hStream: CUstream, fn_: CUhostFn, userData: *mut c_void, syncMode: c_uint) and cuLaunchHostFunc_v2_ptsz;
+        gated cuStreamAddCallback(hStream: CUstream, callback: CUstreamCallback, userData: *mut c_void, flags: c_uint) and cuStreamAddCallback_ptsz;
         gated cuMemcpy(dst: CUdeviceptr, src: CUdeviceptr, ByteCount: usize) and cuMemcpy_ptds;
         gated cuMemcpyAsync(dst: CUdeviceptr, src: CUdeviceptr, ByteCount: usize, hStream: CUstream) and cuMemcpyAsync_ptsz;
         gated cuMemcpyPeer(dstDevice: CUdeviceptr, dstContext: CUcontext, srcDevice: CUdeviceptr, srcContext: CUcontext, ByteCount: usize) and cuMemcpyPeer_ptds;
@@ -372,11 +376,11 @@ macro_rules! driver_names {
         }
 
         // Passes: streams and events. They submit no work of their own, and waiting for them must be possible
-        // while the gate is closed; host functions run on the host.
+        // while the gate is closed.
         passes {
             cuEventDestroy cuEventElapsedTime cuEventElapsedTime_v2 cuEventRecordWithFlags
-            cuEventRecordWithFlags_ptsz cuLaunchHostFunc cuLaunchHostFunc_ptsz cuLaunchHostFunc_v2
-            cuLaunchHostFunc_v2_ptsz cuStreamAddCallback cuStreamAddCallback_ptsz cuStreamAttachMemAsync
+            cuEventRecordWithFlags_ptsz
+            cuStreamAttachMemAsync
             cuStreamAttachMemAsync_ptsz cuStreamCopyAttributes cuStreamCopyAttributes_ptsz
             cuStreamCreateWithPriority cuStreamDestroy cuStreamGetAttribute cuStreamGetAttribute_ptsz
             cuStreamGetCaptureInfo cuStreamGetCaptureInfo_ptsz cuStreamGetCaptureInfo_v2_ptsz cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo_v3_ptsz

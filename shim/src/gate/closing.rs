@@ -6,14 +6,14 @@
 use super::{Boundary, Record, Stamp, is_chosen};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Condvar, Mutex, constructor};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How a wait for a boundary ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BoundaryWait {
     /// The program is at the boundary and waits there.
     Reached,
-    /// The deadline came first.
+    /// The deadline came first, or no call was made for too long.
     Deadline,
     /// The program had passed it already, and goes on: the number of its last boundary.
     Passed(u64),
@@ -120,11 +120,11 @@ impl Closing {
     }
 
     pub fn wait_for_boundary(&self, target: u64, deadline: Instant) -> BoundaryWait {
-        self.wait_in(Phase::Closing(target), deadline)
+        self.wait_in(Phase::Closing(target), deadline, Duration::MAX)
     }
 
-    pub fn wait_for_collective(&self, target: u64, deadline: Instant) -> BoundaryWait {
-        self.wait_in(Phase::ClosingAtCollective(target), deadline)
+    pub fn wait_for_collective(&self, target: u64, deadline: Instant, quiet: Duration) -> BoundaryWait {
+        self.wait_in(Phase::ClosingAtCollective(target), deadline, quiet)
     }
 
     /// A target that the program has passed is not waited for: a process that waits for others of its job would stop later than
@@ -140,10 +140,12 @@ impl Closing {
     }
 
     pub fn wait_for_wait(&self, deadline: Instant) -> BoundaryWait {
-        self.wait_in(Phase::ClosingAtWait, deadline)
+        self.wait_in(Phase::ClosingAtWait, deadline, Duration::MAX)
     }
 
-    fn wait_in(&self, phase: Phase, deadline: Instant) -> BoundaryWait {
+    /// Until the deadline, or until no call has been made for so long.
+    fn wait_in(&self, phase: Phase, deadline: Instant, quiet: Duration) -> BoundaryWait {
+        let mut calls = Record::submissions();
         let mut state = self.state.lock();
         if let Some(boundary) = Self::passed(&state, phase) {
             return BoundaryWait::Passed(boundary);
@@ -157,7 +159,10 @@ impl Closing {
             if state.phase.is_reached() {
                 return BoundaryWait::Reached;
             }
-            if self.changed.wait_until(&mut state, deadline).timed_out() {
+            let until = Instant::now().checked_add(quiet).map_or(deadline, |end| end.min(deadline));
+            let is_over = self.changed.wait_until(&mut state, until).timed_out();
+            let before = std::mem::replace(&mut calls, Record::submissions());
+            if is_over && (until == deadline || calls == before) {
                 let reached = state.phase.is_reached();
                 return if reached { BoundaryWait::Reached } else { BoundaryWait::Deadline };
             }

@@ -404,10 +404,15 @@ impl Gate {
             return;
         }
         self.credit.fetch_add(calls, Ordering::Relaxed);
+        self.word.0.store(self.next_grant(), Ordering::SeqCst);
+        futex::wake_all(&self.word.0);
+    }
+
+    /// The word while metered, another one each time.
+    fn next_grant(&self) -> u32 {
         let word = self.grants.load(Ordering::Relaxed).wrapping_add(GRANT);
         self.grants.store(word, Ordering::Relaxed);
-        self.word.0.store(word, Ordering::SeqCst);
-        futex::wake_all(&self.word.0);
+        word
     }
 
     /// Whether all can be submitted but what would itself wait.
@@ -426,10 +431,11 @@ impl Gate {
         self.closing.wait_for_boundary(target, deadline)
     }
 
-    /// Closing: waits until collective `target` is about to be launched, or until `deadline`.
-    pub fn wait_for_collective(&self, target: u64, deadline: Instant) -> BoundaryWait {
+    /// Closing: waits until collective `target` is about to be launched, or until `deadline`, or until no call was made for
+    /// `quiet`.
+    pub fn wait_for_collective(&self, target: u64, deadline: Instant, quiet: Duration) -> BoundaryWait {
         self.announced.store(false, Ordering::Relaxed);
-        self.closing.wait_for_collective(target, deadline)
+        self.closing.wait_for_collective(target, deadline, quiet)
     }
 
     /// Closing, where no boundary is waited for: until a thread comes out of a wait for its GPU, or `deadline`.
@@ -597,6 +603,13 @@ impl Gate {
     pub fn open(&self) {
         self.is_partial.store(false, Ordering::Relaxed);
         self.let_go(self.open_word.load(Ordering::Relaxed));
+    }
+
+    /// Opens the gate for as many calls as are granted.
+    pub fn open_metered(&self) {
+        self.is_partial.store(false, Ordering::Relaxed);
+        self.credit.store(0, Ordering::Relaxed);
+        self.let_go(self.next_grant());
     }
 
     /// Opens the closed gate for work whose operands are known and resident. Whoever waits at a boundary goes

@@ -32,6 +32,7 @@ fn the_gate_keeps_its_promises() {
         who_has_waited_is_held_only_where_that_is_waited_for();
         boundaries_before_the_target_and_deadlines_do_not_hold_anybody();
         a_collective_that_was_waited_for_is_not_launched_before_the_gate_opens();
+        who_submits_nothing_is_not_waited_for_at_a_collective();
         a_boundary_that_was_passed_is_not_waited_for();
         a_gate_is_not_shut_while_pieces_arrive();
         ajar_only_work_whose_operands_are_there_goes_through();
@@ -308,7 +309,7 @@ fn a_collective_that_was_waited_for_is_not_launched_before_the_gate_opens() {
         let _threads = [scope.spawn(launch), scope.spawn(launch)];
         let target = loop {
             let target = last() + 1000;
-            match GATE.wait_for_collective(target, soon()) {
+            match GATE.wait_for_collective(target, soon(), Duration::MAX) {
                 BoundaryWait::Reached => break target,
                 BoundaryWait::Passed(number) => assert!(number >= target),
                 other => panic!("{other:?}"),
@@ -327,6 +328,37 @@ fn a_collective_that_was_waited_for_is_not_launched_before_the_gate_opens() {
             "it is not launched, and may be about to use what it has freed"
         );
     });
+}
+
+fn who_submits_nothing_is_not_waited_for_at_a_collective() {
+    let (quiet, hour) = (Duration::from_millis(20), Duration::from_secs(3600));
+    let began = Instant::now();
+    assert_eq!(GATE.wait_for_collective(u64::MAX, began + hour, quiet), BoundaryWait::Deadline);
+    assert!(began.elapsed() >= quiet);
+    GATE.open();
+    let (stop, submitted) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let busy = scope.spawn(|| {
+            let (mut longest, mut last) = (Duration::ZERO, Instant::now());
+            while !stop.load(Ordering::Relaxed) {
+                try_submit(|| submitted.fetch_add(1, Ordering::SeqCst)).unwrap();
+                longest = longest.max(last.elapsed());
+                last = Instant::now();
+            }
+            longest
+        });
+        while submitted.load(Ordering::Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+        let deadline = Instant::now() + 10 * quiet;
+        assert_eq!(GATE.wait_for_collective(u64::MAX, deadline, quiet), BoundaryWait::Deadline);
+        let at = Instant::now();
+        stop.store(true, Ordering::Relaxed);
+        let longest = busy.join().unwrap();
+        // A thread that gets no processor submits nothing.
+        assert!(at >= deadline || longest >= quiet, "it was given up while calls were made");
+    });
+    GATE.open();
 }
 
 fn a_boundary_that_was_passed_is_not_waited_for() {
