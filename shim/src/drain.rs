@@ -16,6 +16,7 @@ use crate::log::info;
 use crate::marks::Marks;
 use crate::process::Process;
 use crate::threads;
+use crate::window::Pace;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -30,7 +31,7 @@ const SHORTEST: Duration = Duration::from_millis(1);
 const UNMEASURED: u32 = 64;
 const LONGEST: u32 = 4;
 /// Little work that was submitted ends in such a part of the drain limit, if it waits for nothing.
-const LITTLE: u32 = 8;
+const LITTLE: u32 = 4;
 /// So many times the pace work may go on to be submitted while no value wait ends.
 const BUSY: u32 = 8;
 /// In one of so many rounds what would wait goes though other threads can.
@@ -121,6 +122,9 @@ pub struct Draining<'a> {
     has_peers: bool,
     /// For so long nothing is let through: the gate was metered.
     alone: Duration,
+    /// The pace at which calls were let through before, if it was. No more are while the gate flows, but for those whose work
+    /// would begin at once.
+    flows_at: Option<Pace>,
     /// So often work did not end.
     stalls: u32,
     /// So many rounds were made.
@@ -242,6 +246,7 @@ impl<'a> Draining<'a> {
             has_helped: false,
             has_peers,
             alone: Duration::ZERO,
+            flows_at: None,
             stalls: 0,
             rounds: 0,
             oldest: None,
@@ -258,11 +263,13 @@ impl<'a> Draining<'a> {
         }
     }
 
-    /// The gate was metered. Little is under way, or what was submitted before that: it is seen first whether it ends alone.
-    pub fn of_metered(self, is_little: bool) -> Self {
+    /// The gate was metered, and let calls through at this pace. Little is under way, or what was submitted before that: it is
+    /// seen first whether it ends alone.
+    pub fn of_metered(self, is_little: bool, pace: Pace) -> Self {
+        GATE.go_by_streams(true);
         let alone = if is_little { self.limit / LITTLE } else { self.limit / 4 * 3 };
         // Where it waits, what ends that gets as much time as it would have had.
-        Self { alone, until: self.until + alone, ..self }
+        Self { alone, until: self.until + alone, flows_at: Some(pace), ..self }
     }
 
     /// Until when it may take.
@@ -373,7 +380,8 @@ impl<'a> Draining<'a> {
         GATE.flow(self.boundary);
         let mut busy = 0;
         loop {
-            GATE.look_again();
+            // Where a long chain of calls has to come before the value it comes, if slowly.
+            GATE.look_again(self.flows_at.as_mut().map_or(0, |pace| pace.calls().max(1)));
             let (submissions, waits) = (Record::submissions(), self.process.value_waits.count());
             let end = self.until.min(Instant::now() + self.pace);
             if self.values_came(end) {

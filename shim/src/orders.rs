@@ -5,7 +5,7 @@
 
 use crate::drain::Draining;
 use crate::driver::{Current, relax_captures_of_this_thread};
-use crate::gate::{Boundary, BoundaryWait, GATE, Record};
+use crate::gate::{Boundary, BoundaryWait, GATE, Goal, Record};
 use crate::link::{Gone, Order};
 use crate::liveness::Stop;
 use crate::log::{info, warning};
@@ -190,25 +190,54 @@ impl Closing {
     }
 }
 
+/// For how long the process has submitted nothing.
+struct Quiet {
+    since: Instant,
+    submissions: u64,
+}
+
+impl Default for Quiet {
+    fn default() -> Self {
+        Self { since: Instant::now(), submissions: Record::submissions() }
+    }
+}
+
+impl Quiet {
+    fn time(&mut self) -> Duration {
+        let now = Self::default();
+        if now.submissions != self.submissions {
+            *self = now;
+        }
+        self.since.elapsed()
+    }
+}
+
 fn close(process: &'static Process, closing: Closing, window: &mut Window) -> Result<(), Gone> {
     let told = Instant::now();
     process.publish_gate(1);
     let is_for_wait = closing.deadline.is_zero() && process.waits.are_frequent(closing.wait);
-    if is_for_wait || !closing.deadline.is_zero() {
-        // A thread is to come to where it is waited for.
+    if closing.has_peers && !closing.deadline.is_zero() {
+        // What is held here may be what another process needs on its way there.
         window.release();
     }
     let waited = if closing.calls > 0 {
         // It takes none of the descriptors that the program has left.
         process.spares.keep(process.tenants.all().len());
         if GATE.at_boundary().is_some() { BoundaryWait::Reached } else { BoundaryWait::Deadline }
-    } else if is_for_wait {
-        GATE.wait_for_wait(Instant::now() + closing.wait)
-    } else if closing.at_collective {
-        let deadline = Instant::now() + closing.deadline;
-        GATE.wait_for_collective(closing.boundary, deadline, closing.deadline / QUIET_PART)
     } else {
-        GATE.wait_for_boundary(closing.boundary, Instant::now() + closing.deadline)
+        let (goal, time) = match closing.boundary {
+            _ if is_for_wait => (Goal::Wait, closing.wait),
+            collective if closing.at_collective => (Goal::Collective(collective), closing.deadline),
+            boundary => (Goal::Boundary(boundary), closing.deadline),
+        };
+        let mut quiet = Quiet::default();
+        let patience = time / QUIET_PART;
+        let mut look = || {
+            let is_waited_for = !closing.at_collective || quiet.time() < patience;
+            let next = window.look_before_closing(process, is_for_wait).min(patience);
+            is_waited_for.then(|| Instant::now() + next)
+        };
+        GATE.wait_for(goal, Instant::now() + time, Some(&mut look))
     };
     if waited == BoundaryWait::GivenUp {
         stay(process, window);
@@ -261,11 +290,11 @@ fn drain_and_report(
     // Who has not come to the boundary is not held there.
     let at = if waited == BoundaryWait::Reached { closing.at_boundary() } else { Boundary::GoesOn };
     let is_metered = GATE.is_metered();
-    let (is_little, marks) = (!window.is_exceeded(), window.marks());
+    let (is_little, pace, marks) = (!window.is_exceeded(), window.pace(), window.marks());
     let mut draining =
         Draining::new(process, closing.step, at, closing.drain, until, closing.has_peers, marks);
     if is_metered && !closing.has_peers {
-        draining = draining.of_metered(is_little);
+        draining = draining.of_metered(is_little, pace);
     }
     if closing.calls > 0 {
         draining.let_some_through(closing.calls);

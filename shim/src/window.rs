@@ -25,7 +25,7 @@ use crate::process::Process;
 use std::time::{Duration, Instant};
 
 /// Work is under way that takes so long.
-const SPAN: Duration = Duration::from_millis(500);
+const SPAN: Duration = Duration::from_millis(100);
 /// Between two looks while the gate is metered.
 pub const LOOK: Duration = Duration::from_millis(2);
 /// So many calls need not be counted: the driver has no room for more.
@@ -35,11 +35,11 @@ const LEAST: u64 = 2;
 /// So many times the window may grow at a mark.
 const GROWTH: u64 = 4;
 /// In a window so many marks are set, if it has room for them.
-const MARKS: u64 = 4;
+const MARKS: u64 = 8;
 /// Work that is ahead by such a part of the span says how much the window holds, though calls are not counted.
 const DEEP: u32 = 2;
 /// If no mark is passed for so long calls are not counted in this turn.
-const PATIENCE: Duration = Duration::from_millis(1250);
+const PATIENCE: Duration = Duration::from_millis(2500);
 /// Where work waits calls are not counted in so many turns; twice as many each time, so often at most.
 const FREE: u32 = 8;
 const MOST_DOUBLED: u32 = 6;
@@ -47,6 +47,34 @@ const MOST_DOUBLED: u32 = 6;
 const FAR: Duration = Duration::from_secs(2);
 /// The gate may be metered for so long before it is known that other jobs wait.
 const GRACE: Duration = Duration::from_millis(20);
+
+/// So much more may be under way while a boundary is waited for, which comes sooner then.
+const TO_BOUNDARY: u64 = 8;
+
+/// As many calls as the GPU ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// In [`SPAN`].
+    calls: u64,
+    /// How many there were until then is told.
+    told: Instant,
+}
+
+impl Pace {
+    fn new(calls: u64) -> Self {
+        Self { calls, told: Instant::now() }
+    }
+
+    /// How many calls the GPU has ended since this was asked last.
+    pub fn calls(&mut self) -> u32 {
+        let ended = u128::from(self.calls) * self.told.elapsed().as_nanos() / SPAN.as_nanos();
+        let ended = u32::try_from(ended).unwrap_or(u32::MAX).min(u32::try_from(ENOUGH).unwrap_or(u32::MAX));
+        if ended > 0 {
+            self.told = Instant::now();
+        }
+        ended
+    }
+}
 
 /// What is done in this turn.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -66,6 +94,10 @@ pub struct Window {
     marks: Marks,
     /// So many calls are under way at most.
     calls: u64,
+    /// So many times as many may be.
+    times: u64,
+    /// Where it is not known how many are under way so many are added.
+    blind: Option<Pace>,
     turn: Turn,
     /// Other jobs waited when that was heard last.
     was_contended: bool,
@@ -82,6 +114,8 @@ impl Default for Window {
         Self {
             marks: Marks::default(),
             calls: LEAST,
+            times: 1,
+            blind: None,
             turn: Turn::Begun,
             // Else all that the driver has room for would be under way before it is known.
             was_contended: true,
@@ -95,7 +129,7 @@ impl Default for Window {
 impl Window {
     /// Opens the gate. If other jobs waited before, or it is not known yet, they most likely do now.
     pub fn open(&mut self, process: &'static Process) {
-        self.turn = Turn::Begun;
+        (self.turn, self.times, self.blind) = (Turn::Begun, 1, None);
         if self.was_contended && self.calls < ENOUGH && self.begin() {
             GATE.open_metered();
             self.look(process, true);
@@ -111,7 +145,7 @@ impl Window {
 
     /// Whether more is under way than there is room for: it was submitted while no other job waited.
     pub fn is_exceeded(&self) -> bool {
-        Record::submissions() > self.marks.passed() + self.calls
+        Record::submissions() > self.marks.passed() + self.calls * self.times
     }
 
     /// Whether other jobs wait, from now on. Behind a closed gate it is not asked, but closed it is for them.
@@ -125,6 +159,18 @@ impl Window {
         self.free_turns = FREE << self.given_up.min(MOST_DOUBLED);
         self.given_up += 1;
         self.was_far = false;
+    }
+
+    /// The pace at which the GPU ends calls.
+    pub fn pace(&self) -> Pace {
+        Pace::new(self.calls)
+    }
+
+    /// The same as a [look](Self::look) while a boundary is waited for, or a wait for the GPU: when again, at the latest.
+    pub fn look_before_closing(&mut self, process: &'static Process, is_for_wait: bool) -> Duration {
+        self.times = if is_for_wait { 1 } else { TO_BOUNDARY };
+        self.look(process, true);
+        if GATE.is_metered() { LOOK } else { Duration::MAX }
     }
 
     /// No call is held any more in this turn.
@@ -154,17 +200,22 @@ impl Window {
         let submissions = Record::submissions();
         let new = submissions - self.marks.marked();
         let is_due = new > 0 && (credit == 0 || new >= self.calls / MARKS);
-        // A stream captures; or no more marks can be set; or what is submitted waits for what is not.
+        // A stream captures; or no more marks can be set.
         let is_blind = is_due && !self.marks.set_now(process, submissions, credit == 0)
-            || self.marks.is_empty() && !self.marks.has_room();
-        if is_blind || process.value_waits.any() {
-            return self.end(Turn::Free);
+            || self.marks.is_empty() && !self.marks.has_room()
+            // What is submitted waits for what is not.
+            || process.value_waits.any();
+        GATE.go_by_streams(is_blind);
+        if is_blind {
+            let pace = self.blind.get_or_insert(Pace::new(self.calls));
+            return GATE.look_again(if u64::from(credit) < self.calls { pace.calls() } else { 0 });
         }
+        self.blind = None;
         if credit == 0 && self.marks.waited() >= PATIENCE {
             self.give_up();
             return self.end(Turn::Free);
         }
-        let room = (self.marks.passed() + self.calls).saturating_sub(submissions);
+        let room = (self.marks.passed() + self.calls * self.times).saturating_sub(submissions);
         GATE.grant(u32::try_from(room).unwrap_or(u32::MAX).saturating_sub(credit));
     }
 

@@ -6,14 +6,29 @@
 use super::{Boundary, Record, Stamp, is_chosen};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Condvar, Mutex, constructor};
-use std::time::{Duration, Instant};
+use std::time::Instant;
+
+/// What a closing waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goal {
+    /// The boundary with this number (0: the next), or a later one.
+    Boundary(u64),
+    /// That a collective with this number, or a later one, is about to be launched.
+    Collective(u64),
+    /// That a thread comes out of a wait for its GPU, or to a boundary.
+    Wait,
+}
+
+/// What is done while a boundary is waited for, at first and when it says so: when next, at the latest. `None`: it is not waited
+/// for any more.
+pub type Look<'a> = &'a mut dyn FnMut() -> Option<Instant>;
 
 /// How a wait for a boundary ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BoundaryWait {
     /// The program is at the boundary and waits there.
     Reached,
-    /// The deadline came first, or no call was made for too long.
+    /// The deadline came first, or it is not waited for any more.
     Deadline,
     /// The program had passed it already, and goes on: the number of its last boundary.
     Passed(u64),
@@ -119,14 +134,6 @@ impl Closing {
         self.state.lock().phase = Phase::Closed;
     }
 
-    pub fn wait_for_boundary(&self, target: u64, deadline: Instant) -> BoundaryWait {
-        self.wait_in(Phase::Closing(target), deadline, Duration::MAX)
-    }
-
-    pub fn wait_for_collective(&self, target: u64, deadline: Instant, quiet: Duration) -> BoundaryWait {
-        self.wait_in(Phase::ClosingAtCollective(target), deadline, quiet)
-    }
-
     /// A target that the program has passed is not waited for: a process that waits for others of its job would stop later than
     /// they do.
     fn passed(state: &State, phase: Phase) -> Option<u64> {
@@ -139,13 +146,12 @@ impl Closing {
         }
     }
 
-    pub fn wait_for_wait(&self, deadline: Instant) -> BoundaryWait {
-        self.wait_in(Phase::ClosingAtWait, deadline, Duration::MAX)
-    }
-
-    /// Until the deadline, or until no call has been made for so long.
-    fn wait_in(&self, phase: Phase, deadline: Instant, quiet: Duration) -> BoundaryWait {
-        let mut calls = Record::submissions();
+    pub fn wait_for(&self, goal: Goal, deadline: Instant, mut look: Option<Look<'_>>) -> BoundaryWait {
+        let phase = match goal {
+            Goal::Boundary(target) => Phase::Closing(target),
+            Goal::Collective(target) => Phase::ClosingAtCollective(target),
+            Goal::Wait => Phase::ClosingAtWait,
+        };
         let mut state = self.state.lock();
         if let Some(boundary) = Self::passed(&state, phase) {
             return BoundaryWait::Passed(boundary);
@@ -159,12 +165,19 @@ impl Closing {
             if state.phase.is_reached() {
                 return BoundaryWait::Reached;
             }
-            let until = Instant::now().checked_add(quiet).map_or(deadline, |end| end.min(deadline));
-            let is_over = self.changed.wait_until(&mut state, until).timed_out();
-            let before = std::mem::replace(&mut calls, Record::submissions());
-            if is_over && (until == deadline || calls == before) {
+            let mut next = (Instant::now() < deadline).then_some(deadline);
+            if let (Some(_), Some(look)) = (next, &mut look) {
+                // Nothing is held meanwhile: it may take a moment.
+                drop(state);
+                next = look();
+                state = self.state.lock();
+            }
+            let Some(next) = next else {
                 let reached = state.phase.is_reached();
                 return if reached { BoundaryWait::Reached } else { BoundaryWait::Deadline };
+            };
+            if !state.given_up && !state.phase.is_reached() {
+                self.changed.wait_until(&mut state, next.min(deadline));
             }
         }
     }

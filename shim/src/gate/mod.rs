@@ -43,7 +43,7 @@ mod closing;
 mod record;
 mod slot;
 
-pub use closing::{Arrival, BoundaryWait};
+pub use closing::{Arrival, BoundaryWait, Goal, Look};
 pub use record::{Record, Stamp};
 
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
@@ -161,6 +161,8 @@ pub struct Gate {
     grants: AtomicU32,
     /// So many calls may still go through while metered.
     credit: AtomicU32,
+    /// While metered, calls go through without a grant whose work would begin at once; while flowing, no others do without one.
+    goes_by_streams: AtomicBool,
     /// Threads that a round, or the flowing gate, has let through.
     let_through: AtomicU32,
     /// Threads that a round would have let through, but their work would not have begun at once.
@@ -236,6 +238,7 @@ impl Gate {
                 rounds: AtomicU32::new(0),
                 grants: AtomicU32::new(METERED),
                 credit: AtomicU32::new(0),
+                goes_by_streams: AtomicBool::new(false),
                 let_through: AtomicU32::new(0),
                 declined: AtomicU32::new(0),
                 draw: AtomicU32::new(0),
@@ -322,11 +325,12 @@ impl Gate {
                 || match word & STATE {
                     CLOSED | FAILED => false,
                     AJAR => is_resident(),
-                    METERED => self.take_credit(),
+                    METERED => self.take_credit() || self.goes_by_streams() && !would_queue(),
                     FLOWING if word & CATCHING != 0 => {
                         is_chosen(self.draw.load(Ordering::Relaxed), record.number())
                     }
-                    FLOWING => role() == Role::Works,
+                    FLOWING if role() == Role::Waits => false,
+                    FLOWING => !self.goes_by_streams() || self.take_credit() || !would_queue(),
                     ROUND if !waits.is_let_through_by(word) => false,
                     ROUND if word & AT_ONCE != 0 && would_queue() => {
                         self.declined.fetch_add(1, Ordering::Relaxed);
@@ -358,6 +362,10 @@ impl Gate {
         if !self.announced.swap(true, Ordering::Relaxed) {
             crate::process::say_that_a_thread_waits();
         }
+    }
+
+    fn goes_by_streams(&self) -> bool {
+        self.goes_by_streams.load(Ordering::Relaxed)
     }
 
     fn take_credit(&self) -> bool {
@@ -398,6 +406,12 @@ impl Gate {
         }
     }
 
+    /// From now on calls whose work would begin at once go through the metered gate without a grant, and others through the
+    /// flowing gate only with one; or not any more. Threads that wait look again when they are [told](Gate::look_again) to.
+    pub fn go_by_streams(&self, by_streams: bool) {
+        self.goes_by_streams.store(by_streams, Ordering::Relaxed);
+    }
+
     /// So many calls more go through at the metered gate.
     pub fn grant(&self, calls: u32) {
         if calls == 0 || !self.is_metered() {
@@ -425,23 +439,10 @@ impl Gate {
         self.state() == AJAR
     }
 
-    /// Closing: waits for the boundary number `target` (0: the next) or until `deadline`.
-    pub fn wait_for_boundary(&self, target: u64, deadline: Instant) -> BoundaryWait {
+    /// Closing: waits for the goal or until `deadline`.
+    pub fn wait_for(&self, goal: Goal, deadline: Instant, look: Option<Look<'_>>) -> BoundaryWait {
         self.announced.store(false, Ordering::Relaxed);
-        self.closing.wait_for_boundary(target, deadline)
-    }
-
-    /// Closing: waits until collective `target` is about to be launched, or until `deadline`, or until no call was made for
-    /// `quiet`.
-    pub fn wait_for_collective(&self, target: u64, deadline: Instant, quiet: Duration) -> BoundaryWait {
-        self.announced.store(false, Ordering::Relaxed);
-        self.closing.wait_for_collective(target, deadline, quiet)
-    }
-
-    /// Closing, where no boundary is waited for: until a thread comes out of a wait for its GPU, or `deadline`.
-    pub fn wait_for_wait(&self, deadline: Instant) -> BoundaryWait {
-        self.announced.store(false, Ordering::Relaxed);
-        self.closing.wait_for_wait(deadline)
+        self.closing.wait_for(goal, deadline, look)
     }
 
     /// The thread that has come to the boundary at which the gate closes, or has closed, and is done with what
@@ -481,6 +482,7 @@ impl Gate {
     /// Lets everything through, but for work that would itself wait: what was submitted waits for what is not. It
     /// is as though the gate were not closed yet.
     pub fn flow(&self, boundary: Boundary) {
+        self.credit.store(0, Ordering::Relaxed);
         self.let_through(FLOWING, boundary);
     }
 
@@ -560,9 +562,10 @@ impl Gate {
         self.closing.set_closed();
     }
 
-    /// Flowing: who waits looks again whether it would wait still.
-    pub fn look_again(&self) {
-        if self.state() == FLOWING {
+    /// Metered or flowing: who waits looks again whether it would wait still. So many calls more go through that would.
+    pub fn look_again(&self, calls: u32) {
+        if matches!(self.state(), METERED | FLOWING) {
+            self.credit.fetch_add(calls, Ordering::Relaxed);
             futex::wake_all(&self.word.0);
         }
     }
@@ -602,12 +605,14 @@ impl Gate {
     /// Opens the gate and wakes all who wait.
     pub fn open(&self) {
         self.is_partial.store(false, Ordering::Relaxed);
+        self.go_by_streams(false);
         self.let_go(self.open_word.load(Ordering::Relaxed));
     }
 
     /// Opens the gate for as many calls as are granted.
     pub fn open_metered(&self) {
         self.is_partial.store(false, Ordering::Relaxed);
+        self.go_by_streams(false);
         self.credit.store(0, Ordering::Relaxed);
         self.let_go(self.next_grant());
     }

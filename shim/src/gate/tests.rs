@@ -1,7 +1,7 @@
 //! The gate under threads. All promises share the process's one gate, so one test runs them in
 //! turn.
 
-use crate::gate::{Boundary, BoundaryWait, Failed, Fence, GATE, Record, Role, is_chosen, submit};
+use crate::gate::{Boundary, BoundaryWait, Failed, Fence, GATE, Goal, Record, Role, is_chosen, submit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::ptr;
 use std::sync::Barrier;
@@ -32,7 +32,7 @@ fn the_gate_keeps_its_promises() {
         who_has_waited_is_held_only_where_that_is_waited_for();
         boundaries_before_the_target_and_deadlines_do_not_hold_anybody();
         a_collective_that_was_waited_for_is_not_launched_before_the_gate_opens();
-        who_submits_nothing_is_not_waited_for_at_a_collective();
+        while_a_goal_is_waited_for_it_is_looked_after_it();
         a_boundary_that_was_passed_is_not_waited_for();
         a_gate_is_not_shut_while_pieces_arrive();
         ajar_only_work_whose_operands_are_there_goes_through();
@@ -233,7 +233,7 @@ fn a_boundary_that_was_waited_for_holds_its_thread_until_the_gate_opens() {
                 passed.store(reached.load(Ordering::SeqCst), Ordering::SeqCst);
             }
         });
-        assert_eq!(GATE.wait_for_boundary(0, soon()), BoundaryWait::Reached);
+        assert_eq!(GATE.wait_for(Goal::Boundary(0), soon(), None), BoundaryWait::Reached);
         reached.store(true, Ordering::SeqCst);
         assert!(GATE.shut(soon()));
         std::thread::sleep(Duration::from_millis(5));
@@ -246,8 +246,8 @@ fn a_boundary_that_was_waited_for_holds_its_thread_until_the_gate_opens() {
 fn it_is_known_who_is_done_with_what_was_freed_until_the_gate_opens() {
     type Kind = (bool, fn(), fn() -> BoundaryWait);
     let kinds: [Kind; 2] = [
-        (true, || GATE.boundary(1), || GATE.wait_for_boundary(0, soon())),
-        (false, || GATE.waited(), || GATE.wait_for_wait(soon())),
+        (true, || GATE.boundary(1), || GATE.wait_for(Goal::Boundary(0), soon(), None)),
+        (false, || GATE.waited(), || GATE.wait_for(Goal::Wait, soon(), None)),
     ];
     for (is_done, come, wait) in kinds {
         let is_over = AtomicBool::new(false);
@@ -269,7 +269,9 @@ fn it_is_known_who_is_done_with_what_was_freed_until_the_gate_opens() {
 
 fn who_has_waited_is_held_only_where_that_is_waited_for() {
     GATE.waited();
-    let closer = std::thread::spawn(|| GATE.wait_for_boundary(0, Instant::now() + Duration::from_millis(20)));
+    let closer = std::thread::spawn(|| {
+        GATE.wait_for(Goal::Boundary(0), Instant::now() + Duration::from_millis(20), None)
+    });
     while !closer.is_finished() {
         GATE.waited();
     }
@@ -281,7 +283,8 @@ fn who_has_waited_is_held_only_where_that_is_waited_for() {
 
 fn boundaries_before_the_target_and_deadlines_do_not_hold_anybody() {
     std::thread::scope(|scope| {
-        let closer = scope.spawn(|| GATE.wait_for_boundary(9, Instant::now() + Duration::from_millis(20)));
+        let closer = scope
+            .spawn(|| GATE.wait_for(Goal::Boundary(9), Instant::now() + Duration::from_millis(20), None));
         while !closer.is_finished() {
             GATE.boundary(8);
         }
@@ -309,7 +312,7 @@ fn a_collective_that_was_waited_for_is_not_launched_before_the_gate_opens() {
         let _threads = [scope.spawn(launch), scope.spawn(launch)];
         let target = loop {
             let target = last() + 1000;
-            match GATE.wait_for_collective(target, soon(), Duration::MAX) {
+            match GATE.wait_for(Goal::Collective(target), soon(), None) {
                 BoundaryWait::Reached => break target,
                 BoundaryWait::Passed(number) => assert!(number >= target),
                 other => panic!("{other:?}"),
@@ -330,46 +333,27 @@ fn a_collective_that_was_waited_for_is_not_launched_before_the_gate_opens() {
     });
 }
 
-fn who_submits_nothing_is_not_waited_for_at_a_collective() {
-    let (quiet, hour) = (Duration::from_millis(20), Duration::from_secs(3600));
-    let began = Instant::now();
-    assert_eq!(GATE.wait_for_collective(u64::MAX, began + hour, quiet), BoundaryWait::Deadline);
-    assert!(began.elapsed() >= quiet);
-    GATE.open();
-    let (stop, submitted) = (AtomicBool::new(false), AtomicU64::new(0));
-    std::thread::scope(|scope| {
-        let busy = scope.spawn(|| {
-            let (mut longest, mut last) = (Duration::ZERO, Instant::now());
-            while !stop.load(Ordering::Relaxed) {
-                try_submit(|| submitted.fetch_add(1, Ordering::SeqCst)).unwrap();
-                longest = longest.max(last.elapsed());
-                last = Instant::now();
-            }
-            longest
-        });
-        while submitted.load(Ordering::Relaxed) == 0 {
-            std::thread::yield_now();
-        }
-        let deadline = Instant::now() + 10 * quiet;
-        assert_eq!(GATE.wait_for_collective(u64::MAX, deadline, quiet), BoundaryWait::Deadline);
-        let at = Instant::now();
-        stop.store(true, Ordering::Relaxed);
-        let longest = busy.join().unwrap();
-        // A thread that gets no processor submits nothing.
-        assert!(at >= deadline || longest >= quiet, "it was given up while calls were made");
-    });
+fn while_a_goal_is_waited_for_it_is_looked_after_it() {
+    let (hour, mut looks) = (Duration::from_secs(3600), 0);
+    let mut look = || {
+        looks += 1;
+        (looks < 3).then(Instant::now)
+    };
+    let goal = Goal::Collective(u64::MAX);
+    assert_eq!(GATE.wait_for(goal, Instant::now() + hour, Some(&mut look)), BoundaryWait::Deadline);
+    assert_eq!(looks, 3);
     GATE.open();
 }
 
 fn a_boundary_that_was_passed_is_not_waited_for() {
     GATE.boundary(5);
-    assert_eq!(GATE.wait_for_boundary(5, soon()), BoundaryWait::Passed(5));
-    assert_eq!(GATE.wait_for_boundary(4, soon()), BoundaryWait::Passed(5));
+    assert_eq!(GATE.wait_for(Goal::Boundary(5), soon(), None), BoundaryWait::Passed(5));
+    assert_eq!(GATE.wait_for(Goal::Boundary(4), soon(), None), BoundaryWait::Passed(5));
     // It holds no thread.
     GATE.boundary(6);
     let long_ago = Instant::now();
-    assert_eq!(GATE.wait_for_boundary(7, long_ago), BoundaryWait::Deadline);
-    assert_eq!(GATE.wait_for_boundary(0, long_ago), BoundaryWait::Deadline, "0 is the next one");
+    assert_eq!(GATE.wait_for(Goal::Boundary(7), long_ago, None), BoundaryWait::Deadline);
+    assert_eq!(GATE.wait_for(Goal::Boundary(0), long_ago, None), BoundaryWait::Deadline, "0 is the next one");
     GATE.open();
 }
 
@@ -531,7 +515,7 @@ fn a_thread_that_waits_for_a_grant_says_so_when_the_gate_closes() {
             assert!(Instant::now() < limit);
             std::thread::yield_now();
         }
-        assert_eq!(GATE.wait_for_boundary(0, Instant::now()), BoundaryWait::Deadline);
+        assert_eq!(GATE.wait_for(Goal::Boundary(0), Instant::now(), None), BoundaryWait::Deadline);
         assert!(GATE.shut(soon()) && !GATE.is_open());
         while !GATE.has_waiters() {
             assert!(Instant::now() < limit, "it sleeps");
@@ -718,7 +702,7 @@ fn a_round_lets_threads_go_on_from_a_boundary() {
             }
         }
     });
-    assert_eq!(GATE.wait_for_boundary(0, soon()), BoundaryWait::Reached);
+    assert_eq!(GATE.wait_for(Goal::Boundary(0), soon(), None), BoundaryWait::Reached);
     reached.store(true, Ordering::SeqCst);
     assert!(GATE.shut(soon()) && GATE.at_boundary().is_some());
     until(|| GATE.holds_threads(Boundary::GoesOn));

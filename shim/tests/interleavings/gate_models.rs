@@ -1,6 +1,6 @@
 //! Threads that submit against one that shuts the gate.
 
-use crate::gate::{Boundary, BoundaryWait, Failed, Fence, GATE, Record, Role, is_chosen, submit};
+use crate::gate::{Boundary, BoundaryWait, Failed, Fence, GATE, Goal, Record, Role, is_chosen, submit};
 use crate::sync::thread::{JoinHandle, spawn, yield_now};
 use crate::sync::{Mutex, long_ago, model, never};
 use loom::cell::UnsafeCell;
@@ -281,14 +281,19 @@ fn who_is_inside_is_not_stopped_again() {
 #[test]
 fn who_was_waited_for_at_a_boundary_stays_there_until_the_gate_opens() {
     model(4, || {
-        stays_where_it_was_waited_for(|| GATE.wait_for_boundary(2, never()), |count| GATE.boundary(count));
+        stays_where_it_was_waited_for(
+            || GATE.wait_for(Goal::Boundary(2), never(), None),
+            |count| GATE.boundary(count),
+        );
     });
 }
 
 /// The same of a program that waits for its GPU, and a closer that waits for the first time.
 #[test]
 fn who_was_waited_for_in_a_wait_stays_there_until_the_gate_opens() {
-    model(4, || stays_where_it_was_waited_for(|| GATE.wait_for_wait(never()), |_| GATE.waited()));
+    model(4, || {
+        stays_where_it_was_waited_for(|| GATE.wait_for(Goal::Wait, never(), None), |_| GATE.waited())
+    });
 }
 
 fn stays_where_it_was_waited_for(wait: fn() -> BoundaryWait, come: fn(u64)) {
@@ -335,7 +340,7 @@ fn nobody_passes_a_boundary_while_the_gate_is_shut() {
                 }
             })
         };
-        assert_ne!(GATE.wait_for_boundary(9, long_ago()), BoundaryWait::GivenUp);
+        assert_ne!(GATE.wait_for(Goal::Boundary(9), long_ago(), None), BoundaryWait::GivenUp);
         while_shut(|| {
             is_shut.store(true, SeqCst);
             yield_now();
@@ -348,7 +353,7 @@ fn nobody_passes_a_boundary_while_the_gate_is_shut() {
 #[test]
 fn who_waits_for_a_boundary_is_told_when_the_session_is_over() {
     model(4, || {
-        let closer = spawn(|| GATE.wait_for_boundary(0, never()));
+        let closer = spawn(|| GATE.wait_for(Goal::Boundary(0), never(), None));
         GATE.give_up_closing();
         assert_eq!(closer.join().unwrap(), BoundaryWait::GivenUp);
     });

@@ -1,7 +1,7 @@
 //! Threads that ask the manager, against the one that reads its answers, the one that stops the
 //! process, and the end of a connection. The manager is the model's main thread.
 
-use crate::gate::{BoundaryWait, GATE};
+use crate::gate::{BoundaryWait, GATE, Goal};
 use crate::link::{Gone, Link, Order, Replies, Reply};
 use crate::reunion::{Connection, Found, Session};
 use crate::sync::mpsc::{Receiver, channel};
@@ -112,7 +112,7 @@ fn nobody_waits_for_a_manager_that_has_refused_the_process() {
         assert!(asker.join().unwrap().is_err());
         assert!(link.send(done(1)).is_err(), "nobody will hear it");
         // The closer is not kept by a program that comes to no boundary.
-        assert_eq!(GATE.wait_for_boundary(0, never()), BoundaryWait::GivenUp);
+        assert_eq!(GATE.wait_for(Goal::Boundary(0), never(), None), BoundaryWait::GivenUp);
     });
 }
 
