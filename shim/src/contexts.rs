@@ -209,6 +209,11 @@ impl Contexts {
         entries.retain(|entry| entry.context != context);
     }
 
+    /// Whether the program waits for our threads to leave a context that it destroys.
+    pub fn is_one_leaving(&self) -> bool {
+        self.entries.lock().iter().any(|entry| entry.leaving)
+    }
+
     /// Keeps a context alive; `None` when the program has destroyed it.
     pub fn keep(&self, context: Context) -> Option<Used<'_>> {
         let mut entries = self.entries.lock();

@@ -263,11 +263,17 @@ impl<'a> Draining<'a> {
         }
     }
 
-    /// The gate was metered, and let calls through at this pace. Little is under way, or what was submitted before that: it is
-    /// seen first whether it ends alone.
-    pub fn of_metered(self, is_little: bool, pace: Pace) -> Self {
+    /// The gate was metered, and let calls through at this pace. Little is under way, which takes `least` or a little longer, or
+    /// what was submitted before that: it is seen first whether it ends alone.
+    pub fn of_metered(self, is_little: bool, least: Duration, pace: Pace) -> Self {
         GATE.go_by_streams(true);
-        let alone = if is_little { self.limit / LITTLE } else { self.limit / 4 * 3 };
+        let most = self.limit / 4 * 3;
+        let alone = match is_little {
+            // What waits for others of the job is found out sooner.
+            true if self.has_peers => self.limit / LITTLE / 2,
+            true => (self.limit / LITTLE).max(least * 2).min(most),
+            false => most,
+        };
         // Where it waits, what ends that gets as much time as it would have had.
         Self { alone, until: self.until + alone, flows_at: Some(pace), ..self }
     }

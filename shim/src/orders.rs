@@ -12,7 +12,7 @@ use crate::log::{info, warning};
 use crate::marks::Marks;
 use crate::process::Process;
 use crate::tenant::Tenant;
-use crate::window::{LOOK, Window};
+use crate::window::Window;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -32,8 +32,11 @@ const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 pub fn carry_out(process: &'static Process, orders: &Receiver<Order>) {
     relax_captures_of_this_thread();
     let (mut watch, mut window) = (Watch::default(), Window::default());
+    if GATE.is_open() {
+        window.open(process);
+    }
     loop {
-        match watch.next(orders) {
+        match watch.next(orders, &window) {
             Some(Order::Over(gone)) => return part(&gone),
             Some(Order::Message(message, handles)) => {
                 // They use contexts: an order may take long, and the program must be able to destroy its contexts
@@ -290,11 +293,12 @@ fn drain_and_report(
     // Who has not come to the boundary is not held there.
     let at = if waited == BoundaryWait::Reached { closing.at_boundary() } else { Boundary::GoesOn };
     let is_metered = GATE.is_metered();
-    let (is_little, pace, marks) = (!window.is_exceeded(), window.pace(), window.marks());
+    let (is_little, least, pace) = (!window.is_exceeded(), window.time_of_least(), window.pace());
+    let marks = window.marks();
     let mut draining =
         Draining::new(process, closing.step, at, closing.drain, until, closing.has_peers, marks);
-    if is_metered && !closing.has_peers {
-        draining = draining.of_metered(is_little, pace);
+    if is_metered {
+        draining = draining.of_metered(is_little, least, pace);
     }
     if closing.calls > 0 {
         draining.let_some_through(closing.calls);
@@ -449,14 +453,12 @@ impl Watch {
         is_due
     }
 
-    /// The next order; `None` at a tick, or while calls are counted.
-    fn next(&self, orders: &Receiver<Order>) -> Option<Order> {
-        let tick = match (self.is_set(), GATE.is_metered()) {
-            (false, false) => return Some(orders.recv().unwrap_or_else(|_| silenced())),
-            (false, true) => LOOK,
-            (true, true) => self.tick.min(LOOK),
-            (true, false) => self.tick,
-        };
+    /// The next order; `None` at a tick, or when the window is to be looked at.
+    fn next(&self, orders: &Receiver<Order>, window: &Window) -> Option<Order> {
+        let tick = window.pause(self.is_set().then_some(self.tick));
+        if tick == Duration::MAX {
+            return Some(orders.recv().unwrap_or_else(|_| silenced()));
+        }
         match orders.recv_timeout(tick) {
             Ok(order) => Some(order),
             Err(RecvTimeoutError::Timeout) => None,

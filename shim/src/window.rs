@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 /// Work is under way that takes so long.
 const SPAN: Duration = Duration::from_millis(100);
 /// Between two looks while the gate is metered.
-pub const LOOK: Duration = Duration::from_millis(2);
+const LOOK: Duration = Duration::from_millis(2);
 /// So many calls need not be counted: the driver has no room for more.
 const ENOUGH: u64 = 1024;
 /// Two, so that the GPU has work while it is seen that the first has ended.
@@ -45,11 +45,17 @@ const FREE: u32 = 8;
 const MOST_DOUBLED: u32 = 6;
 /// Work that is ahead by so much is not likely to wait for other work.
 const FAR: Duration = Duration::from_secs(2);
+/// While no other job waits calls are counted from the time on at which work is ahead by so much.
+const FAR_ALONE: Duration = Duration::from_secs(1);
 /// The gate may be metered for so long before it is known that other jobs wait.
 const GRACE: Duration = Duration::from_millis(20);
 
-/// So much more may be under way while a boundary is waited for, which comes sooner then.
-const TO_BOUNDARY: u64 = 8;
+/// The same while a boundary is waited for, which comes sooner then; and while no other job waits.
+const SPAN_TO_BOUNDARY: Duration = Duration::from_millis(800);
+const SPAN_ALONE: Duration = Duration::from_secs(2);
+/// Between two looks while no other job waits, and while there are marks then.
+const LOOK_ALONE: Duration = Duration::from_millis(250);
+const LOOK_AT_MARKS: Duration = Duration::from_millis(20);
 
 /// As many calls as the GPU ends.
 #[derive(Clone, Copy, Debug)]
@@ -94,8 +100,12 @@ pub struct Window {
     marks: Marks,
     /// So many calls are under way at most.
     calls: u64,
-    /// So many times as many may be.
-    times: u64,
+    /// How long a call takes on the GPU, as far as it is known.
+    each: Option<Duration>,
+    /// While no other job waits: so far ahead is work that calls are to be counted.
+    is_far_alone: bool,
+    /// Work may be under way that takes so long.
+    span: Duration,
     /// Where it is not known how many are under way so many are added.
     blind: Option<Pace>,
     turn: Turn,
@@ -114,7 +124,9 @@ impl Default for Window {
         Self {
             marks: Marks::default(),
             calls: LEAST,
-            times: 1,
+            each: None,
+            is_far_alone: false,
+            span: SPAN,
             blind: None,
             turn: Turn::Begun,
             // Else all that the driver has room for would be under way before it is known.
@@ -129,7 +141,7 @@ impl Default for Window {
 impl Window {
     /// Opens the gate. If other jobs waited before, or it is not known yet, they most likely do now.
     pub fn open(&mut self, process: &'static Process) {
-        (self.turn, self.times, self.blind) = (Turn::Begun, 1, None);
+        (self.turn, self.span, self.blind) = (Turn::Begun, SPAN, None);
         if self.was_contended && self.calls < ENOUGH && self.begin() {
             GATE.open_metered();
             self.look(process, true);
@@ -145,7 +157,7 @@ impl Window {
 
     /// Whether more is under way than there is room for: it was submitted while no other job waited.
     pub fn is_exceeded(&self) -> bool {
-        Record::submissions() > self.marks.passed() + self.calls * self.times
+        Record::submissions() > self.marks.passed() + self.room()
     }
 
     /// Whether other jobs wait, from now on. Behind a closed gate it is not asked, but closed it is for them.
@@ -166,10 +178,37 @@ impl Window {
         Pace::new(self.calls)
     }
 
+    /// How long two calls take, as far as it is known.
+    pub fn time_of_least(&self) -> Duration {
+        self.each.unwrap_or_default() * LEAST as u32
+    }
+
+    /// When to look again, at the latest, if no order comes; `tick`: other jobs wait, and then it is looked so often anyway.
+    pub fn pause(&self, tick: Option<Duration>) -> Duration {
+        let own = if GATE.is_metered() {
+            // Most of what a program does before its first calls takes long.
+            let is_idle = tick.is_none() && self.each.is_none() && GATE.credit() == Some(LEAST as u32);
+            if is_idle { LOOK_AT_MARKS } else { LOOK }
+        } else if tick.is_some() || !GATE.is_open() {
+            Duration::MAX
+        } else if self.marks.is_empty() {
+            LOOK_ALONE
+        } else {
+            LOOK_AT_MARKS
+        };
+        tick.map_or(own, |tick| tick.min(own))
+    }
+
+    /// So many calls may be under way.
+    fn room(&self) -> u64 {
+        let most = self.calls * u64::try_from(self.span.as_millis() / SPAN.as_millis()).unwrap_or(1);
+        let fits = self.each.map_or(0, |each| self.span.as_nanos() / each.as_nanos().max(1));
+        u64::try_from(fits).unwrap_or(u64::MAX).clamp(self.calls, most)
+    }
+
     /// The same as a [look](Self::look) while a boundary is waited for, or a wait for the GPU: when again, at the latest.
     pub fn look_before_closing(&mut self, process: &'static Process, is_for_wait: bool) -> Duration {
-        self.times = if is_for_wait { 1 } else { TO_BOUNDARY };
-        self.look(process, true);
+        self.look_within(process, if is_for_wait { SPAN } else { SPAN_TO_BOUNDARY });
         if GATE.is_metered() { LOOK } else { Duration::MAX }
     }
 
@@ -180,26 +219,41 @@ impl Window {
 
     /// Counts what has ended, and grants as many calls as the window has room for.
     pub fn look(&mut self, process: &'static Process, is_contended: bool) {
+        self.look_within(process, if is_contended { SPAN } else { SPAN_ALONE });
+    }
+
+    /// The same where so much may be under way.
+    fn look_within(&mut self, process: &'static Process, span: Duration) {
         while let Some(passage) = self.marks.next_passed() {
             self.learn(&passage);
+        }
+        if process.contexts.is_one_leaving() {
+            self.marks.let_go();
         }
         if !GATE.is_open() {
             return;
         }
-        let is_over = |since: Instant| !is_contended && since.elapsed() >= GRACE;
+        let is_alone = span == SPAN_ALONE;
+        // It is not known at first that other jobs wait.
+        let is_new = matches!(self.turn, Turn::Metered(since) if since.elapsed() < GRACE);
+        self.span = if is_alone && (is_new || self.each.is_none()) { SPAN } else { span };
+        let is_enough = self.room() >= ENOUGH;
         match self.turn {
-            Turn::Begun if is_contended && self.calls < ENOUGH => {
+            Turn::Begun if !is_enough && (!is_alone || self.is_far_alone) => {
                 if self.begin() {
                     GATE.meter();
                 }
             }
-            Turn::Metered(since) if is_over(since) || self.calls >= ENOUGH => self.end(Turn::Begun),
+            Turn::Metered(_) if is_enough => self.end(Turn::Begun),
             _ => {}
+        }
+        if is_alone && !GATE.is_metered() {
+            self.marks.set(process, Record::submissions());
         }
         let Some(credit) = GATE.credit() else { return };
         let submissions = Record::submissions();
         let new = submissions - self.marks.marked();
-        let is_due = new > 0 && (credit == 0 || new >= self.calls / MARKS);
+        let is_due = new > 0 && (credit == 0 || new >= self.room() / MARKS);
         // A stream captures; or no more marks can be set.
         let is_blind = is_due && !self.marks.set_now(process, submissions, credit == 0)
             || self.marks.is_empty() && !self.marks.has_room()
@@ -211,11 +265,11 @@ impl Window {
             return GATE.look_again(if u64::from(credit) < self.calls { pace.calls() } else { 0 });
         }
         self.blind = None;
-        if credit == 0 && self.marks.waited() >= PATIENCE {
+        if credit == 0 && self.marks.waited() >= PATIENCE.max(self.time_of_least() * 2) {
             self.give_up();
             return self.end(Turn::Free);
         }
-        let room = (self.marks.passed() + self.calls * self.times).saturating_sub(submissions);
+        let room = (self.marks.passed() + self.room()).saturating_sub(submissions);
         GATE.grant(u32::try_from(room).unwrap_or(u32::MAX).saturating_sub(credit));
     }
 
@@ -227,7 +281,8 @@ impl Window {
             self.turn = Turn::Free;
             return false;
         }
-        debug!("other jobs wait: {} calls may be under way, at first", self.calls);
+        debug!("calls are counted: {} may be under way, at first", self.room());
+        self.is_far_alone = false;
         self.turn = Turn::Metered(Instant::now());
         true
     }
@@ -244,6 +299,7 @@ impl Window {
     fn learn(&mut self, passage: &Passage) {
         let is_metered = matches!(self.turn, Turn::Metered(_));
         self.was_far |= !is_metered && passage.age >= FAR;
+        self.is_far_alone |= !is_metered && passage.age >= FAR_ALONE;
         if passage.calls == 0 || !is_metered && passage.age < SPAN / DEEP {
             return;
         }
@@ -251,6 +307,7 @@ impl Window {
         let fits = u64::try_from(fits).unwrap_or(u64::MAX);
         // What was not used up says nothing of a larger one.
         let most = if is_metered && !passage.is_full { self.calls } else { self.calls * GROWTH };
+        self.each = Some(passage.took / u32::try_from(passage.calls).unwrap_or(u32::MAX));
         self.calls = fits.clamp(self.calls / 2, most).clamp(LEAST, ENOUGH);
     }
 }
