@@ -8,53 +8,14 @@ mod node;
 #[path = "support/program.rs"]
 mod program;
 mod support;
+#[path = "support/switched.rs"]
+mod switched;
 
-use c::Compiler;
-use node::Node;
-use program::Program;
-use support::{Manager, Probe};
-
-/// What each of the two jobs has: they do not fit together.
-const BYTES: u64 = 4 << 20;
-/// How often the job is switched.
-const SWITCHES: u64 = 12;
-
-fn manager(options: &[&str]) -> Manager {
-    let sizes = ["--unit", "64KiB", "--offset", "64KiB", "--slice", "5ms", "--boundary-deadline", "5ms"];
-    Manager::start("1x6MiB", &[&sizes[..], options].concat())
-}
-
-/// A job that uses its memory again and again.
-fn other(manager: &Manager) -> Probe {
-    let mut other = manager.probe(&["--name", "other"]);
-    other.tell("device 0");
-    other.tell(&format!("alloc t {BYTES}"));
-    other.tell("fill t 3");
-    other
-}
+use switched::drains;
 
 /// Two threads whose work waits for each other's so.
 fn is_switched(how: &str) {
     drains("pairs", &[how], "pairs_kernel");
-}
-
-/// Beside another job a program is switched, and no closing of it fails.
-fn drains(program: &str, arguments: &[&str], kernels: &str) {
-    let manager = manager(&[]);
-    let compiler = Compiler::with(Node::of(&manager).libraries());
-    let mut command = manager.run(&["--name", program], &compiler.compile(program));
-    command.args(arguments).arg(compiler.compile_kernels(kernels));
-    let mut run = Program::start(command);
-    assert_eq!(run.line(), "begun");
-    let mut other = other(&manager);
-    manager.work_until_switched(&[program], SWITCHES, || _ = other.tell("check t 3"));
-    let job = manager.job(program);
-    println!("{program} {arguments:?}: a drain takes {} us", job.figures.switch_micros.drain);
-    assert_eq!((job.figures.failed_drains, job.unsliceable), (0, false), "{job:#?}");
-    other.end();
-    run.go_on();
-    assert_eq!(run.line(), "as expected");
-    run.end();
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! How far a GPU has come with the work that a process submits ahead of it.
 //!
-//! While other jobs wait the gate's thread sets a mark behind all work, now and then. The marks that are passed while the
+//! The gate's thread sets a mark behind all work, now and then. The marks that are passed while the
 //! process drains show that its work goes on: then it only takes long, and waits for nothing that was not submitted. Those
 //! that are passed before show how much it has under way ([`crate::window`]).
 //!

@@ -1,10 +1,13 @@
-//! How much work a process has under way while other jobs wait: a window, as of a network's flow control.
+//! How much work a process has under way: a window, as of a network's flow control.
 //!
 //! A job is switched when all its work has ended. A program that never waits for its GPU fills the driver's queue: a thousand
-//! calls, be they of 50 ms each. So while others wait the [gate](crate::gate) is metered: as many calls are under way as the GPU
-//! can do in [`SPAN`]. [Marks] tell how many have ended. The window begins with two calls, and grows up to fourfold with each mark that
-//! is passed soon. Where it has room for what the driver takes, calls are not counted any more, until marks show again that
-//! work is far ahead.
+//! calls in each stream, be they of 50 ms each. So the [gate](crate::gate) is metered: as many calls are under way as the GPU
+//! can do in [`SPAN`] while other jobs wait, and in [`SPAN_ALONE`] while none does. [Marks] tell how many have ended. The window begins
+//! with two calls, before it is known whether others wait, and grows up to fourfold with each mark that is passed soon. Where it has
+//! room for what the driver takes, calls are not counted any more, until marks show again that work is far ahead.
+//!
+//! Where marks say nothing (a stream captures, or a value wait is unreleased) calls are granted at the last [`Pace`], and
+//! those go besides whose work would begin at once.
 //!
 //! Work may wait on the GPU for work that is not submitted yet: then no mark is passed, and the gate holds what ends the wait
 //! until the closing, or for [`PATIENCE`]. Kernels that take longer than a turn look alike at first. So such a closing lets nothing
@@ -12,9 +15,8 @@
 //! is not metered in the next [`FREE`] turns, each time in twice as many, and after that not before its work was seen
 //! to be [`FAR`] ahead.
 //!
-//! Where a closing waits for a thread that is to come to its boundary, or out of a wait, no call is held.
-//!
-//! Invariant: while the gate is metered this is looked at every [`LOOK`], or sooner; or a closing is about to shut it.
+//! Invariant: while the gate is metered this is looked at every [`LOOK`], or sooner, but for an idle process that has submitted
+//! nothing yet; or a closing is about to shut it.
 
 #![forbid(unsafe_code)]
 

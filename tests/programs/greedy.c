@@ -1,0 +1,226 @@
+/* Programs that never wait for their GPU, and would have it for themselves. Arguments: how, and the image of stir_kernel.c.
+ *
+ * threads:   three threads, each with a stream of its own, launch kernels;
+ * streams:   a thread launches kernels in STREAMS streams in turn;
+ * host:      a thread submits host functions, and nothing else;
+ * graphs:    a thread launches a graph of two kernels;
+ * mixed:     a thread launches 200 short kernels and then 20 long ones, again and again;
+ * value:     a thread launches kernels while a stream waits for a value that comes 200 ms later, again and again;
+ * captures:  the same while another thread captures for 200 ms at a time;
+ * processes: two processes, one thread each, launch kernels.
+ *
+ * A kernel and a host function take 20 ms, where nothing else is said. Says "begun", goes on until the end of standard
+ * input, and says "as expected" if every kernel has run once.
+ */
+#define _GNU_SOURCE
+#include "waiting.h"
+#include "captured.h"
+
+#define STREAMS 64
+#define THREADS 3
+#define WORDS 256
+#define USUAL 20000
+#define SHORT 1000
+#define LONG 50000
+
+int cuCtxSynchronize(void);
+
+static void *context, *stir_kernel;
+static CUdeviceptr memory, word;
+static size_t bytes = BYTES;
+static const char *how;
+static unsigned launches[THREADS];
+/* All processes see it. */
+static atomic_uint *stop;
+
+static int is(const char *word)
+{
+    return strcmp(how, word) == 0;
+}
+
+static int stir(int thread, void *stream, unsigned micros)
+{
+    CUdeviceptr address = memory + thread * PART;
+    uint64_t count = WORDS;
+    unsigned add = 1;
+    void *parameters[] = { &address, &count, &add, &micros };
+
+    launches[thread]++;
+    return cuLaunchKernel(stir_kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
+}
+
+static void take_time(void *nothing)
+{
+    (void)nothing;
+    usleep(USUAL);
+}
+
+static int launch_in_streams(int thread)
+{
+    void *streams[STREAMS];
+
+    for (int i = 0; i < STREAMS; i++)
+        CHECK(cuStreamCreate(&streams[i], 1));
+    /* No two kernels of one thread add to the same words at once. */
+    for (int i = 0; !*stop; i = (i + 1) % STREAMS) {
+        CUdeviceptr address = memory + i * 4 * WORDS;
+        uint64_t count = WORDS;
+        unsigned add = 1, micros = USUAL;
+        void *parameters[] = { &address, &count, &add, &micros };
+
+        launches[thread] += i == 0;
+        CHECK(cuLaunchKernel(stir_kernel, 1, 1, 1, 1, 1, 1, 0, streams[i], parameters, NULL));
+    }
+    return 0;
+}
+
+static int launch_graphs(int thread, void *stream)
+{
+    void *graph, *executable;
+
+    CHECK(cuStreamBeginCapture_v2(stream, THREAD_LOCAL));
+    CHECK(stir(thread, stream, USUAL));
+    CHECK(stir(thread, stream, USUAL));
+    CHECK(cuStreamEndCapture(stream, &graph));
+    CHECK(cuGraphInstantiateWithFlags(&executable, graph, 0));
+    launches[thread] = 0;
+    while (!*stop) {
+        CHECK(cuGraphLaunch(executable, stream));
+        launches[thread] += 2;
+    }
+    return 0;
+}
+
+static int wait_for_values(void *stream)
+{
+    void *other;
+
+    CHECK(cuStreamCreate(&other, 1));
+    for (uint32_t value = 1; !*stop; value++) {
+        CHECK(cuStreamWaitValue32_v2(stream, word, value, GEQ));
+        usleep(200000);
+        CHECK(cuStreamWriteValue32_v2(other, word, value, 0));
+    }
+    return 0;
+}
+
+static int capture(int thread, void *stream)
+{
+    void *graph;
+
+    while (!*stop) {
+        CHECK(cuStreamBeginCapture_v2(stream, THREAD_LOCAL));
+        CHECK(stir(thread, stream, USUAL));
+        launches[thread]--;
+        usleep(200000);
+        CHECK(cuStreamEndCapture(stream, &graph));
+        CHECK(cuGraphDestroy(graph));
+    }
+    return 0;
+}
+
+static int run_thread(int thread)
+{
+    void *stream;
+
+    CHECK(cuCtxSetCurrent(context));
+    CHECK(cuStreamCreate(&stream, 1));
+    if (is("streams"))
+        return launch_in_streams(thread);
+    if (is("graphs"))
+        return launch_graphs(thread, stream);
+    if (is("value") && thread == 1)
+        return wait_for_values(stream);
+    if (is("captures") && thread == 1)
+        return capture(thread, stream);
+    for (unsigned i = 0; !*stop; i++) {
+        if (is("host"))
+            CHECK(cuLaunchHostFunc(stream, take_time, NULL));
+        else
+            CHECK(stir(thread, stream, !is("mixed") ? USUAL : i % 220 < 200 ? SHORT : LONG));
+    }
+    return 0;
+}
+
+static void *run(void *number)
+{
+    return (void *)(intptr_t)run_thread((int)(intptr_t)number);
+}
+
+static int begin(const char *image)
+{
+    void *module;
+
+    CHECK(make_current());
+    CHECK(cuCtxGetCurrent(&context));
+    CHECK(cuModuleLoad(&module, image));
+    CHECK(cuModuleGetFunction(&stir_kernel, module, "stir"));
+    CHECK(cuMemAlloc_v2(&memory, bytes));
+    CHECK(cuMemsetD8_v2(memory, 0, bytes));
+    word = memory + bytes - 4;
+    return cuCtxSynchronize();
+}
+
+static int check(int threads)
+{
+    uint32_t *host = malloc(bytes);
+
+    CHECK(cuCtxSynchronize());
+    CHECK(cuMemcpyDtoH_v2(host, memory, bytes));
+    for (int thread = 0; thread < threads; thread++)
+        for (int i = 0; i < WORDS; i++)
+            if (host[thread * PART / 4 + i] != launches[thread]) {
+                printf("word %d of thread %d is %u, not %u\n", i, thread, host[thread * PART / 4 + i], launches[thread]);
+                return 1;
+            }
+    return 0;
+}
+
+static int run_threads(const char *image, int count)
+{
+    pthread_t threads[THREADS];
+    void *failed;
+
+    if (begin(image))
+        return 1;
+    for (int i = 0; i < count; i++)
+        CHECK(pthread_create(&threads[i], NULL, run, (void *)(intptr_t)i));
+    say_and_wait("begun");
+    *stop = 1;
+    for (int i = 0; i < count; i++) {
+        CHECK(pthread_join(threads[i], &failed));
+        if (failed)
+            return 1;
+    }
+    return check(count);
+}
+
+static int run_child(const char *image)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    return begin(image) || run_thread(0) || check(1);
+}
+
+int main(int argc, char **argv)
+{
+    int status = 0;
+
+    if (argc != 3)
+        return 2;
+    how = argv[1];
+    stop = mmap(NULL, sizeof *stop, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (stop == MAP_FAILED)
+        return 2;
+    if (is("processes")) {
+        bytes = BYTES / 2;
+        if (fork() == 0)
+            _exit(run_child(argv[2]));
+    }
+    int threads = is("threads") ? THREADS : is("value") || is("captures") ? 2 : 1;
+    if (run_threads(argv[2], threads))
+        return 1;
+    if (is("processes") && (wait(&status) < 0 || status))
+        return 1;
+    puts("as expected");
+    return 0;
+}

@@ -1,0 +1,58 @@
+//! A program that never waits for its GPU has little under way, by whatever it submits and from however many threads, streams
+//! and processes: beside another job it is switched as others are, also where it was alone before. What it submits while work
+//! of its own waits is little, too.
+
+#[path = "support/c.rs"]
+mod c;
+#[path = "support/node.rs"]
+mod node;
+#[path = "support/program.rs"]
+mod program;
+mod support;
+#[path = "support/switched.rs"]
+mod switched;
+
+/// `greedy.c`, in this way.
+fn is_switched(how: &str) {
+    switched::drains("greedy", &[how], "stir_kernel");
+}
+
+#[test]
+fn threads_with_streams_of_their_own() {
+    is_switched("threads");
+}
+
+#[test]
+fn a_thread_with_many_streams() {
+    is_switched("streams");
+}
+
+#[test]
+fn a_thread_that_submits_host_functions() {
+    is_switched("host");
+}
+
+#[test]
+fn a_thread_that_launches_graphs() {
+    is_switched("graphs");
+}
+
+#[test]
+fn a_thread_whose_kernels_are_short_and_then_long() {
+    is_switched("mixed");
+}
+
+#[test]
+fn a_thread_beside_a_stream_that_waits_for_values() {
+    is_switched("value");
+}
+
+#[test]
+fn a_thread_beside_one_that_captures() {
+    is_switched("captures");
+}
+
+#[test]
+fn processes_of_one_job() {
+    is_switched("processes");
+}
