@@ -360,16 +360,28 @@ impl Manager {
 
     /// The same, with how long the drain may take.
     pub fn ask_to_drain(&self, step: Step, boundary: u64, deadline_ms: u64, drain_ms: u64) {
-        self.send_close(step, boundary, [deadline_ms, drain_ms], 0);
+        self.send_close(step, boundary, false, [deadline_ms, drain_ms], 0);
+    }
+
+    /// Closes the gate in front of a collective.
+    pub fn ask_to_close_at_collective(&self, collective: u64, deadline_ms: u64) {
+        self.send_close(Step(99), collective, true, [deadline_ms, PATIENCE_MS], 0);
     }
 
     /// Closes anew who has drained, after so many calls of each thread.
     pub fn ask_to_go_on(&self, calls: u32) {
-        self.send_close(Step(99), 0, [0, PATIENCE_MS], calls);
+        self.send_close(Step(99), 0, false, [0, PATIENCE_MS], calls);
     }
 
-    fn send_close(&self, step: Step, boundary: u64, [deadline_ms, drain_ms]: [u64; 2], calls: u32) {
-        let (at_collective, wait_ms, has_peers) = (false, 0, calls > 0);
+    fn send_close(
+        &self,
+        step: Step,
+        boundary: u64,
+        at_collective: bool,
+        [deadline_ms, drain_ms]: [u64; 2],
+        calls: u32,
+    ) {
+        let (wait_ms, has_peers) = (0, calls > 0);
         let close =
             ToShim::Close { step, boundary, at_collective, deadline_ms, wait_ms, drain_ms, calls, has_peers };
         self.send(close, &[]);

@@ -4,6 +4,7 @@ use crate::guest::Line;
 use crate::manager::{Manager, PATIENCE_MS, TENANT};
 use crate::stage::UNIT;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 use tidegate_ffi::units::{Class, Step};
 use tidegate_ffi::wire::live::Life;
 use tidegate_ffi::wire::message::{FromShim, ToShim};
@@ -33,6 +34,21 @@ promise! {
         assert_eq!(line.ask(&format!("fill {address} 100000 43")), "ok");
         assert_eq!(manager.load(new.piece)[99_999], 43);
         assert_eq!(manager.load(old.piece)[0], 0xff, "the old piece was still reachable");
+        guest.end();
+    }
+}
+
+promise! {
+    fn who_submits_nothing_is_not_waited_for_at_a_collective() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        manager.allocate(&mut line, 100000);
+        let (began, deadline) = (Instant::now(), Duration::from_secs(16));
+        manager.ask_to_close_at_collective(17, deadline.as_millis() as u64);
+        let (drained, _) = manager.hear_drained();
+        assert!(!drained.at_boundary);
+        assert!(began.elapsed() < deadline, "it was waited for until the deadline");
+        manager.open();
         guest.end();
     }
 }
