@@ -134,13 +134,6 @@ impl Marks {
         self.passed.map_or(0, |(_, submissions)| submissions)
     }
 
-    /// How long the first mark has been waited for: since it was set, or the one before it was passed. Zero: there is none.
-    pub fn waited(&self) -> Duration {
-        let first =
-            self.marks.front().map(|mark| mark.set.max(self.passed.map_or(mark.set, |(when, _)| when)));
-        first.map_or(Duration::ZERO, |since| since.elapsed())
-    }
-
     /// How long ago the last mark was set that the GPU has passed since it was asked last, if it has passed any: so far ahead
     /// is work submitted.
     pub fn age_of_passed(&mut self) -> Option<Duration> {

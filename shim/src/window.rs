@@ -28,8 +28,15 @@ use std::time::{Duration, Instant};
 
 /// Work is under way that takes so long.
 const SPAN: Duration = Duration::from_millis(100);
+/// The same while a boundary is waited for, which comes sooner then.
+const SPAN_TO_BOUNDARY: Duration = Duration::from_millis(800);
+/// The same while no other job waits.
+const SPAN_ALONE: Duration = Duration::from_secs(2);
 /// Between two looks while the gate is metered.
 const LOOK: Duration = Duration::from_millis(2);
+/// Between two looks at the open gate while no other job waits; and while there are marks then.
+const LOOK_ALONE: Duration = Duration::from_millis(250);
+const LOOK_AT_MARKS: Duration = Duration::from_millis(20);
 /// So many calls need not be counted: the driver has no room for more.
 const ENOUGH: u64 = 1024;
 /// Two, so that the GPU has work while it is seen that the first has ended.
@@ -40,7 +47,7 @@ const GROWTH: u64 = 4;
 const MARKS: u64 = 8;
 /// Work that is ahead by such a part of the span says how much the window holds, though calls are not counted.
 const DEEP: u32 = 2;
-/// If no mark is passed for so long calls are not counted in this turn.
+/// If calls are held and no mark is passed for so long calls are not counted in this turn.
 const PATIENCE: Duration = Duration::from_millis(2500);
 /// Where work waits calls are not counted in so many turns; twice as many each time, so often at most.
 const FREE: u32 = 8;
@@ -49,15 +56,10 @@ const MOST_DOUBLED: u32 = 6;
 const FAR: Duration = Duration::from_secs(2);
 /// While no other job waits calls are counted from the time on at which work is ahead by so much.
 const FAR_ALONE: Duration = Duration::from_secs(1);
-/// The gate may be metered for so long before it is known that other jobs wait.
+/// For so long other jobs are thought to wait, until it is known that none does.
 const GRACE: Duration = Duration::from_millis(20);
-
-/// The same while a boundary is waited for, which comes sooner then; and while no other job waits.
-const SPAN_TO_BOUNDARY: Duration = Duration::from_millis(800);
-const SPAN_ALONE: Duration = Duration::from_secs(2);
-/// Between two looks while no other job waits, and while there are marks then.
-const LOOK_ALONE: Duration = Duration::from_millis(250);
-const LOOK_AT_MARKS: Duration = Duration::from_millis(20);
+/// So many calls are taken to end in [`SPAN`] where nothing is known.
+const UNKNOWN: u64 = 10;
 
 /// As many calls as the GPU ends.
 #[derive(Clone, Copy, Debug)]
@@ -110,6 +112,8 @@ pub struct Window {
     span: Duration,
     /// Where it is not known how many are under way so many are added.
     blind: Option<Pace>,
+    /// Since when all that were granted have been made, and no mark was passed.
+    used_up: Option<Instant>,
     turn: Turn,
     /// Other jobs waited when that was heard last.
     was_contended: bool,
@@ -130,6 +134,7 @@ impl Default for Window {
             is_far_alone: false,
             span: SPAN,
             blind: None,
+            used_up: None,
             turn: Turn::Begun,
             // Else all that the driver has room for would be under way before it is known.
             was_contended: true,
@@ -143,7 +148,7 @@ impl Default for Window {
 impl Window {
     /// Opens the gate. If other jobs waited before, or it is not known yet, they most likely do now.
     pub fn open(&mut self, process: &'static Process) {
-        (self.turn, self.span, self.blind) = (Turn::Begun, SPAN, None);
+        (self.turn, self.span, self.blind, self.used_up) = (Turn::Begun, SPAN, None, None);
         if self.was_contended && self.calls < ENOUGH && self.begin() {
             GATE.open_metered();
             self.look(process, true);
@@ -177,7 +182,7 @@ impl Window {
 
     /// The pace at which the GPU ends calls.
     pub fn pace(&self) -> Pace {
-        Pace::new(self.calls)
+        Pace::new(if self.each.is_none() { UNKNOWN } else { self.calls })
     }
 
     /// How long two calls take, as far as it is known.
@@ -228,6 +233,7 @@ impl Window {
     fn look_within(&mut self, process: &'static Process, span: Duration) {
         while let Some(passage) = self.marks.next_passed() {
             self.learn(&passage);
+            self.used_up = None;
         }
         if process.contexts.is_one_leaving() {
             self.marks.let_go();
@@ -256,18 +262,25 @@ impl Window {
         let submissions = Record::submissions();
         let new = submissions - self.marks.marked();
         let is_due = new > 0 && (credit == 0 || new >= self.room() / MARKS);
-        // A stream captures; or no more marks can be set.
-        let is_blind = is_due && !self.marks.set_now(process, submissions, credit == 0)
-            || self.marks.is_empty() && !self.marks.has_room()
-            // What is submitted waits for what is not.
-            || process.value_waits.any();
+        // A stream captures.
+        let is_unmarked = is_due && !self.marks.set_now(process, submissions, credit == 0);
+        // No mark can be set that would be passed before others; or what is submitted waits for what is not.
+        let is_silent = self.marks.is_empty() && !self.marks.has_room() || process.value_waits.any();
+        if is_alone && is_silent {
+            return self.end(Turn::Begun);
+        }
+        let is_blind = is_unmarked || is_silent;
         GATE.go_by_streams(is_blind);
         if is_blind {
-            let pace = self.blind.get_or_insert(Pace::new(self.calls));
-            return GATE.look_again(if u64::from(credit) < self.calls { pace.calls() } else { 0 });
+            let pace = self.pace();
+            let calls = self.blind.get_or_insert(pace).calls();
+            return GATE.look_again(if u64::from(credit) < self.calls { calls } else { 0 });
         }
         self.blind = None;
-        if credit == 0 && self.marks.waited() >= PATIENCE.max(self.time_of_least() * 2) {
+        let used_up = (credit == 0).then(|| self.used_up.unwrap_or_else(Instant::now));
+        self.used_up = used_up;
+        let patience = PATIENCE.max(self.time_of_least() * 2);
+        if used_up.is_some_and(|since| since.elapsed() >= patience) && GATE.count_waiting(true) > 0 {
             self.give_up();
             return self.end(Turn::Free);
         }
