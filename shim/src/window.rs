@@ -58,8 +58,11 @@ const FAR: Duration = Duration::from_secs(2);
 const FAR_ALONE: Duration = Duration::from_secs(1);
 /// For so long other jobs are thought to wait, until it is known that none does.
 const GRACE: Duration = Duration::from_millis(20);
-/// So many calls are taken to end in [`SPAN`] where nothing is known.
+/// So many calls are taken to end in [`SPAN`] where nothing is known; and while no other job waits, so that a program of value
+/// waits is held little, or where something is.
 const UNKNOWN: u64 = 10;
+const UNKNOWN_ALONE: u64 = 100;
+const KNOWN_ALONE: u64 = 10;
 
 /// As many calls as the GPU ends.
 #[derive(Clone, Copy, Debug)]
@@ -182,7 +185,13 @@ impl Window {
 
     /// The pace at which the GPU ends calls.
     pub fn pace(&self) -> Pace {
-        Pace::new(if self.each.is_none() { UNKNOWN } else { self.calls })
+        let is_alone = self.span == SPAN_ALONE;
+        Pace::new(match self.each {
+            None if is_alone => UNKNOWN_ALONE,
+            None => UNKNOWN,
+            Some(_) if is_alone => self.calls.max(KNOWN_ALONE),
+            Some(_) => self.calls,
+        })
     }
 
     /// How long two calls take, as far as it is known.
@@ -209,6 +218,7 @@ impl Window {
     /// So many calls may be under way.
     fn room(&self) -> u64 {
         let most = self.calls * u64::try_from(self.span.as_millis() / SPAN.as_millis()).unwrap_or(1);
+        // Nothing is known: no more than there are at first.
         let fits = self.each.map_or(0, |each| self.span.as_nanos() / each.as_nanos().max(1));
         u64::try_from(fits).unwrap_or(u64::MAX).clamp(self.calls, most)
     }
@@ -244,7 +254,7 @@ impl Window {
         let is_alone = span == SPAN_ALONE;
         // It is not known at first that other jobs wait.
         let is_new = matches!(self.turn, Turn::Metered(since) if since.elapsed() < GRACE);
-        self.span = if is_alone && (is_new || self.each.is_none()) { SPAN } else { span };
+        self.span = if is_new && is_alone { SPAN } else { span };
         let is_enough = self.room() >= ENOUGH;
         match self.turn {
             Turn::Begun if !is_enough && (!is_alone || self.is_far_alone) => {
@@ -264,12 +274,13 @@ impl Window {
         let is_due = new > 0 && (credit == 0 || new >= self.room() / MARKS);
         // A stream captures.
         let is_unmarked = is_due && !self.marks.set_now(process, submissions, credit == 0);
-        // No mark can be set that would be passed before others; or what is submitted waits for what is not.
-        let is_silent = self.marks.is_empty() && !self.marks.has_room() || process.value_waits.any();
-        if is_alone && is_silent {
+        // None can be set that would be passed before others.
+        let is_full = self.marks.is_empty() && !self.marks.has_room();
+        if is_full && is_alone {
             return self.end(Turn::Begun);
         }
-        let is_blind = is_unmarked || is_silent;
+        // What is submitted waits for what is not.
+        let is_blind = is_unmarked || is_full || process.value_waits.any();
         GATE.go_by_streams(is_blind);
         if is_blind {
             let pace = self.pace();
