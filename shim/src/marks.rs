@@ -44,6 +44,18 @@ pub struct Passage {
     pub is_full: bool,
 }
 
+impl Passage {
+    /// This one and the next.
+    pub fn and(self, next: Self) -> Self {
+        Self {
+            age: next.age,
+            calls: self.calls + next.calls,
+            took: self.took + next.took,
+            is_full: self.is_full || next.is_full,
+        }
+    }
+}
+
 /// The marks that are not known to be passed, the first one first.
 #[derive(Default)]
 pub struct Marks {

@@ -241,7 +241,9 @@ impl Window {
 
     /// The same where so much may be under way.
     fn look_within(&mut self, process: &'static Process, span: Duration) {
-        while let Some(passage) = self.marks.next_passed() {
+        // Those that are passed at once may all have waited for one thing: one of them says little of what the GPU does.
+        let passed = std::iter::from_fn(|| self.marks.next_passed()).reduce(Passage::and);
+        if let Some(passage) = passed {
             self.learn(&passage);
             self.used_up = None;
         }
