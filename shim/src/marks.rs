@@ -4,8 +4,8 @@
 //! process drains show that its work goes on: then it only takes long, and waits for nothing that was not submitted. Those
 //! that are passed before show how much it has under way ([`crate::window`]).
 //!
-//! Invariant: there are never more than [`MOST`] marks that are not passed, those included that were let go of. None is set while a
-//! thread has been in one call for long, most likely for lack of room in the driver's queue: that would block. A mark keeps its contexts from being destroyed, so as long as there are
+//! Invariant: there are never more than [`MOST`] marks that are not passed, and never twice as many with those that were let go of.
+//! None is set while a thread has been in one call for long, most likely for lack of room in the driver's queue: that would block. A mark keeps its contexts from being destroyed, so as long as there are
 //! marks the gate's thread looks at them again soon: at each tick, or while it drains.
 
 #![forbid(unsafe_code)]
@@ -115,7 +115,9 @@ impl Marks {
 
     /// Whether one more may be set. One that is not passed says that all after it are not, either.
     pub fn has_room(&self) -> bool {
-        self.marks.len() + self.let_go < MOST
+        let there = self.marks.len();
+        // One at a time where many were let go of: else nothing would be known from then on.
+        there + self.let_go < MOST || there == 0 && self.let_go < 2 * MOST
     }
 
     /// Whether there is none.

@@ -61,7 +61,7 @@ const GRACE: Duration = Duration::from_millis(20);
 /// So many calls are taken to end in [`SPAN`] where nothing is known; and while no other job waits, so that a program of value
 /// waits is held little, or where something is.
 const UNKNOWN: u64 = 10;
-const UNKNOWN_ALONE: u64 = 100;
+const UNKNOWN_ALONE: u64 = 50;
 const KNOWN_ALONE: u64 = 10;
 
 /// As many calls as the GPU ends.
