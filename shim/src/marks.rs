@@ -5,7 +5,8 @@
 //! that are passed before show how much it has under way ([`crate::window`]).
 //!
 //! Invariant: there are never more than [`MOST`] marks that are not passed, and never twice as many with those that were let go of.
-//! None is set while a thread has been in one call for long, most likely for lack of room in the driver's queue: that would block. A mark keeps its contexts from being destroyed, so as long as there are
+//! None is set while a thread has been in one call for long, most likely for lack of room in the driver's queue: that would
+//! block. A mark keeps its contexts from being destroyed, so as long as there are
 //! marks the gate's thread looks at them again soon: at each tick, or while it drains.
 
 #![forbid(unsafe_code)]
