@@ -258,14 +258,11 @@ impl Window {
         let is_new = matches!(self.turn, Turn::Metered(since) if since.elapsed() < GRACE);
         self.span = if is_new && is_alone { SPAN } else { span };
         let is_enough = self.room() >= ENOUGH;
-        match self.turn {
-            Turn::Begun if !is_enough && (!is_alone || self.is_far_alone) => {
-                if self.begin() {
-                    GATE.meter();
-                }
-            }
-            Turn::Metered(_) if is_enough => self.end(Turn::Begun),
-            _ => {}
+        let is_needed = !is_enough && (!is_alone || self.is_far_alone);
+        if self.turn == Turn::Begun && is_needed && self.begin() {
+            GATE.meter();
+        } else if is_enough && matches!(self.turn, Turn::Metered(_)) {
+            self.end(Turn::Begun);
         }
         if is_alone && !GATE.is_metered() {
             self.marks.set(process, Record::submissions());
