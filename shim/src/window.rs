@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 /// Work is under way that takes so long.
 const SPAN: Duration = Duration::from_millis(100);
 /// The same while a boundary is waited for, which comes sooner then.
-const SPAN_TO_BOUNDARY: Duration = Duration::from_millis(800);
+const SPAN_TO_BOUNDARY: Duration = Duration::from_secs(2);
 /// The same while no other job waits.
 const SPAN_ALONE: Duration = Duration::from_secs(2);
 /// Between two looks while the gate is metered.
@@ -120,6 +120,8 @@ pub struct Window {
     turn: Turn,
     /// Other jobs waited when that was heard last.
     was_contended: bool,
+    /// None did when it was looked last.
+    is_alone: bool,
     /// In so many turns calls are not counted.
     free_turns: u32,
     /// So often work waited for calls that were held.
@@ -141,6 +143,7 @@ impl Default for Window {
             turn: Turn::Begun,
             // Else all that the driver has room for would be under way before it is known.
             was_contended: true,
+            is_alone: false,
             free_turns: 0,
             given_up: 0,
             was_far: false,
@@ -185,11 +188,10 @@ impl Window {
 
     /// The pace at which the GPU ends calls.
     pub fn pace(&self) -> Pace {
-        let is_alone = self.span == SPAN_ALONE;
         Pace::new(match self.each {
-            None if is_alone => UNKNOWN_ALONE,
+            None if self.is_alone => UNKNOWN_ALONE,
             None => UNKNOWN,
-            Some(_) if is_alone => self.calls.max(KNOWN_ALONE),
+            Some(_) if self.is_alone => self.calls.max(KNOWN_ALONE),
             Some(_) => self.calls,
         })
     }
@@ -225,7 +227,7 @@ impl Window {
 
     /// The same as a [look](Self::look) while a boundary is waited for, or a wait for the GPU: when again, at the latest.
     pub fn look_before_closing(&mut self, process: &'static Process, is_for_wait: bool) -> Duration {
-        self.look_within(process, if is_for_wait { SPAN } else { SPAN_TO_BOUNDARY });
+        self.look_within(process, if is_for_wait { SPAN } else { SPAN_TO_BOUNDARY }, false);
         if GATE.is_metered() { LOOK } else { Duration::MAX }
     }
 
@@ -236,11 +238,11 @@ impl Window {
 
     /// Counts what has ended, and grants as many calls as the window has room for.
     pub fn look(&mut self, process: &'static Process, is_contended: bool) {
-        self.look_within(process, if is_contended { SPAN } else { SPAN_ALONE });
+        self.look_within(process, if is_contended { SPAN } else { SPAN_ALONE }, !is_contended);
     }
 
     /// The same where so much may be under way.
-    fn look_within(&mut self, process: &'static Process, span: Duration) {
+    fn look_within(&mut self, process: &'static Process, span: Duration, is_alone: bool) {
         // Those that are passed at once may all have waited for one thing: one of them says little of what the GPU does.
         let passed = std::iter::from_fn(|| self.marks.next_passed()).reduce(Passage::and);
         if let Some(passage) = passed {
@@ -253,10 +255,9 @@ impl Window {
         if !GATE.is_open() {
             return;
         }
-        let is_alone = span == SPAN_ALONE;
         // It is not known at first that other jobs wait.
         let is_new = matches!(self.turn, Turn::Metered(since) if since.elapsed() < GRACE);
-        self.span = if is_new && is_alone { SPAN } else { span };
+        (self.is_alone, self.span) = (is_alone, if is_new && is_alone { SPAN } else { span });
         let is_enough = self.room() >= ENOUGH;
         let is_needed = !is_enough && (!is_alone || self.is_far_alone);
         if self.turn == Turn::Begun && is_needed && self.begin() {
