@@ -269,8 +269,8 @@ impl<'a> Draining<'a> {
         GATE.go_by_streams(true);
         let most = self.limit / 4 * 3;
         let alone = match is_little {
-            // What waits for others of the job is found out sooner.
-            true if self.has_peers => self.limit / LITTLE / 2,
+            // A closing of several processes has little time at first.
+            true if self.has_peers => self.limit / 2,
             true => (self.limit / LITTLE).max(least * 2).min(most),
             false => most,
         };
