@@ -170,7 +170,9 @@ impl Window {
 
     /// Whether more is under way than there is room for: it was submitted while no other job waited.
     pub fn is_exceeded(&self) -> bool {
-        Record::submissions() > self.marks.passed() + self.room()
+        let under_way = Record::submissions() - self.marks.passed();
+        debug!("at most {under_way} calls are under way, {} may be", self.room());
+        under_way > self.room()
     }
 
     /// Whether other jobs wait, from now on. Behind a closed gate it is not asked, but closed it is for them.
