@@ -39,7 +39,8 @@ pub struct Passage {
     pub age: Duration,
     /// The calls before it, and after the mark that was passed before.
     pub calls: u64,
-    /// How long the GPU took for them, at most: since it passed that one, or since this one was set.
+    /// How long the GPU took for them, at most: since it passed that one, or as long after that one as this one was set, or since
+    /// this one was set.
     pub took: Duration,
     /// More calls would have been made before the mark, had they been let through.
     pub is_full: bool,
@@ -63,8 +64,8 @@ pub struct Marks {
     marks: VecDeque<Mark>,
     /// When the last one was set, and how many calls had been made.
     last: Option<(Instant, u64)>,
-    /// When the last one was seen to be passed, and how many calls were before it.
-    passed: Option<(Instant, u64)>,
+    /// When the last one was set, and seen to be passed, and how many calls were before it.
+    passed: Option<(Instant, Instant, u64)>,
     /// How old it was then.
     age: Duration,
     /// So many were let go of that may not have been passed.
@@ -146,7 +147,7 @@ impl Marks {
 
     /// So many calls are known to have ended, with their work.
     pub fn passed(&self) -> u64 {
-        self.passed.map_or(0, |(_, submissions)| submissions)
+        self.passed.map_or(0, |(.., submissions)| submissions)
     }
 
     /// How long ago the last mark was set that the GPU has passed since it was asked last, if it has passed any: so far ahead
@@ -161,9 +162,10 @@ impl Marks {
         // Those that were let go of were set before.
         self.let_go = 0;
         self.age = mark.set.elapsed();
-        let before = self.passed.replace((Instant::now(), mark.submissions));
-        let (since, calls) = before.map_or((self.age, 0), |(when, submissions)| {
-            (when.elapsed(), mark.submissions.saturating_sub(submissions))
+        let before = self.passed.replace((mark.set, Instant::now(), mark.submissions));
+        // It may have been looked late at the one before.
+        let (since, calls) = before.map_or((self.age, 0), |(set, seen, submissions)| {
+            (seen.elapsed().max(mark.set - set), mark.submissions.saturating_sub(submissions))
         });
         Some(Passage { age: self.age, calls, took: self.age.min(since), is_full: mark.is_full })
     }
@@ -172,7 +174,8 @@ impl Marks {
     pub fn end(&mut self) {
         self.marks.clear();
         self.let_go = 0;
-        self.passed = Some((Instant::now(), Record::submissions()));
+        let now = Instant::now();
+        self.passed = Some((now, now, Record::submissions()));
     }
 
     /// Lets go of the contexts that the marks use.

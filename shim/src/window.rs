@@ -28,8 +28,6 @@ use std::time::{Duration, Instant};
 
 /// Work is under way that takes so long.
 const SPAN: Duration = Duration::from_millis(100);
-/// The same while a boundary is waited for, which comes sooner then.
-const SPAN_TO_BOUNDARY: Duration = Duration::from_secs(2);
 /// The same while no other job waits.
 const SPAN_ALONE: Duration = Duration::from_secs(2);
 /// Between two looks while the gate is metered.
@@ -37,6 +35,8 @@ const LOOK: Duration = Duration::from_millis(2);
 /// Between two looks at the open gate while no other job waits; and while there are marks then.
 const LOOK_ALONE: Duration = Duration::from_millis(250);
 const LOOK_AT_MARKS: Duration = Duration::from_millis(20);
+/// So many times as much may be under way while a boundary is waited for, which comes sooner then.
+const TO_BOUNDARY: u32 = 8;
 /// So many calls need not be counted: the driver has no room for more.
 const ENOUGH: u64 = 1024;
 /// Two, so that the GPU has work while it is seen that the first has ended.
@@ -63,6 +63,11 @@ const GRACE: Duration = Duration::from_millis(20);
 const UNKNOWN: u64 = 10;
 const UNKNOWN_ALONE: u64 = 50;
 const KNOWN_ALONE: u64 = 10;
+
+/// How many of the calls that take [`SPAN_ALONE`] take [`SPAN`].
+fn in_span(calls: u64) -> u64 {
+    calls * SPAN.as_millis() as u64 / SPAN_ALONE.as_millis() as u64
+}
 
 /// As many calls as the GPU ends.
 #[derive(Clone, Copy, Debug)]
@@ -111,8 +116,10 @@ pub struct Window {
     each: Option<Duration>,
     /// While no other job waits: so far ahead is work that calls are to be counted.
     is_far_alone: bool,
-    /// Work may be under way that takes so long.
+    /// They take so long.
     span: Duration,
+    /// So many times as much may be under way now.
+    times: u32,
     /// Where it is not known how many are under way so many are added.
     blind: Option<Pace>,
     /// Since when all that were granted have been made, and no mark was passed.
@@ -138,6 +145,7 @@ impl Default for Window {
             each: None,
             is_far_alone: false,
             span: SPAN,
+            times: 1,
             blind: None,
             used_up: None,
             turn: Turn::Begun,
@@ -154,7 +162,8 @@ impl Default for Window {
 impl Window {
     /// Opens the gate. If other jobs waited before, or it is not known yet, they most likely do now.
     pub fn open(&mut self, process: &'static Process) {
-        (self.turn, self.span, self.blind, self.used_up) = (Turn::Begun, SPAN, None, None);
+        (self.turn, self.times, self.blind, self.used_up) = (Turn::Begun, 1, None, None);
+        self.set_alone(false);
         if self.was_contended && self.calls < ENOUGH && self.begin() {
             GATE.open_metered();
             self.look(process, true);
@@ -193,7 +202,7 @@ impl Window {
         Pace::new(match self.each {
             None if self.is_alone => UNKNOWN_ALONE,
             None => UNKNOWN,
-            Some(_) if self.is_alone => self.calls.max(KNOWN_ALONE),
+            Some(_) if self.is_alone => in_span(self.calls).max(KNOWN_ALONE),
             Some(_) => self.calls,
         })
     }
@@ -221,15 +230,25 @@ impl Window {
 
     /// So many calls may be under way.
     fn room(&self) -> u64 {
-        let most = self.calls * u64::try_from(self.span.as_millis() / SPAN.as_millis()).unwrap_or(1);
-        // Nothing is known: no more than there are at first.
-        let fits = self.each.map_or(0, |each| self.span.as_nanos() / each.as_nanos().max(1));
+        let most = self.calls * u64::from(self.times);
+        let span = self.span * self.times;
+        let fits = self.each.map_or(0, |each| span.as_nanos() / each.as_nanos().max(1));
         u64::try_from(fits).unwrap_or(u64::MAX).clamp(self.calls, most)
+    }
+
+    /// Whether no other job waits. How many calls fit the longer span is not concluded from the shorter one, which may have been that of other
+    /// calls.
+    fn set_alone(&mut self, is_alone: bool) {
+        if self.is_alone && !is_alone {
+            self.calls = in_span(self.calls).max(LEAST);
+        }
+        (self.is_alone, self.span) = (is_alone, if is_alone { SPAN_ALONE } else { SPAN });
     }
 
     /// The same as a [look](Self::look) while a boundary is waited for, or a wait for the GPU: when again, at the latest.
     pub fn look_before_closing(&mut self, process: &'static Process, is_for_wait: bool) -> Duration {
-        self.look_within(process, if is_for_wait { SPAN } else { SPAN_TO_BOUNDARY }, false);
+        self.times = if is_for_wait { 1 } else { TO_BOUNDARY };
+        self.look(process, true);
         if GATE.is_metered() { LOOK } else { Duration::MAX }
     }
 
@@ -240,11 +259,6 @@ impl Window {
 
     /// Counts what has ended, and grants as many calls as the window has room for.
     pub fn look(&mut self, process: &'static Process, is_contended: bool) {
-        self.look_within(process, if is_contended { SPAN } else { SPAN_ALONE }, !is_contended);
-    }
-
-    /// The same where so much may be under way.
-    fn look_within(&mut self, process: &'static Process, span: Duration, is_alone: bool) {
         // Those that are passed at once may all have waited for one thing: one of them says little of what the GPU does.
         let passed = std::iter::from_fn(|| self.marks.next_passed()).reduce(Passage::and);
         if let Some(passage) = passed {
@@ -259,7 +273,8 @@ impl Window {
         }
         // It is not known at first that other jobs wait.
         let is_new = matches!(self.turn, Turn::Metered(since) if since.elapsed() < GRACE);
-        (self.is_alone, self.span) = (is_alone, if is_new && is_alone { SPAN } else { span });
+        let is_alone = !is_contended && !is_new;
+        self.set_alone(is_alone);
         let is_enough = self.room() >= ENOUGH;
         let is_needed = !is_enough && (!is_alone || self.is_far_alone);
         if self.turn == Turn::Begun && is_needed && self.begin() {
@@ -331,7 +346,7 @@ impl Window {
         if passage.calls == 0 || !is_metered && passage.age < SPAN / DEEP {
             return;
         }
-        let fits = u128::from(passage.calls) * SPAN.as_nanos() / passage.took.as_nanos().max(1);
+        let fits = u128::from(passage.calls) * self.span.as_nanos() / passage.took.as_nanos().max(1);
         let fits = u64::try_from(fits).unwrap_or(u64::MAX);
         // What was not used up says nothing of a larger one.
         let most = if is_metered && !passage.is_full { self.calls } else { self.calls * GROWTH };
