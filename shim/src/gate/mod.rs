@@ -562,7 +562,7 @@ impl Gate {
         self.closing.set_closed();
     }
 
-    /// Metered or flowing: who waits looks again whether it would wait still. So many calls more go through that would.
+    /// Metered or flowing: threads that wait look again whether they would wait still. So many calls more go through that would.
     pub fn look_again(&self, calls: u32) {
         if matches!(self.state(), METERED | FLOWING) {
             self.credit.fetch_add(calls, Ordering::Relaxed);

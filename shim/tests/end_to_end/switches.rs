@@ -39,7 +39,7 @@ promise! {
 }
 
 promise! {
-    fn who_submits_nothing_is_not_waited_for_at_a_collective() {
+    fn a_process_that_submits_nothing_is_not_waited_for_at_a_collective() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();
         manager.allocate(&mut line, 100000);
