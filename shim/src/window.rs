@@ -334,7 +334,7 @@ impl Window {
         self.turn = turn;
         if GATE.is_metered() {
             debug!("calls are not counted any more: {} could be under way", self.calls);
-            GATE.open();
+            GATE.unmeter();
         }
     }
 

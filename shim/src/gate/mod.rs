@@ -406,6 +406,15 @@ impl Gate {
         }
     }
 
+    /// Calls are not counted any more. What a closing waits for stays as it is.
+    pub fn unmeter(&self) {
+        if self.is_metered() {
+            self.go_by_streams(false);
+            self.word.0.store(self.open_word.load(Ordering::Relaxed), Ordering::SeqCst);
+            futex::wake_all(&self.word.0);
+        }
+    }
+
     /// From now on calls whose work would begin at once go through the metered gate without a grant, and others through the
     /// flowing gate only with one; or not any more. Threads that wait look again when they are [told](Gate::look_again) to.
     pub fn go_by_streams(&self, by_streams: bool) {

@@ -33,6 +33,7 @@ fn the_gate_keeps_its_promises() {
         boundaries_before_the_target_and_deadlines_do_not_hold_anybody();
         a_collective_that_was_waited_for_is_not_launched_before_the_gate_opens();
         while_a_goal_is_waited_for_it_is_looked_after_it();
+        a_boundary_is_waited_for_though_calls_are_not_counted_any_more();
         a_boundary_that_was_passed_is_not_waited_for();
         a_gate_is_not_shut_while_pieces_arrive();
         ajar_only_work_whose_operands_are_there_goes_through();
@@ -343,6 +344,26 @@ fn while_a_goal_is_waited_for_it_is_looked_after_it() {
     assert_eq!(GATE.wait_for(goal, Instant::now() + hour, Some(&mut look)), BoundaryWait::Deadline);
     assert_eq!(looks, 3);
     GATE.open();
+}
+
+fn a_boundary_is_waited_for_though_calls_are_not_counted_any_more() {
+    let is_over = AtomicBool::new(false);
+    GATE.meter();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                GATE.boundary(1);
+            }
+        });
+        let mut look = || {
+            GATE.unmeter();
+            Some(soon())
+        };
+        let waited = GATE.wait_for(Goal::Boundary(0), soon(), Some(&mut look));
+        is_over.store(true, Ordering::Relaxed);
+        GATE.open();
+        assert_eq!(waited, BoundaryWait::Reached);
+    });
 }
 
 fn a_boundary_that_was_passed_is_not_waited_for() {
