@@ -230,10 +230,11 @@ impl Window {
 
     /// So many calls may be under way.
     fn room(&self) -> u64 {
-        let most = self.calls * u64::from(self.times);
-        let span = self.span * self.times;
-        let fits = self.each.map_or(0, |each| span.as_nanos() / each.as_nanos().max(1));
-        u64::try_from(fits).unwrap_or(u64::MAX).clamp(self.calls, most)
+        // Where nothing is known yet a program that is alone is held little.
+        let times = if self.each.is_none() && self.is_alone { TO_BOUNDARY } else { self.times };
+        let span = self.span * times;
+        let fits = self.each.map_or(u128::MAX, |each| span.as_nanos() / each.as_nanos().max(1));
+        u64::try_from(fits).unwrap_or(u64::MAX).clamp(self.calls, self.calls * u64::from(times))
     }
 
     /// Whether no other job waits. How many calls fit the longer span is not concluded from the shorter one, which may have been that of other
