@@ -37,6 +37,8 @@ const LOOK_ALONE: Duration = Duration::from_millis(250);
 const LOOK_AT_MARKS: Duration = Duration::from_millis(20);
 /// So many times as much may be under way while a boundary is waited for, which comes sooner then.
 const TO_BOUNDARY: u32 = 8;
+/// So many times as much may be at once when no other job waits any more.
+const ALONE: u32 = 4;
 /// So many calls need not be counted: the driver has no room for more.
 const ENOUGH: u64 = 1024;
 /// Two, so that the GPU has work while it is seen that the first has ended.
@@ -230,9 +232,8 @@ impl Window {
 
     /// So many calls may be under way.
     fn room(&self) -> u64 {
-        // Where nothing is known yet a program that is alone is held little.
-        let times = if self.each.is_none() && self.is_alone { TO_BOUNDARY } else { self.times };
-        let span = self.span * times;
+        let (times, span) =
+            if self.is_alone { (ALONE, self.span) } else { (self.times, self.span * self.times) };
         let fits = self.each.map_or(u128::MAX, |each| span.as_nanos() / each.as_nanos().max(1));
         u64::try_from(fits).unwrap_or(u64::MAX).clamp(self.calls, self.calls * u64::from(times))
     }
