@@ -361,7 +361,12 @@ impl<'a> Draining<'a> {
                 GATE.flow(self.boundary);
             }
             let (mut pause, end) = (Pause::default(), self.until.min(Instant::now() + patience));
-            while self.process.captures.any() && pause.before(end) {}
+            while self.process.captures.any() && pause.before(end) {
+                // What ends a capture may come after work of other threads.
+                if let Some(pace) = &mut self.flows_at {
+                    GATE.look_again(pace.calls());
+                }
+            }
             if Instant::now() >= self.until {
                 return Err("a stream is capturing".into());
             }

@@ -571,10 +571,11 @@ impl Gate {
         self.closing.set_closed();
     }
 
-    /// Metered or flowing: threads that wait look again whether they would wait still. So many calls more go through that would.
+    /// Metered or flowing: threads that wait look again whether they would wait still. So many calls go through that would.
     pub fn look_again(&self, calls: u32) {
         if matches!(self.state(), METERED | FLOWING) {
-            self.credit.fetch_add(calls, Ordering::Relaxed);
+            let more = calls.saturating_sub(self.credit.load(Ordering::Relaxed));
+            self.credit.fetch_add(more, Ordering::Relaxed);
             futex::wake_all(&self.word.0);
         }
     }
