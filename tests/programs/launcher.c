@@ -1,8 +1,10 @@
-/* Launches an empty kernel as often as it is told, after one launch that does not count. */
+/* Launches an empty kernel as often as it is told, after launches that do not count: the gate is metered at first. */
 #include "current.h"
 
 int cuCtxSynchronize(void);
 int cuModuleLoadData(void **module, const void *image);
+
+#define BEFORE 20000
 
 static const char EMPTY_KERNEL[] = ".version 7.0\n"
                                    ".target sm_70\n"
@@ -31,7 +33,8 @@ int main(int argc, char **argv)
     CHECK(make_current());
     CHECK(cuModuleLoadData(&module, EMPTY_KERNEL));
     CHECK(cuModuleGetFunction(&function, module, "empty"));
-    CHECK(launch(function));
+    for (int i = 0; i < BEFORE; i++)
+        CHECK(launch(function));
     CHECK(launch_counted(function, atoi(argv[1])));
     CHECK(cuCtxSynchronize());
     say_and_wait("launched");
