@@ -270,7 +270,7 @@ impl<'a> Draining<'a> {
         let most = self.limit / 4 * 3;
         let alone = match is_little {
             // A closing of several processes has little time at first.
-            true if self.has_peers => self.limit / 2,
+            true if self.has_peers => self.limit / LITTLE,
             true => (self.limit / LITTLE).max(least * 2).min(most),
             false => most,
         };
