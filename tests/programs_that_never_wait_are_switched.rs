@@ -1,5 +1,5 @@
-//! A program that never waits for its GPU has little under way, by whatever it submits and from however many threads, streams
-//! and processes: beside another job it is switched as others are, also where it was alone before. What it submits while work
+//! A program that never waits for its GPU has little under way, by whatever it submits and from however many threads and
+//! streams: beside another job it is switched as others are, also where it was alone before. What it submits while work
 //! of its own waits is little, too.
 
 #[path = "support/c.rs"]
@@ -50,9 +50,4 @@ fn a_thread_beside_a_stream_that_waits_for_values() {
 #[test]
 fn a_thread_beside_one_that_captures() {
     is_switched("captures");
-}
-
-#[test]
-fn processes_of_one_job() {
-    is_switched("processes");
 }

@@ -268,12 +268,7 @@ impl<'a> Draining<'a> {
     pub fn of_metered(self, is_little: bool, least: Duration, pace: Pace) -> Self {
         GATE.go_by_streams(true);
         let most = self.limit / 4 * 3;
-        let alone = match is_little {
-            // A closing of several processes has little time at first.
-            true if self.has_peers => self.limit / LITTLE,
-            true => (self.limit / LITTLE).max(least * 2).min(most),
-            false => most,
-        };
+        let alone = if is_little { (self.limit / LITTLE).max(least * 2).min(most) } else { most };
         // Where it waits, what ends that gets as much time as it would have had.
         Self { alone, until: self.until + alone, flows_at: Some(pace), ..self }
     }

@@ -297,7 +297,7 @@ fn drain_and_report(
     let marks = window.marks();
     let mut draining =
         Draining::new(process, closing.step, at, closing.drain, until, closing.has_peers, marks);
-    if is_metered {
+    if is_metered && !closing.has_peers {
         draining = draining.of_metered(is_little, least, pace);
     }
     if closing.calls > 0 {

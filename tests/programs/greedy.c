@@ -6,8 +6,7 @@
  * graphs:    a thread launches a graph of two kernels;
  * mixed:     a thread launches 200 short kernels and then 20 long ones, again and again;
  * value:     a thread launches kernels while a stream waits for a value that comes 200 ms later, again and again;
- * captures:  the same while another thread captures for 200 ms at a time;
- * processes: two processes, one thread each, launch kernels.
+ * captures:  the same while another thread captures for 200 ms at a time.
  *
  * A kernel and a host function take 20 ms, where nothing else is said. Says "begun", goes on until the end of standard
  * input, and says "as expected" if every kernel has run once.
@@ -27,11 +26,10 @@ int cuCtxSynchronize(void);
 
 static void *context, *stir_kernel;
 static CUdeviceptr memory, word;
-static size_t bytes = BYTES;
+static const size_t bytes = BYTES;
 static const char *how;
 static unsigned launches[THREADS];
-/* All processes see it. */
-static atomic_uint *stop;
+static atomic_uint stop;
 
 static int is(const char *word)
 {
@@ -62,7 +60,7 @@ static int launch_in_streams(int thread)
     for (int i = 0; i < STREAMS; i++)
         CHECK(cuStreamCreate(&streams[i], 1));
     /* No two kernels of one thread add to the same words at once. */
-    for (int i = 0; !*stop; i = (i + 1) % STREAMS) {
+    for (int i = 0; !stop; i = (i + 1) % STREAMS) {
         CUdeviceptr address = memory + i * 4 * WORDS;
         uint64_t count = WORDS;
         unsigned add = 1, micros = USUAL;
@@ -84,7 +82,7 @@ static int launch_graphs(int thread, void *stream)
     CHECK(cuStreamEndCapture(stream, &graph));
     CHECK(cuGraphInstantiateWithFlags(&executable, graph, 0));
     launches[thread] = 0;
-    while (!*stop) {
+    while (!stop) {
         CHECK(cuGraphLaunch(executable, stream));
         launches[thread] += 2;
     }
@@ -96,7 +94,7 @@ static int wait_for_values(void *stream)
     void *other;
 
     CHECK(cuStreamCreate(&other, 1));
-    for (uint32_t value = 1; !*stop; value++) {
+    for (uint32_t value = 1; !stop; value++) {
         CHECK(cuStreamWaitValue32_v2(stream, word, value, GEQ));
         usleep(200000);
         CHECK(cuStreamWriteValue32_v2(other, word, value, 0));
@@ -108,7 +106,7 @@ static int capture(int thread, void *stream)
 {
     void *graph;
 
-    while (!*stop) {
+    while (!stop) {
         CHECK(cuStreamBeginCapture_v2(stream, THREAD_LOCAL));
         CHECK(stir(thread, stream, USUAL));
         launches[thread]--;
@@ -133,7 +131,7 @@ static int run_thread(int thread)
         return wait_for_values(stream);
     if (is("captures") && thread == 1)
         return capture(thread, stream);
-    for (unsigned i = 0; !*stop; i++) {
+    for (unsigned i = 0; !stop; i++) {
         if (is("host"))
             CHECK(cuLaunchHostFunc(stream, take_time, NULL));
         else
@@ -186,7 +184,7 @@ static int run_threads(const char *image, int count)
     for (int i = 0; i < count; i++)
         CHECK(pthread_create(&threads[i], NULL, run, (void *)(intptr_t)i));
     say_and_wait("begun");
-    *stop = 1;
+    stop = 1;
     for (int i = 0; i < count; i++) {
         CHECK(pthread_join(threads[i], &failed));
         if (failed)
@@ -195,31 +193,13 @@ static int run_threads(const char *image, int count)
     return check(count);
 }
 
-static int run_child(const char *image)
-{
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    return begin(image) || run_thread(0) || check(1);
-}
-
 int main(int argc, char **argv)
 {
-    int status = 0;
-
     if (argc != 3)
         return 2;
     how = argv[1];
-    stop = mmap(NULL, sizeof *stop, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (stop == MAP_FAILED)
-        return 2;
-    if (is("processes")) {
-        bytes = BYTES / 2;
-        if (fork() == 0)
-            _exit(run_child(argv[2]));
-    }
     int threads = is("threads") ? THREADS : is("value") || is("captures") ? 2 : 1;
     if (run_threads(argv[2], threads))
-        return 1;
-    if (is("processes") && (wait(&status) < 0 || status))
         return 1;
     puts("as expected");
     return 0;
