@@ -267,10 +267,15 @@ impl<'a> Draining<'a> {
     /// what was submitted before that: it is seen first whether it ends alone.
     pub fn of_metered(self, is_little: bool, least: Duration, pace: Pace) -> Self {
         GATE.go_by_streams(true);
-        let most = self.limit / 4 * 3;
+        let most = self.longest_quiet();
         let alone = if is_little { (self.limit / LITTLE).max(least * 2).min(most) } else { most };
         // Where it waits, what ends that gets as much time as it would have had.
         Self { alone, until: self.until + alone, flows_at: Some(pace), ..self }
+    }
+
+    /// For so long nothing is let through, at most, in case work only takes long.
+    fn longest_quiet(&self) -> Duration {
+        self.limit / 4 * 3
     }
 
     /// Until when it may take.
@@ -487,7 +492,7 @@ impl<'a> Draining<'a> {
         let passed = self.marks.age_of_passed();
         // Where calls were let through one may have ended a wait: a mark is as old as that then.
         if let Some(rest) = passed.filter(|_| !self.has_peers && !self.has_helped) {
-            self.goes_on_until = Instant::now() + rest.min(self.limit / 4 * 3);
+            self.goes_on_until = Instant::now() + rest.min(self.longest_quiet());
             self.until = self.until.max(self.goes_on_until.min(self.latest));
         }
         let goes_on = Instant::now() < self.goes_on_until;

@@ -112,14 +112,12 @@ enum Turn {
 pub struct Window {
     /// In the work that was submitted.
     marks: Marks,
-    /// So many calls are under way at most.
+    /// So many calls take [the span](Self::span).
     calls: u64,
     /// How long a call takes on the GPU, as far as it is known.
     each: Option<Duration>,
     /// While no other job waits: so far ahead is work that calls are to be counted.
     is_far_alone: bool,
-    /// They take so long.
-    span: Duration,
     /// So many times as much may be under way now.
     times: u32,
     /// Where it is not known how many are under way so many are added.
@@ -146,7 +144,6 @@ impl Default for Window {
             calls: LEAST,
             each: None,
             is_far_alone: false,
-            span: SPAN,
             times: 1,
             blind: None,
             used_up: None,
@@ -232,19 +229,23 @@ impl Window {
 
     /// So many calls may be under way.
     fn room(&self) -> u64 {
-        let (times, span) =
-            if self.is_alone { (ALONE, self.span) } else { (self.times, self.span * self.times) };
+        let (times, span) = if self.is_alone { (ALONE, SPAN_ALONE) } else { (self.times, SPAN * self.times) };
         let fits = self.each.map_or(u128::MAX, |each| span.as_nanos() / each.as_nanos().max(1));
         u64::try_from(fits).unwrap_or(u64::MAX).clamp(self.calls, self.calls * u64::from(times))
     }
 
-    /// Whether no other job waits. How many calls fit the longer span is not concluded from the shorter one, which may have been that of other
-    /// calls.
+    /// Work may be under way that takes so long.
+    fn span(&self) -> Duration {
+        if self.is_alone { SPAN_ALONE } else { SPAN }
+    }
+
+    /// Whether no other job waits. How many calls fit the longer span is not concluded from the shorter one, which may have been
+    /// that of other calls.
     fn set_alone(&mut self, is_alone: bool) {
         if self.is_alone && !is_alone {
             self.calls = in_span(self.calls).max(LEAST);
         }
-        (self.is_alone, self.span) = (is_alone, if is_alone { SPAN_ALONE } else { SPAN });
+        self.is_alone = is_alone;
     }
 
     /// The same as a [look](Self::look) while a boundary is waited for, or a wait for the GPU: when again, at the latest.
@@ -307,10 +308,9 @@ impl Window {
             return GATE.look_again(if u64::from(credit) < self.calls { calls } else { 0 });
         }
         self.blind = None;
-        let used_up = (credit == 0).then(|| self.used_up.unwrap_or_else(Instant::now));
-        self.used_up = used_up;
+        self.used_up = (credit == 0).then(|| self.used_up.unwrap_or_else(Instant::now));
         let patience = PATIENCE.max(self.time_of_least() * 2);
-        if used_up.is_some_and(|since| since.elapsed() >= patience) && GATE.count_waiting(true) > 0 {
+        if self.used_up.is_some_and(|since| since.elapsed() >= patience) && GATE.count_waiting(true) > 0 {
             self.give_up();
             return self.end(Turn::Free);
         }
@@ -348,7 +348,7 @@ impl Window {
         if passage.calls == 0 || !is_metered && passage.age < SPAN / DEEP {
             return;
         }
-        let fits = u128::from(passage.calls) * self.span.as_nanos() / passage.took.as_nanos().max(1);
+        let fits = u128::from(passage.calls) * self.span().as_nanos() / passage.took.as_nanos().max(1);
         let fits = u64::try_from(fits).unwrap_or(u64::MAX);
         // What was not used up says nothing of a larger one.
         let most = if is_metered && !passage.is_full { self.calls } else { self.calls * GROWTH };

@@ -40,7 +40,6 @@ int cuMemcpyHtoDAsync_v2(CUdeviceptr address, const void *host, size_t bytes, vo
 static void *context, *count_up_kernel, *spin_kernel, *last_kernel;
 static CUdeviceptr memory, words;
 static size_t bytes = BYTES;
-static const char *how;
 static atomic_uint launches[THREADS];
 /* What all processes see. */
 static struct {
@@ -54,11 +53,6 @@ static pthread_mutex_t ring_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t passed = PTHREAD_COND_INITIALIZER;
 /* How often the work of each thread of the ring was let go on. */
 static unsigned tokens[THREADS];
-
-static int is(const char *word)
-{
-    return strcmp(how, word) == 0;
-}
 
 static int is_chain(void)
 {

@@ -27,14 +27,8 @@ int cuCtxSynchronize(void);
 static void *context, *stir_kernel;
 static CUdeviceptr memory, word;
 static const size_t bytes = BYTES;
-static const char *how;
 static unsigned launches[THREADS];
 static atomic_uint stop;
-
-static int is(const char *word)
-{
-    return strcmp(how, word) == 0;
-}
 
 static int stir(int thread, void *stream, unsigned micros)
 {

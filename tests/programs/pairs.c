@@ -41,7 +41,6 @@ int cuGraphLaunch(void *executable, void *stream);
 
 static void *context, *count_up_kernel, *spin_kernel, *graph;
 static CUdeviceptr memory, words;
-static const char *how;
 /* What both processes see. */
 static struct {
     /* So many iterations are certain to be done; no more are, once they have ended. */
@@ -53,11 +52,6 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static uintptr_t asked, let_go, done;
 /* By the second thread, for word 2. */
 static atomic_uint waits_submitted;
-
-static int is(const char *word)
-{
-    return strcmp(how, word) == 0;
-}
 
 static CUdeviceptr word(int which)
 {

@@ -1,4 +1,4 @@
-/* What pairs.c and chains.c share: programs whose work waits for other work, in threads and processes. */
+/* What pairs.c, chains.c and greedy.c share: programs of several threads, whose work may wait for other work. */
 #include "current.h"
 #include <pthread.h>
 #include <sched.h>
@@ -24,6 +24,14 @@ int cuCtxGetCurrent(void **context);
 int cuLaunchHostFunc(void *stream, void (*function)(void *), void *data);
 int cuStreamCreate(void **stream, unsigned flags);
 int cuStreamSynchronize(void *stream);
+/* In which of its ways the program works. */
+static const char *how;
+
+static int is(const char *word)
+{
+    return strcmp(how, word) == 0;
+}
+
 /* How a wait compares a word with its value. */
 enum { GEQ = 0, EQ = 1 };
 int cuStreamWaitValue32_v2(void *stream, CUdeviceptr address, uint32_t value, unsigned flags);

@@ -379,8 +379,7 @@ macro_rules! driver_names {
         // while the gate is closed.
         passes {
             cuEventDestroy cuEventElapsedTime cuEventElapsedTime_v2 cuEventRecordWithFlags
-            cuEventRecordWithFlags_ptsz
-            cuStreamAttachMemAsync
+            cuEventRecordWithFlags_ptsz cuStreamAttachMemAsync
             cuStreamAttachMemAsync_ptsz cuStreamCopyAttributes cuStreamCopyAttributes_ptsz
             cuStreamCreateWithPriority cuStreamDestroy cuStreamGetAttribute cuStreamGetAttribute_ptsz
             cuStreamGetCaptureInfo cuStreamGetCaptureInfo_ptsz cuStreamGetCaptureInfo_v2_ptsz cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo_v3_ptsz

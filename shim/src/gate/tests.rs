@@ -32,7 +32,7 @@ fn the_gate_keeps_its_promises() {
         who_has_waited_is_held_only_where_that_is_waited_for();
         boundaries_before_the_target_and_deadlines_do_not_hold_anybody();
         a_collective_that_was_waited_for_is_not_launched_before_the_gate_opens();
-        while_a_goal_is_waited_for_it_is_looked_after_it();
+        what_is_done_while_a_goal_is_waited_for_may_end_the_wait();
         a_boundary_is_waited_for_though_calls_are_not_counted_any_more();
         a_boundary_that_was_passed_is_not_waited_for();
         a_gate_is_not_shut_while_pieces_arrive();
@@ -334,7 +334,7 @@ fn a_collective_that_was_waited_for_is_not_launched_before_the_gate_opens() {
     });
 }
 
-fn while_a_goal_is_waited_for_it_is_looked_after_it() {
+fn what_is_done_while_a_goal_is_waited_for_may_end_the_wait() {
     let (hour, mut looks) = (Duration::from_secs(3600), 0);
     let mut look = || {
         looks += 1;

@@ -368,7 +368,7 @@ impl Manager {
         self.send_close(Step(99), collective, true, [deadline_ms, PATIENCE_MS], 0);
     }
 
-    /// Closes anew who has drained, after so many calls of each thread.
+    /// Closes a process anew that has drained, after so many calls of each thread.
     pub fn ask_to_go_on(&self, calls: u32) {
         self.send_close(Step(99), 0, false, [0, PATIENCE_MS], calls);
     }

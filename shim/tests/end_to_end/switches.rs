@@ -245,25 +245,28 @@ promise! {
     }
 }
 
-/// Calls are made until one is held. The order to watch may be heard after some.
-fn is_held(line: &mut Line, set: &str) -> bool {
-    (0..100).any(|_| {
-        line.tell(set);
+/// Other jobs wait, and no work ends: calls are made until one is held. By what the bytes are read that they set to 3.
+fn hold_a_call(manager: &mut Manager, line: &mut Line) -> String {
+    let (_, address) = manager.allocate(line, 1000);
+    let set = format!("set {address} 1000 3");
+    assert_eq!([line.ask("block"), line.ask(&set)], ["ok", "ok"]);
+    manager.send(ToShim::Watch { tick_micros: 20_000 }, &[]);
+    // The order may be heard after some calls.
+    let is_held = (0..100).any(|_| {
+        line.tell(&set);
         let is_silent = line.is_silent();
         assert!(is_silent || line.hear() == "ok");
         is_silent
-    })
+    });
+    assert!(is_held);
+    format!("read {address} 1000")
 }
 
 promise! {
     fn while_others_wait_little_is_under_way_but_no_boundary_waits_for_that() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();
-        let (_, address) = manager.allocate(&mut line, 1000);
-        let set = format!("set {address} 1000 3");
-        assert_eq!([line.ask("block"), line.ask(&set)], ["ok", "ok"]);
-        manager.send(ToShim::Watch { tick_micros: 20_000 }, &[]);
-        assert!(is_held(&mut line, &set));
+        let read = hold_a_call(&mut manager, &mut line);
         manager.ask_to_close(0, PATIENCE_MS);
         assert_eq!(line.hear(), "ok", "it is to come to its boundary");
         line.tell("boundary");
@@ -272,7 +275,7 @@ promise! {
         assert!(drained.at_boundary);
         manager.open();
         assert_eq!(line.hear(), "ok");
-        assert_eq!(line.ask(&format!("read {address} 1000")), "3 3");
+        assert_eq!(line.ask(&read), "3 3");
         guest.end();
     }
 }
@@ -281,15 +284,11 @@ promise! {
     fn no_call_is_held_for_good_though_no_work_ends() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();
-        let (_, address) = manager.allocate(&mut line, 1000);
-        let set = format!("set {address} 1000 3");
-        assert_eq!([line.ask("block"), line.ask(&set)], ["ok", "ok"]);
-        manager.send(ToShim::Watch { tick_micros: 20_000 }, &[]);
-        assert!(is_held(&mut line, &set));
+        let read = hold_a_call(&mut manager, &mut line);
         manager.send(ToShim::Watch { tick_micros: 0 }, &[]);
         assert_eq!(line.hear(), "ok", "no other job waits");
         assert_eq!(guest.line().ask("unblock"), "ok");
-        assert_eq!(line.ask(&format!("read {address} 1000")), "3 3");
+        assert_eq!(line.ask(&read), "3 3");
         guest.end();
     }
 }
