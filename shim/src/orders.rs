@@ -50,6 +50,10 @@ pub fn carry_out(process: &'static Process, orders: &Receiver<Order>) {
                     warning!("an order of the manager failed in a way that was not foreseen");
                     own_up(process, failure, &mut window);
                 }
+                // Orders may come all the time.
+                if GATE.is_metered() {
+                    window.look(process, watch.is_set());
+                }
             }
             None => {
                 window.look(process, watch.is_set());
