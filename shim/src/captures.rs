@@ -1,4 +1,5 @@
-//! The streams that are capturing: meanwhile the gate does not close.
+//! The streams that are capturing: meanwhile the gate does not close, and nothing is asked of the driver that would break
+//! their captures.
 #![forbid(unsafe_code)]
 
 use parking_lot::Mutex;
@@ -33,9 +34,12 @@ impl Stream {
 }
 
 impl Captures {
-    /// A capture has begun, in this thread.
-    pub fn begun(&self, stream: usize) {
-        self.streams.lock().insert(Stream::of(stream), std::thread::current().id());
+    /// Begins a capture by a call of the driver, in this thread.
+    pub fn begin<E>(&self, stream: usize, call: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let mut streams = self.streams.lock();
+        call()?;
+        streams.insert(Stream::of(stream), std::thread::current().id());
+        Ok(())
     }
 
     /// A capture has ended, well or not.
@@ -48,6 +52,12 @@ impl Captures {
         !self.streams.lock().is_empty()
     }
 
+    /// Makes a call that would break captures, which none begins meanwhile; `None`: a stream captures.
+    pub fn unless_any<T>(&self, call: impl FnOnce() -> T) -> Option<T> {
+        let streams = self.streams.lock();
+        streams.is_empty().then(call)
+    }
+
     /// Whether the calling thread has begun a capture that has not ended.
     pub fn any_of_this_thread(&self) -> bool {
         let this = std::thread::current().id();
@@ -58,14 +68,19 @@ impl Captures {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    fn begins() -> Result<(), ()> {
+        Ok(())
+    }
 
     #[test]
     fn each_thread_has_a_default_stream_of_its_own() {
         let captures = Captures::default();
-        captures.begun(PER_THREAD);
+        captures.begin(PER_THREAD, begins).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                captures.begun(0);
+                captures.begin(0, begins).unwrap();
                 captures.ended(PER_THREAD);
                 assert!(!captures.any_of_this_thread());
             });
@@ -78,10 +93,36 @@ mod tests {
     #[test]
     fn the_end_of_what_did_not_begin_ends_nothing() {
         let captures = Captures::default();
-        captures.begun(77);
+        captures.begin(77, begins).unwrap();
         captures.ended(78);
         assert!(captures.any());
         captures.ended(77);
         assert!(!captures.any());
+    }
+
+    #[test]
+    fn a_capture_that_is_refused_has_not_begun() {
+        let captures = Captures::default();
+        captures.begin(77, || Err("refused")).unwrap_err();
+        assert!(!captures.any());
+    }
+
+    #[test]
+    fn what_would_break_captures_is_called_while_there_is_none_and_none_begins_meanwhile() {
+        let (captures, is_called) = (Captures::default(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let called = captures.unless_any(|| {
+                scope.spawn(|| {
+                    captures
+                        .begin(77, || if is_called.load(Ordering::SeqCst) { Ok(()) } else { Err(()) })
+                        .unwrap()
+                });
+                // A capture that did not wait would have begun by then.
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                is_called.store(true, Ordering::SeqCst);
+            });
+            assert!(called.is_some());
+        });
+        assert!(captures.unless_any(|| ()).is_none());
     }
 }

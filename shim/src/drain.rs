@@ -470,7 +470,10 @@ impl<'a> Draining<'a> {
                 return self.stalls(&DrainError::Late.to_string());
             }
         }
-        let probe = Probe::start(self.process).map_err(|error| error.to_string())?;
+        let probe = match Probe::start(self.process) {
+            Err(DrainError::Capture) => return Ok(Found::Capture),
+            started => started.map_err(|error| error.to_string())?,
+        };
         match probe.wait(until) {
             Ok(()) => Ok(Found::End),
             Err(late @ DrainError::Late) => {
@@ -764,13 +767,17 @@ pub enum DrainError {
     /// No thread could be started.
     #[error("no helper thread: {0}")]
     Helper(#[from] std::io::Error),
+    /// A mark behind all work would break the capture.
+    #[error("a stream is capturing")]
+    Capture,
 }
 
 impl Probe {
-    /// Marks the work submitted so far.
+    /// Marks the work submitted so far, while no stream captures.
     pub fn start(process: &'static Process) -> Result<Self, DrainError> {
-        let contexts = process.contexts.keep_all();
-        let parts = contexts.into_iter().map(|used| Part::start(process, used)).collect::<Result<_, _>>()?;
+        let mark = |used| Part::start(process, used);
+        let mark_all = || process.contexts.keep_all().into_iter().map(mark).collect::<Result<_, _>>();
+        let parts = process.captures.unless_any(mark_all).ok_or(DrainError::Capture)??;
         Ok(Self { parts })
     }
 

@@ -29,7 +29,7 @@ copy() {
     cp "$conformance" "$kit/bin/conformance"
     rustc --edition=2024 --crate-type=cdylib -Copt-level=2 --crate-name=kernels \
         softgpu/cuda/tests/kernels/lib.rs -o "$kit/bin/libconformance_kernels.so"
-    cp -r tests/gpu/{run.sh,report.py,kernels.ptx,README.md,grounds,python} "$kit/"
+    cp -r tests/gpu/{run.sh,report.py,kernels.ptx,README.md,grounds,python,turns} "$kit/"
     cp manager/src/mover/copy/gather.ptx "$kit/"
     cp softgpu/cuda/tests/conformance/{software_only,under_a_manager,one_at_a_time}.txt "$kit/"
     git describe --always --dirty >"$kit/COMMIT"
@@ -42,6 +42,7 @@ compile_grounds() {
         cc -std=gnu11 -O2 -Wall -Wextra -Werror -o "$kit/bin/grounds/$(basename "$source" .c)" \
             "$source" -ldl -lpthread
     done
+    cc -std=gnu11 -O2 -Wall -Wextra -Werror -o "$kit/bin/turns" tests/gpu/turns/turns.c -ldl -lpthread
     cc -std=gnu11 -O2 -Wall -Wextra -Werror -shared -fPIC -o "$kit/bin/grounds/libkernels.so" \
         tests/gpu/grounds/kernels.c
 }

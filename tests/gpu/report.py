@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 LAST_LINES = 12
-SECTIONS = ["device", "conformance", "grounds", "demo", "shim", "pytorch", "frameworks"]
+SECTIONS = ["device", "conformance", "grounds", "demo", "shim", "pytorch", "frameworks", "turns"]
 # Sections of promises, and of whom they are asked.
 ASKED = {"conformance": "this driver", "shim": "a job under a manager on this driver"}
 FIELDS = {"ground", "part", "asked", "answer", "unit", "detail"}
@@ -93,7 +93,7 @@ def read_run(runs, line):
         run["noted"] = [line[len(NOTED):] for line in err.splitlines() if line.startswith(NOTED)]
     if section in ASKED and run["result"] == GOOD and "1 passed" not in out:
         run["result"] = "failed: it ran no promise"
-    if section in ("device", "grounds", "pytorch", "frameworks"):
+    if section in ("device", "grounds", "pytorch", "frameworks", "turns"):
         run["answers"], bad = answers(out)
         if run["result"] == GOOD and (bad or not run["answers"]):
             run["result"] = "failed: its output is not as agreed"
@@ -214,7 +214,7 @@ def answered(report, section):
 
 def grounds(report):
     lines = []
-    for section, heading in [("grounds", "## Grounds"), ("pytorch", "## PyTorch"), ("frameworks", "## Frameworks")]:
+    for section, heading in [("grounds", "## Grounds"), ("pytorch", "## PyTorch"), ("frameworks", "## Frameworks"), ("turns", "## Turns")]:
         rows = answered(report, section)
         lines += [heading, "", *rows] if rows else []
     return lines

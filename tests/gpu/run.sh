@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the GPU kit on a machine with an NVIDIA GPU; no Rust, no network, no root needed.
 #
-#   run.sh [--software] [conformance] [grounds] [demo] [shim] [pytorch] [frameworks]        default: the first three
+#   run.sh [--software] [conformance] [grounds] [demo] [shim] [pytorch] [frameworks] [turns]        default: the first three
 #
 #   --software   on a software GPU: to see that the kit itself works; says nothing about hardware
 #
@@ -16,6 +16,7 @@
 # KIT_STEPS     iterations of each training there (default: 200)
 # KIT_MODELS    the trainings of the section pytorch (default: all; python/train.py)
 # KIT_PROGRAMS  the programs of the section frameworks (default: all; python/programs.py)
+# KIT_PAIRS     the pairs of the section turns (default: all; python/turns.py)
 # KIT_NVRTC     the folder of libnvrtc.so, if not found by itself
 set -uo pipefail
 
@@ -47,14 +48,14 @@ sections=()
 for argument in "$@"; do
     case $argument in
     --software) software=yes ;;
-    conformance | grounds | demo | shim | pytorch | frameworks) sections+=("$argument") ;;
+    conformance | grounds | demo | shim | pytorch | frameworks | turns) sections+=("$argument") ;;
     *) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" && exit 2 ;;
     esac
 done
 [ ${#sections[@]} -gt 0 ] || sections=(conformance grounds demo)
 
 # Seconds that each section may take, all its runs together.
-declare -A budget=([device]=20 [conformance]=150 [grounds]=270 [demo]=110 [shim]=400 [pytorch]=520 [frameworks]=520)
+declare -A budget=([device]=20 [conformance]=150 [grounds]=270 [demo]=110 [shim]=400 [pytorch]=520 [frameworks]=520 [turns]=400)
 
 say() { printf '%s  %s\n' "$(date +%T)" "$*"; }
 
@@ -222,17 +223,19 @@ ground() {
 # What driver and device these are, by their own word.
 device() { ground device device; }
 
+# Without GPU the grounds' kernels come from a library.
+kernels_for_the_host() {
+    export TIDEGATE_SOFTGPU_KERNELS=$scratch/libkernels.so
+    cc -std=gnu11 -O2 -shared -fPIC -o "$scratch/libkernels.so" "$kit/grounds/kernels.c" 2>/dev/null ||
+        cp "$bin/grounds/libkernels.so" "$scratch/"
+}
+
 grounds() {
     local source
     export GROUND_KERNELS=$kit/kernels.ptx GROUND_GATHER=$kit/gather.ptx
     # In the repository it is where the mover has it.
     [ -f "$GROUND_GATHER" ] || GROUND_GATHER=$kit/../../manager/src/mover/copy/gather.ptx
-    # Without GPU the kernels come from a library for the host.
-    if [ -n "$software" ]; then
-        export TIDEGATE_SOFTGPU_KERNELS=$scratch/libkernels.so
-        cc -std=gnu11 -O2 -shared -fPIC -o "$scratch/libkernels.so" "$kit/grounds/kernels.c" 2>/dev/null ||
-            cp "$bin/grounds/libkernels.so" "$scratch/"
-    fi
+    [ -z "$software" ] || kernels_for_the_host
     for source in "$kit"/grounds/[0-9]*.c; do
         ground grounds "$(basename "$source" .c)"
     done
@@ -265,6 +268,20 @@ frameworks() {
         run frameworks "$name" 120 "${KIT_PYTHON:-python3}" "$kit/python/frameworks.py" "$name" \
             --tidegate "$bin/tidegate" ${software:+--software}
     done
+}
+
+# Programs that wait for nothing, and programs with pauses, beside one that works step by step.
+turns() {
+    local pair greedy="one threads streams host graphs mixed long processes"
+    local program=$scratch/turns
+    export GROUND_KERNELS=$kit/kernels.ptx
+    [ -z "$software" ] || kernels_for_the_host
+    cc -std=gnu11 -O2 -Wall -Wextra -Werror -o "$program" "$kit/turns/turns.c" -ldl -lpthread || program=$bin/turns
+    for pair in ${KIT_PAIRS:-alone:tiny:160 alone:busy:160 $(printf '%s:busy:160 ' $greedy gap10 gap20 gap50 busy) gap20:gap20:160 tiny:tiny:160 busy:busy:4096}; do
+        run turns "$pair" 60 python3 "$kit/python/turns.py" "$pair" --tidegate "$bin/tidegate" --turns "$program" \
+            ${software:+--software}
+    done
+    unset TIDEGATE_SOFTGPU_KERNELS
 }
 
 : >"$OUT/runs/list.tsv"

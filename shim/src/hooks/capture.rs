@@ -57,9 +57,7 @@ pub fn begin_again(
 fn begin_any(process: &'static Process, real: Real<'_>, stream: CUstream) -> Answer {
     let role = || if process.captures.any_of_this_thread() { Role::Works } else { Role::Waits };
     let _pass = GATE.pass_as(role, || false, || false)?;
-    real()?;
-    process.captures.begun(stream.addr());
-    Ok(())
+    process.captures.begin(stream.addr(), real)
 }
 
 /// `cuStreamEndCapture`: also a capture that failed has ended. What it allocated is the graph's.

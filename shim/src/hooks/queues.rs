@@ -48,7 +48,10 @@ pub fn are_busy<const ARGUMENTS: usize>(name: &str, streams: [Option<CUstream>; 
 /// that the capture comes to its end, and that of others is not.
 pub fn is_busy(stream: CUstream) -> bool {
     match process::active() {
-        Some(process) if process.captures.any() => !process.captures.any_of_this_thread(),
-        _ => driver::is_busy(stream),
+        Some(process) => {
+            let asked = process.captures.unless_any(|| driver::is_busy(stream));
+            asked.unwrap_or_else(|| !process.captures.any_of_this_thread())
+        }
+        None => driver::is_busy(stream),
     }
 }

@@ -202,6 +202,7 @@ fn carry_out(driver: &Driver, words: &[&str], numbers: &[u64]) -> Result<String,
         ("end-capture", [capturing]) => {
             call!(driver, cuStreamEndCapture(stream(*capturing), (&raw mut first).cast()))?;
         }
+        ("captures", [address, rounds]) => captures(driver, *address, *rounds)?,
         ("work", [seed, rounds]) => work(driver, *seed, *rounds)?,
         ("churn", [bytes, rounds]) => {
             for _ in 0..*rounds {
@@ -292,6 +293,20 @@ fn work(driver: &Driver, seed: u64, rounds: u64) -> Result<(), DriverError> {
         }
     }
     kept.iter().try_for_each(|(address, _, _)| call!(driver, cuMemFree_v2(*address)))
+}
+
+/// Work, and a capture, in turn.
+fn captures(driver: &Driver, address: u64, rounds: u64) -> Result<(), DriverError> {
+    let (mut lane, mut graph) = (0, std::ptr::null_mut());
+    call!(driver, cuStreamCreate((&raw mut lane).cast(), 1))?;
+    for _ in 0..rounds {
+        call!(driver, cuMemsetD8Async(address, 1, 1000, stream(lane)))?;
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+        call!(driver, cuStreamBeginCapture_v2(stream(lane), mode))?;
+        call!(driver, cuStreamEndCapture(stream(lane), &mut graph))?;
+        call!(driver, cuGraphDestroy(graph))?;
+    }
+    Ok(())
 }
 
 fn stream(number: u64) -> CUstream {

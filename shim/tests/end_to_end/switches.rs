@@ -214,6 +214,17 @@ promise! {
 }
 
 promise! {
+    fn what_counts_the_work_under_way_breaks_no_capture() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        let (_, address) = manager.allocate(&mut line, 1000);
+        // Long enough for a hundred marks, each of which would break a capture in half of the cases.
+        assert_eq!(line.ask(&format!("captures {address} 2000000")), "ok");
+        guest.end();
+    }
+}
+
+promise! {
     fn a_watched_program_says_once_that_it_is_idle_and_once_that_it_is_so_no_more() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();

@@ -197,6 +197,14 @@ impl Context {
         self.streams_of_all_parts().into_iter().filter(|stream| stream.pending()).collect()
     }
 
+    /// Work of all streams together is not described by a capture of one, which breaks.
+    pub fn check_not_capturing(&self) -> Answer {
+        self.streams_of_all_parts()
+            .iter()
+            .map(|stream| stream.check_not_capturing())
+            .fold(Ok(()), Answer::and)
+    }
+
     /// Waits for all that was submitted until now.
     pub fn synchronize(&self) -> Answer {
         self.streams_of_all_parts().iter().try_for_each(Stream::synchronize_unless_capturing)?;

@@ -170,6 +170,7 @@ pub fn await_of_graph(event: usize) -> Answer<Option<Op>> {
 /// `cuCtxRecordEvent`: all the work of a context submitted until now.
 pub fn record_context(context: CUcontext, event: CUevent) -> Answer {
     let (context, event) = (context::named(context)?, find(event)?);
+    context.check_not_capturing()?;
     let busy = context.pending_streams();
     let record = Record::new(&event, context.clone(), busy.len() + 1);
     for stream in busy {
@@ -183,6 +184,7 @@ pub fn record_context(context: CUcontext, event: CUevent) -> Answer {
 /// `cuCtxWaitEvent`: all the work of a context submitted from now on.
 pub fn await_in_context(context: CUcontext, event: CUevent) -> Answer {
     let (context, event) = (context::named(context)?, find(event)?);
+    context.check_not_capturing()?;
     match event.last() {
         Last::Never => Ok(()),
         Last::Recorded(record) if record.is_complete() => Ok(()),

@@ -271,7 +271,7 @@ impl Stream {
     }
 
     /// What asks for the end of work that is only being described breaks the capture.
-    fn check_not_capturing(&self) -> Answer {
+    pub fn check_not_capturing(&self) -> Answer {
         match self.capture() {
             None => Ok(()),
             Some(capture) => {

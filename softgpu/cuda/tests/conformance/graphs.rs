@@ -207,6 +207,42 @@ promise! {
 }
 
 promise! {
+    fn what_concerns_all_streams_of_a_context_breaks_its_captures() on PLAIN; {
+        let context = start();
+        let (lane, mark) = (stream(1), event());
+        for record in [true, false] {
+            begin(lane, RELAXED);
+            let refused = if record { cu!(cuCtxRecordEvent(context, mark)) } else { cu!(cuCtxWaitEvent(context, mark)) };
+            assert_eq!(refused, CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+            let mut graph = null_mut();
+            let invalidated = CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+            assert_eq!(cu!(cuStreamEndCapture(lane, &mut graph)), invalidated);
+        }
+    }
+}
+
+promise! {
+    fn a_thread_that_has_excused_itself_asks_events_during_the_captures_of_others() on PLAIN; {
+        let context = start() as usize;
+        let (lane, mark) = (stream(1), event());
+        ok!(cuEventRecord(mark, stream(1)));
+        ok!(cuCtxSynchronize());
+        let mark = mark as usize;
+        begin(lane, GLOBAL);
+        std::thread::spawn(move || {
+            ok!(cuCtxSetCurrent(context as _));
+            let mut mode = RELAXED;
+            ok!(cuThreadExchangeStreamCaptureMode(&mut mode));
+            ok!(cuEventQuery(mark as _));
+            ok!(cuEventDestroy_v2(mark as _));
+            let created = event();
+            ok!(cuEventDestroy_v2(created));
+        }).join().unwrap();
+        end(lane);
+    }
+}
+
+promise! {
     fn a_fork_that_is_not_joined_is_an_error() on PLAIN; {
         start();
         let (lane, side, fork, at) = (stream(1), stream(1), event(), alloc(4));
