@@ -51,3 +51,8 @@ fn a_thread_beside_a_stream_that_waits_for_values() {
 fn a_thread_beside_one_that_captures() {
     is_switched("captures");
 }
+
+#[test]
+fn processes_of_one_job() {
+    is_switched("processes");
+}

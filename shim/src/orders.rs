@@ -303,6 +303,8 @@ fn drain_and_report(
         Draining::new(process, closing.step, at, closing.drain, until, closing.has_peers, marks);
     if is_metered && !closing.has_peers {
         draining = draining.of_metered(is_little, least, pace);
+    } else if is_metered && closing.calls == 0 {
+        draining = draining.of_metered_with_peers(least);
     }
     if closing.calls > 0 {
         draining.let_some_through(closing.calls);

@@ -263,7 +263,7 @@ pytorch() {
 
 # Small programs of the frameworks that are installed there, without Tidegate and under it.
 frameworks() {
-    local name programs="large calls cupy jax numba triton graph async_allocator expandable_segments transformer"
+    local name programs="large deaths calls cupy jax numba triton graph async_allocator expandable_segments transformer"
     for name in ${KIT_PROGRAMS:-$programs shared_tensor shared_expandable ranks}; do
         run frameworks "$name" 120 "${KIT_PYTHON:-python3}" "$kit/python/frameworks.py" "$name" \
             --tidegate "$bin/tidegate" ${software:+--software}

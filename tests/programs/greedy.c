@@ -6,7 +6,8 @@
  * graphs:    a thread launches a graph of two kernels;
  * mixed:     a thread launches 200 short kernels and then 20 long ones, again and again;
  * value:     a thread launches kernels while a stream waits for a value that comes 200 ms later, again and again;
- * captures:  the same while another thread captures for 200 ms at a time.
+ * captures:  the same while another thread captures for 200 ms at a time;
+ * processes: two processes launch kernels, a thread each.
  *
  * A kernel and a host function take 20 ms, where nothing else is said. Says "begun", goes on until the end of standard
  * input, and says "as expected" if every kernel has run once.
@@ -26,9 +27,10 @@ int cuCtxSynchronize(void);
 
 static void *context, *stir_kernel;
 static CUdeviceptr memory, word;
-static const size_t bytes = BYTES;
+static size_t bytes = BYTES;
 static unsigned launches[THREADS];
-static atomic_uint stop;
+/* All processes see it. */
+static atomic_uint *stop;
 
 static int stir(int thread, void *stream, unsigned micros)
 {
@@ -54,7 +56,7 @@ static int launch_in_streams(int thread)
     for (int i = 0; i < STREAMS; i++)
         CHECK(cuStreamCreate(&streams[i], 1));
     /* No two kernels of one thread add to the same words at once. */
-    for (int i = 0; !stop; i = (i + 1) % STREAMS) {
+    for (int i = 0; !*stop; i = (i + 1) % STREAMS) {
         CUdeviceptr address = memory + i * 4 * WORDS;
         uint64_t count = WORDS;
         unsigned add = 1, micros = USUAL;
@@ -76,7 +78,7 @@ static int launch_graphs(int thread, void *stream)
     CHECK(cuStreamEndCapture(stream, &graph));
     CHECK(cuGraphInstantiateWithFlags(&executable, graph, 0));
     launches[thread] = 0;
-    while (!stop) {
+    while (!*stop) {
         CHECK(cuGraphLaunch(executable, stream));
         launches[thread] += 2;
     }
@@ -88,7 +90,7 @@ static int wait_for_values(void *stream)
     void *other;
 
     CHECK(cuStreamCreate(&other, 1));
-    for (uint32_t value = 1; !stop; value++) {
+    for (uint32_t value = 1; !*stop; value++) {
         CHECK(cuStreamWaitValue32_v2(stream, word, value, GEQ));
         usleep(200000);
         CHECK(cuStreamWriteValue32_v2(other, word, value, 0));
@@ -100,7 +102,7 @@ static int capture(int thread, void *stream)
 {
     void *graph;
 
-    while (!stop) {
+    while (!*stop) {
         CHECK(cuStreamBeginCapture_v2(stream, THREAD_LOCAL));
         CHECK(stir(thread, stream, USUAL));
         launches[thread]--;
@@ -125,7 +127,7 @@ static int run_thread(int thread)
         return wait_for_values(stream);
     if (is("captures") && thread == 1)
         return capture(thread, stream);
-    for (unsigned i = 0; !stop; i++) {
+    for (unsigned i = 0; !*stop; i++) {
         if (is("host"))
             CHECK(cuLaunchHostFunc(stream, take_time, NULL));
         else
@@ -178,7 +180,7 @@ static int run_threads(const char *image, int count)
     for (int i = 0; i < count; i++)
         CHECK(pthread_create(&threads[i], NULL, run, (void *)(intptr_t)i));
     say_and_wait("begun");
-    stop = 1;
+    *stop = 1;
     for (int i = 0; i < count; i++) {
         CHECK(pthread_join(threads[i], &failed));
         if (failed)
@@ -187,13 +189,33 @@ static int run_threads(const char *image, int count)
     return check(count);
 }
 
+/* The child ends when all are to. */
+static int run_processes(const char *image)
+{
+    int status = 1;
+
+    bytes = BYTES / 2;
+    pid_t child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        _exit(begin(image) || run_thread(0) || check(1));
+    }
+    if (run_threads(image, 1))
+        return 1;
+    waitpid(child, &status, 0);
+    return status != 0;
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 3)
         return 2;
     how = argv[1];
+    stop = mmap(NULL, sizeof *stop, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (stop == MAP_FAILED)
+        return 1;
     int threads = is("threads") ? THREADS : is("value") || is("captures") ? 2 : 1;
-    if (run_threads(argv[2], threads))
+    if (is("processes") ? run_processes(argv[2]) : run_threads(argv[2], threads))
         return 1;
     puts("as expected");
     return 0;
