@@ -66,7 +66,8 @@ fn ranks_under_torchrun_are_switched_at_their_common_boundaries() {
 fn stages_of_a_pipeline_that_run_ahead_are_switched_at_their_common_boundaries() {
     let Some(python) = torch::python() else { return };
     // On a busy machine an iteration may take longer than the default of one second.
-    let manager = Manager::start("1x300MiB", &["--slice", "100ms", "--boundary-deadline", "10s"]);
+    let manager =
+        Manager::start("1x300MiB", &["--slice", "100ms", "--slice-max", "1s", "--boundary-deadline", "10s"]);
     let stages = |python: Command| {
         let mut stages = script(python, "torch_stages.py");
         stages.arg("400").env("TIDEGATE_SOFTGPU_NCCL_SHARED_GPU", "1");

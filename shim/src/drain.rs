@@ -273,11 +273,10 @@ impl<'a> Draining<'a> {
         Self { alone, until: self.until + alone, flows_at: Some(pace), ..self }
     }
 
-    /// The same where other processes of the job may wait for what is held here: at the beginning of the closing only, and
-    /// little of its time.
-    pub fn of_metered_with_peers(self, least: Duration) -> Self {
-        let alone = (self.limit / LITTLE).max(least * 2).min(self.longest_quiet());
-        Self { alone, ..self }
+    /// The same where other processes of the job may wait for what is held here: at the beginning of the closing only, and for
+    /// twice as long as takes what is under way, `time`, as far as it is known.
+    pub fn of_metered_with_peers(self, time: Duration) -> Self {
+        Self { alone: (time * 2).min(self.longest_quiet()), ..self }
     }
 
     /// For so long nothing is let through, at most, in case work only takes long.

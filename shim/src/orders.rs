@@ -298,13 +298,14 @@ fn drain_and_report(
     let at = if waited == BoundaryWait::Reached { closing.at_boundary() } else { Boundary::GoesOn };
     let is_metered = GATE.is_metered();
     let (is_little, least, pace) = (!window.is_exceeded(), window.time_of_least(), window.pace());
+    let time = window.span().max(least);
     let marks = window.marks();
     let mut draining =
         Draining::new(process, closing.step, at, closing.drain, until, closing.has_peers, marks);
     if is_metered && !closing.has_peers {
         draining = draining.of_metered(is_little, least, pace);
     } else if is_metered && closing.calls == 0 {
-        draining = draining.of_metered_with_peers(least);
+        draining = draining.of_metered_with_peers(time);
     }
     if closing.calls > 0 {
         draining.let_some_through(closing.calls);

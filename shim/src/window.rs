@@ -235,7 +235,7 @@ impl Window {
     }
 
     /// Work may be under way that takes so long.
-    fn span(&self) -> Duration {
+    pub fn span(&self) -> Duration {
         if self.is_alone { SPAN_ALONE } else { SPAN }
     }
 

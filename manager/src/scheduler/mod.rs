@@ -535,11 +535,13 @@ impl Scheduler {
     fn level_near(&self, id: JobId) -> Option<u64> {
         let priority = self.jobs.get(&id)?.spec.priority;
         let gpus = self.gpus_of(id);
-        // Those that are idle count where all are.
+        // Those that are idle count where all are; so do those that have had no turn yet, or hardly one. Else new jobs that come all the time,
+        // each where the one before it stood, would keep out one that stays.
         let near = |peer: JobId, job: &Job| {
             let there = self.gpus_of(peer);
             let same = peer != id && job.spec.priority == priority;
-            let order = || (self.is_idle(peer), !there.is_subset(&gpus), job.virtual_runtime);
+            let is_new = job.runtime < self.config.slice / 2;
+            let order = || (self.is_idle(peer), !there.is_subset(&gpus), is_new, job.virtual_runtime);
             (same && !there.is_disjoint(&gpus)).then(order)
         };
         self.jobs.iter().filter_map(|(peer, job)| near(*peer, job)).min().map(|(.., level)| level)

@@ -822,6 +822,25 @@ fn a_newcomer_has_no_credit_for_the_time_before_it() {
 }
 
 #[test]
+fn new_jobs_that_come_all_the_time_do_not_keep_out_one_that_stays() {
+    let mut desk = Desk::new(|_| {});
+    let stays = job_with(&mut desk, "stays", 5, 60);
+    let mut new: Vec<_> = (0..3).map(|_| job_with(&mut desk, "new", 5, 60)).collect();
+    let began = desk.now;
+    for _ in 0..400 {
+        desk.pass(ms(10));
+        for job in &mut new {
+            if desk.job_of(*job).runtime >= ms(50) {
+                desk.end(*job);
+                *job = job_with(&mut desk, "new", 5, 60);
+            }
+        }
+    }
+    let (got, all) = (desk.job_of(stays).runtime, desk.now - began);
+    assert!(got >= all / 5, "{got:?} of {all:?}, of which a quarter is its share");
+}
+
+#[test]
 fn staggered_slices_do_not_keep_out_who_needs_the_room_of_two() {
     let mut desk = Desk::new(|_| {});
     let a = job_with(&mut desk, "a", 5, 30);
