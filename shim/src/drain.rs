@@ -467,9 +467,7 @@ impl<'a> Draining<'a> {
         if self.waits_for_values() {
             return Ok(Found::ValueWait);
         }
-        let was_metered = self.flows_at.is_some();
-        let has_room = if was_metered { self.marks.has_room_metered() } else { self.marks.has_room() };
-        if !has_room {
+        if !self.marks.has_room() {
             // A further one would be passed after these.
             let mut pause = Pause::default();
             while !self.has_oldest_ended() && !self.marks.is_first_passed() && pause.before(until) {}

@@ -4,8 +4,7 @@
 //! process drains show that its work goes on: then it only takes long, and waits for nothing that was not submitted. Those
 //! that are passed before show how much it has under way ([`crate::window`]).
 //!
-//! Invariant: there are never more than [`MOST`] marks that are not passed, and never twice as many with those that were let go of;
-//! but up to [`MOST_METERED`] while the gate is metered, for then there is room for them.
+//! Invariant: there are never more than [`MOST`] marks that are not passed, and never twice as many with those that were let go of.
 //! None is set while a thread has been in one call for long, most likely for lack of room in the driver's queue: that would
 //! block. A mark keeps its contexts from being destroyed, so as long as there are
 //! marks the gate's thread looks at them again soon: at each tick, or while it drains.
@@ -22,8 +21,6 @@ use std::time::{Duration, Instant};
 const APART: Duration = Duration::from_millis(50);
 /// Marks that are not passed, at most: each is an event of each context, and takes room in a queue that the program may fill.
 const MOST: usize = 8;
-/// The same while the gate is metered: then far fewer calls are under way than a queue has room for.
-pub const MOST_METERED: usize = 32;
 
 /// Behind all that was submitted at one moment.
 struct Mark {
@@ -84,26 +81,17 @@ impl Marks {
         let apart = APART.max(self.age / MOST as u32);
         let is_due = |(when, before): (Instant, u64)| when.elapsed() >= apart && before != submissions;
         if self.last.is_none_or(is_due) {
-            self.set_now(process, submissions, false, MOST);
+            self.set_now(process, submissions, false);
         }
     }
 
-    /// Sets a mark behind all that was submitted, unless there is one. False if there is none now.
-    pub fn set_if_none(&mut self, process: &'static Process, submissions: u64) -> bool {
-        self.marked() >= submissions || self.set_now(process, submissions, false, MOST)
-    }
-
-    /// Sets a mark while the gate is metered, so many calls having been made, and more being held if it `is_full`. False if there
-    /// is none now: a stream captures, or the driver refuses.
-    pub fn set_metered(&mut self, process: &'static Process, submissions: u64, is_full: bool) -> bool {
-        self.set_now(process, submissions, is_full, MOST_METERED)
-    }
-
-    fn set_now(&mut self, process: &'static Process, submissions: u64, is_full: bool, most: usize) -> bool {
+    /// Sets a mark, so many calls having been made, and more being held if it `is_full`. False if there is none now: a stream
+    /// captures, or the driver refuses.
+    pub fn set_now(&mut self, process: &'static Process, submissions: u64, is_full: bool) -> bool {
         if process.captures.any() {
             return false;
         }
-        if self.is_a_thread_stuck() || !self.has_room_up_to(most) {
+        if self.is_a_thread_stuck() || !self.has_room() {
             return true;
         }
         self.last = Some((Instant::now(), submissions));
@@ -129,18 +117,9 @@ impl Marks {
 
     /// Whether one more may be set. One that is not passed says that all after it are not, either.
     pub fn has_room(&self) -> bool {
-        self.has_room_up_to(MOST)
-    }
-
-    /// The same while the gate is metered.
-    pub fn has_room_metered(&self) -> bool {
-        self.has_room_up_to(MOST_METERED)
-    }
-
-    fn has_room_up_to(&self, most: usize) -> bool {
         let there = self.marks.len();
         // One at a time where many were let go of: else nothing would be known from then on.
-        there + self.let_go < most || there == 0 && self.let_go < 2 * most
+        there + self.let_go < MOST || there == 0 && self.let_go < 2 * MOST
     }
 
     /// Whether there is none.

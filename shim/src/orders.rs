@@ -496,7 +496,7 @@ impl Watch {
 
     /// Whether the work submitted so far has ended; sets a mark behind it, if there is none.
     fn has_drained(process: &'static Process, marks: &mut Marks, submissions: u64) -> bool {
-        if !marks.set_if_none(process, submissions) {
+        if marks.marked() < submissions && !marks.set_now(process, submissions, false) {
             return false;
         }
         marks.passed() >= submissions && !process.captures.any()

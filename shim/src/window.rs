@@ -22,7 +22,7 @@
 
 use crate::gate::{GATE, Record};
 use crate::log::debug;
-use crate::marks::{MOST_METERED, Marks, Passage};
+use crate::marks::{Marks, Passage};
 use crate::process::Process;
 use std::time::{Duration, Instant};
 
@@ -45,9 +45,8 @@ const ENOUGH: u64 = 1024;
 const LEAST: u64 = 2;
 /// So many times the window may grow at a mark.
 const GROWTH: u64 = 4;
-/// In a window so many marks are set, if it has room for them: if the calls in it take longer than those before, it is still
-/// seen that they end.
-const MARKS: u64 = MOST_METERED as u64;
+/// In a window so many marks are set, if it has room for them.
+const MARKS: u64 = 8;
 /// Work that is ahead by such a part of the span says how much the window holds, though calls are not counted.
 const DEEP: u32 = 2;
 /// If calls are held and no mark is passed for so long calls are not counted in this turn.
@@ -294,9 +293,9 @@ impl Window {
         let new = submissions - self.marks.marked();
         let is_due = new > 0 && (credit == 0 || new >= self.room() / MARKS);
         // A stream captures.
-        let is_unmarked = is_due && !self.marks.set_metered(process, submissions, credit == 0);
+        let is_unmarked = is_due && !self.marks.set_now(process, submissions, credit == 0);
         // None can be set that would be passed before others.
-        let is_full = self.marks.is_empty() && !self.marks.has_room_metered();
+        let is_full = self.marks.is_empty() && !self.marks.has_room();
         if is_full && is_alone {
             return self.end(Turn::Begun);
         }
