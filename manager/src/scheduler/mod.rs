@@ -13,6 +13,7 @@
 //! ```
 //! - `order`: which jobs should run together now;
 //! - `lease`: how an allocation gets its pieces, and what gives way to it;
+//! - `debts`: what jobs owed that have ended;
 //! - `slice`: what a job's switches cost, and how long its slices are for that;
 //! - `idle`: what becomes of the turn of a job that is idle;
 //! - `departure`, `arrival`: the two halves of a switch;
@@ -33,6 +34,7 @@
 
 mod arrival;
 mod check;
+mod debts;
 mod departure;
 mod event;
 mod expulsion;
@@ -79,6 +81,7 @@ pub use waits::{Wait, Wanted};
 
 use crate::ledger::Ledger;
 use crate::planner::shares::{PerTier, TIERS};
+use debts::Debt;
 use needs::Needs;
 use remap::Remap;
 use serde::{Deserialize, Serialize};
@@ -128,6 +131,9 @@ pub struct Gpu {
     no_memory_since: Option<Time>,
     /// For so many bytes its mover was told to have memory in the tiers.
     warm_bytes: u64,
+    /// What jobs owed that have left it, the largest first.
+    #[serde(default)]
+    debts: Vec<Debt>,
     /// How fast its link is, once that is known.
     link: Option<LinkRates>,
     /// Nobody can make or move its memory any more.
@@ -330,6 +336,7 @@ impl Scheduler {
             failed_saves: 0,
             no_room_for: 0,
             no_memory_since: None,
+            debts: Vec::new(),
             warm_bytes: 0,
             link: None,
             exposed: BTreeSet::new(),
@@ -477,6 +484,7 @@ impl Scheduler {
         self.tenants.insert(id, tenant);
         if begins {
             self.level_up(job, Duration::ZERO);
+            self.take_debt(job);
         }
     }
 
@@ -535,8 +543,8 @@ impl Scheduler {
     fn level_near(&self, id: JobId) -> Option<u64> {
         let priority = self.jobs.get(&id)?.spec.priority;
         let gpus = self.gpus_of(id);
-        // Those that are idle count where all are; so do those that have had no turn yet, or hardly one. Else new jobs that come all the time,
-        // each where the one before it stood, would keep out one that stays.
+        // Those that are idle count where all are; so do those that have had no turn yet, or hardly one. Else new jobs that come
+        // all the time, each where the one before it stood, would keep out one that stays.
         let near = |peer: JobId, job: &Job| {
             let there = self.gpus_of(peer);
             let same = peer != id && job.spec.priority == priority;
@@ -554,6 +562,7 @@ impl Scheduler {
     }
 
     fn part_from(&mut self, id: SessionId, fate: Fate) {
+        self.note_debt(id);
         let Some(session) = self.sessions.remove(&id) else { return };
         if let Some(job) = self.jobs.get_mut(&session.job) {
             job.sessions.remove(&id);

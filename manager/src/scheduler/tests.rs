@@ -840,6 +840,43 @@ fn new_jobs_that_come_all_the_time_do_not_keep_out_one_that_stays() {
     assert!(got >= all / 5, "{got:?} of {all:?}, of which a quarter is its share");
 }
 
+/// How far a job stands.
+fn stands(desk: &Desk, session: SessionId) -> Duration {
+    Duration::from_nanos(desk.job_of(session).virtual_runtime)
+}
+
+#[test]
+fn what_a_job_owed_when_it_ended_the_next_of_its_user_owes_once() {
+    let mut desk = Desk::new(|_| {});
+    let stays = job_with(&mut desk, "stays", 5, 60);
+    desk.pass(ms(500));
+    let long = job_with(&mut desk, "long", 5, 60);
+    let id = desk.scheduler.sessions()[&long].job;
+    let level = stands(&desk, stays);
+    // Its work did not end for so long.
+    desk.scheduler.jobs.get_mut(&id).unwrap().virtual_runtime = (level + ms(3_000)).as_nanos() as u64;
+    desk.end(long);
+    desk.tell(Event::JobReleased { job: id });
+    desk.uid = 2;
+    let of_another_user = job_with(&mut desk, "of another user", 5, 10);
+    assert_eq!(stands(&desk, of_another_user), stands(&desk, stays));
+    desk.uid = 1;
+    let next = job_with(&mut desk, "next", 5, 60);
+    assert_eq!(stands(&desk, next), level + ms(3_000));
+    let other = job_with(&mut desk, "other", 5, 60);
+    assert!(stands(&desk, other) <= stands(&desk, stays), "the debt is taken over");
+    // When the others have had as much it is forgotten.
+    let id = desk.scheduler.sessions()[&next].job;
+    desk.end(next);
+    desk.tell(Event::JobReleased { job: id });
+    for job in [stays, other] {
+        let id = desk.scheduler.sessions()[&job].job;
+        desk.scheduler.jobs.get_mut(&id).unwrap().virtual_runtime = (level + ms(3_001)).as_nanos() as u64;
+    }
+    let last = job_with(&mut desk, "last", 5, 60);
+    assert_eq!(stands(&desk, last), level + ms(3_001));
+}
+
 #[test]
 fn staggered_slices_do_not_keep_out_who_needs_the_room_of_two() {
     let mut desk = Desk::new(|_| {});

@@ -1,0 +1,69 @@
+//! What jobs owed when they ended: the next job of their user begins where they stood.
+//!
+//! Else a program that is started anew for each of its long kernels would never give their time back. A debt is taken over
+//! once, by a job of the same class; it is forgotten when the others have had as much, or are gone.
+
+use super::Scheduler;
+use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+use tidegate_ffi::units::{JobId, SessionId};
+
+/// So many are kept at most for a GPU: the largest.
+const KEPT: usize = 64;
+
+/// A job had a GPU, and may be gone.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Debt {
+    job: JobId,
+    uid: u32,
+    priority: i32,
+    /// Where it stood.
+    virtual_runtime: u64,
+}
+
+impl Scheduler {
+    /// A process is about to go, perhaps the last of its job that has memory.
+    pub(super) fn note_debt(&mut self, process: SessionId) {
+        let Some(session) = self.sessions.get(&process).filter(|session| !session.tenants.is_empty()) else {
+            return;
+        };
+        let id = session.job;
+        if self.tenants_of(id).len() > session.tenants.len() {
+            return;
+        }
+        let Some(level) = self.level_near(id) else { return };
+        let longest = self.config.slice_max.max(self.slice_of(id));
+        let Some(job) = self.jobs.get(&id).filter(|job| job.virtual_runtime > level) else { return };
+        let most = level.saturating_add(job.virtual_time(longest));
+        let virtual_runtime = job.virtual_runtime.min(most);
+        let debt = Debt { job: id, uid: job.uid, priority: job.spec.priority, virtual_runtime };
+        for gpu in self.gpus_of(id) {
+            let Some(gpu) = self.gpus.get_mut(&gpu) else { continue };
+            gpu.debts.push(debt);
+            gpu.debts.sort_by_key(|debt| Reverse(debt.virtual_runtime));
+            gpu.debts.truncate(KEPT);
+        }
+    }
+
+    /// A job comes to a GPU: it takes over the largest debt of its user. What it owed itself it still does.
+    pub(super) fn take_debt(&mut self, id: JobId) {
+        let level = self.level_near(id).unwrap_or(u64::MAX);
+        let gpus = self.gpus_of(id);
+        let Self { gpus: all, jobs, .. } = self;
+        let Some((uid, priority)) = jobs.get(&id).map(|job| (job.uid, job.spec.priority)) else { return };
+        let mut largest = 0;
+        for gpu in gpus {
+            let Some(gpu) = all.get_mut(&gpu) else { continue };
+            let is_owed = |debt: &Debt| debt.priority != priority || debt.virtual_runtime > level;
+            gpu.debts.retain(|debt| debt.job != id && is_owed(debt));
+            let is_its =
+                |debt: &Debt| debt.uid == uid && debt.priority == priority && !jobs.contains_key(&debt.job);
+            if let Some(place) = gpu.debts.iter().position(is_its) {
+                largest = largest.max(gpu.debts.remove(place).virtual_runtime);
+            }
+        }
+        if let Some(job) = jobs.get_mut(&id) {
+            job.virtual_runtime = job.virtual_runtime.max(largest);
+        }
+    }
+}
