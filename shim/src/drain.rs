@@ -376,6 +376,8 @@ impl<'a> Draining<'a> {
             if Instant::now() >= self.until {
                 return Err("a stream is capturing".into());
             }
+            // It may wait for memory, or for work of other processes, which the manager lets come.
+            self.stalled();
             // A thread at its boundary may be the one that captures.
             if self.process.captures.any() && !GATE.is_partial() {
                 self.gone_on = true;

@@ -1,6 +1,8 @@
 //! In which stream a call would queue what it submits, and whether it would have to wait there.
 
 use super::pool::per_thread;
+use crate::captures::PER_THREAD;
+use crate::driver::Relaxed;
 use crate::{driver, process};
 use tidegate_ffi::cuda::sys::{CUlaunchConfig, CUstream};
 
@@ -43,15 +45,18 @@ pub fn are_busy<const ARGUMENTS: usize>(name: &str, streams: [Option<CUstream>; 
     is_busy(if is_per_thread { per_thread(stream) } else { stream })
 }
 
-/// Whether what is submitted to a stream would be queued behind work that has not ended. While streams capture none is
-/// asked: that would spoil the capture which it is part of. Then that of a thread which captures is taken to begin at once, so
-/// that the capture comes to its end, and that of others is not.
+/// Whether what is submitted to a stream would be queued behind work that has not ended. What a thread submits that captures is
+/// taken to begin at once, so that the capture comes to its end; so is what is captured, which is not submitted yet.
 pub fn is_busy(stream: CUstream) -> bool {
-    match process::active() {
-        Some(process) => {
-            let asked = process.captures.unless_any(|| driver::is_busy(stream));
-            asked.unwrap_or_else(|| !process.captures.any_of_this_thread())
-        }
-        None => driver::is_busy(stream),
-    }
+    let Some(process) = process::active() else { return driver::is_busy(stream) };
+    let asked = process.captures.unless_any(|| driver::is_busy(stream));
+    asked.unwrap_or_else(|| !process.captures.any_of_this_thread() && is_busy_beside_captures(stream))
+}
+
+/// The same where some stream captures: asked, a stream that is part of a capture would break it, and a default stream any of its
+/// context.
+fn is_busy_beside_captures(stream: CUstream) -> bool {
+    let _relaxed = Relaxed::begin();
+    let is_default = stream.addr() <= PER_THREAD;
+    is_default || !driver::is_capturing(stream).unwrap_or(false) && driver::is_busy(stream)
 }

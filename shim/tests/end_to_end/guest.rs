@@ -202,6 +202,7 @@ fn carry_out(driver: &Driver, words: &[&str], numbers: &[u64]) -> Result<String,
         ("end-capture", [capturing]) => {
             call!(driver, cuStreamEndCapture(stream(*capturing), (&raw mut first).cast()))?;
         }
+        ("steps", [address, rounds]) => steps(driver, *address, *rounds)?,
         ("captures", [address, rounds]) => captures(driver, *address, *rounds)?,
         ("work", [seed, rounds]) => work(driver, *seed, *rounds)?,
         ("churn", [bytes, rounds]) => {
@@ -293,6 +294,16 @@ fn work(driver: &Driver, seed: u64, rounds: u64) -> Result<(), DriverError> {
         }
     }
     kept.iter().try_for_each(|(address, _, _)| call!(driver, cuMemFree_v2(*address)))
+}
+
+/// Work that is waited for each time, in a stream of its own.
+fn steps(driver: &Driver, address: u64, rounds: u64) -> Result<(), DriverError> {
+    let mut lane = 0;
+    call!(driver, cuStreamCreate((&raw mut lane).cast(), 1))?;
+    (0..rounds).try_for_each(|_| {
+        call!(driver, cuMemsetD8Async(address, 1, 1000, stream(lane)))?;
+        call!(driver, cuStreamSynchronize(stream(lane)))
+    })
 }
 
 /// Work, and a capture, in turn.

@@ -194,6 +194,16 @@ promise! {
     }
 }
 
+/// What the manager hears when it has been told often enough that work does not end.
+fn hear_after_stalls(manager: &Manager) -> FromShim {
+    loop {
+        match manager.hear() {
+            FromShim::Stalled { .. } => {}
+            message => return message,
+        }
+    }
+}
+
 promise! {
     fn the_gate_does_not_close_during_a_capture() {
         let mut manager = Manager::start();
@@ -201,7 +211,7 @@ promise! {
         let stream = line.ask("capture");
         let step = Step(98);
         manager.ask_to_drain(step, 0, 0, 50);
-        assert!(matches!(manager.hear(), FromShim::NotDrained { step: Step(98), .. }));
+        assert!(matches!(hear_after_stalls(&manager), FromShim::NotDrained { step: Step(98), .. }));
         manager.ask_to_close(0, 0);
         assert_eq!(line.ask(&format!("end-capture {stream}")), "ok");
         manager.hear_drained();
@@ -209,6 +219,36 @@ promise! {
         assert!(line.is_silent(), "a capture began behind a closed gate");
         manager.open();
         assert_ne!(line.hear(), "");
+        guest.end();
+    }
+}
+
+promise! {
+    fn a_capture_may_wait_for_what_only_the_manager_can_give() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        let stream = line.ask("capture");
+        manager.ask_to_close(0, 0);
+        assert!(matches!(manager.hear(), FromShim::Stalled { .. }));
+        assert_eq!(line.ask(&format!("end-capture {stream}")), "ok");
+        assert!(matches!(hear_after_stalls(&manager), FromShim::Drained(_)));
+        guest.end();
+    }
+}
+
+promise! {
+    fn beside_a_capture_goes_at_once_what_would_begin_at_once() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        let (_, address) = manager.allocate(&mut line, 1000);
+        // Others wait: calls are counted.
+        manager.send(ToShim::Watch { tick_micros: 20_000 }, &[]);
+        let capturing = line.ask("capture");
+        let mut other = guest.line();
+        assert_eq!(other.ask("context"), "ok");
+        // At the pace at which unknown calls go this would take a minute and a half.
+        assert_eq!(other.ask(&format!("steps {address} 10000")), "ok");
+        assert_eq!(line.ask(&format!("end-capture {capturing}")), "ok");
         guest.end();
     }
 }
