@@ -133,6 +133,17 @@ fn what_failed_comes_first_in_the_report_with_its_last_words() {
 }
 
 #[test]
+fn turns_are_watched_and_told_of_both_programs() {
+    if !has_python() {
+        return;
+    }
+    let (report, text) = run("turns", &[("KIT_PAIRS", "alone:tiny:16 one:busy:16 gap20:busy:16")]);
+    let parts = report["runs"].as_array().unwrap().iter().filter(|run| run["section"] == "turns");
+    let told: Vec<_> = parts.map(|run| run["answers"].as_array().unwrap().len()).collect();
+    assert_eq!(told, [1, 4, 6], "{text}");
+}
+
+#[test]
 fn a_training_of_pytorch_is_compared_in_all_ways_and_every_answer_is_yes() {
     let Some(python) = torch::python() else { return };
     let python = python.to_str().unwrap();
