@@ -1,7 +1,7 @@
 //! What jobs owed when they ended: the next job of their user begins where they stood.
 //!
 //! Else a program that is started anew for each of its long kernels would never give their time back. A debt is taken over
-//! once, by a job of the same class; it is forgotten when the others have had as much, or are gone.
+//! once, by a job of the same class, and is nothing any more when the others have had as much.
 
 use super::Scheduler;
 use serde::{Deserialize, Serialize};
@@ -47,15 +47,13 @@ impl Scheduler {
 
     /// A job comes to a GPU: it takes over the largest debt of its user. What it owed itself it still does.
     pub(super) fn take_debt(&mut self, id: JobId) {
-        let level = self.level_near(id).unwrap_or(u64::MAX);
         let gpus = self.gpus_of(id);
         let Self { gpus: all, jobs, .. } = self;
         let Some((uid, priority)) = jobs.get(&id).map(|job| (job.uid, job.spec.priority)) else { return };
         let mut largest = 0;
         for gpu in gpus {
             let Some(gpu) = all.get_mut(&gpu) else { continue };
-            let is_owed = |debt: &Debt| debt.priority != priority || debt.virtual_runtime > level;
-            gpu.debts.retain(|debt| debt.job != id && is_owed(debt));
+            gpu.debts.retain(|debt| debt.job != id);
             let is_its =
                 |debt: &Debt| debt.uid == uid && debt.priority == priority && !jobs.contains_key(&debt.job);
             if let Some(place) = gpu.debts.iter().position(is_its) {

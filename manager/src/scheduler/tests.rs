@@ -832,6 +832,8 @@ fn new_jobs_that_come_all_the_time_do_not_keep_out_one_that_stays() {
         for job in &mut new {
             if desk.job_of(*job).runtime >= ms(50) {
                 desk.end(*job);
+                // What the last one owed is not the next one's.
+                desk.uid += 1;
                 *job = job_with(&mut desk, "new", 5, 60);
             }
         }
@@ -865,7 +867,7 @@ fn what_a_job_owed_when_it_ended_the_next_of_its_user_owes_once() {
     assert_eq!(stands(&desk, next), level + ms(3_000));
     let other = job_with(&mut desk, "other", 5, 60);
     assert!(stands(&desk, other) <= stands(&desk, stays), "the debt is taken over");
-    // When the others have had as much it is forgotten.
+    // When the others have had as much it is nothing.
     let id = desk.scheduler.sessions()[&next].job;
     desk.end(next);
     desk.tell(Event::JobReleased { job: id });
