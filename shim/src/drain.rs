@@ -377,7 +377,7 @@ impl<'a> Draining<'a> {
                 return Err("a stream is capturing".into());
             }
             // It may wait for memory, or for work of other processes, which the manager lets come.
-            self.stalled();
+            self.say_that_it_stalls();
             // A thread at its boundary may be the one that captures.
             if self.process.captures.any() && !GATE.is_partial() {
                 self.gone_on = true;
@@ -702,11 +702,15 @@ impl<'a> Draining<'a> {
         if is_long || GATE.at_boundary().is_none() { self.boundary } else { Boundary::Stays }
     }
 
+    fn say_that_it_stalls(&self) {
+        // Without a manager no other job waits.
+        let _ = self.process.link.send(FromShim::Stalled { step: self.step });
+    }
+
     /// Work does not end. It may wait for work of other processes of the job: the manager lets them go on. True: it is
     /// time to let something through here.
     fn stalled(&mut self) -> bool {
-        // Without a manager no other job waits.
-        let _ = self.process.link.send(FromShim::Stalled { step: self.step });
+        self.say_that_it_stalls();
         self.stalls = self.stalls.wrapping_add(1);
         !self.has_peers || self.stalls.is_multiple_of(PEERS_FIRST)
     }

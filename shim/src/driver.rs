@@ -170,7 +170,8 @@ pub fn is_capturing(stream: CUstream) -> Result<bool, DriverError> {
     Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
 }
 
-/// Whether work that was submitted to a stream has not ended. It must not capture, nor may another of its context.
+/// Whether work that was submitted to a stream has not ended. It must not capture; nor, if it is a default stream, may another
+/// of its context.
 pub fn is_busy(stream: CUstream) -> bool {
     // SAFETY: the driver checks the stream.
     let asked = unsafe { get().cuStreamQuery(stream) };

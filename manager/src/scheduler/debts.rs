@@ -6,7 +6,7 @@
 use super::Scheduler;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
-use tidegate_ffi::units::{JobId, SessionId};
+use tidegate_ffi::units::{GpuUuid, JobId, SessionId};
 
 /// So many are kept at most for a GPU: the largest.
 const KEPT: usize = 64;
@@ -32,36 +32,31 @@ impl Scheduler {
             return;
         }
         let Some(level) = self.level_near(id) else { return };
-        let longest = self.config.slice_max.max(self.slice_of(id));
+        let longest = self.longest_debt(id);
         let Some(job) = self.jobs.get(&id).filter(|job| job.virtual_runtime > level) else { return };
         let most = level.saturating_add(job.virtual_time(longest));
         let virtual_runtime = job.virtual_runtime.min(most);
         let debt = Debt { job: id, uid: job.uid, priority: job.spec.priority, virtual_runtime };
         for gpu in self.gpus_of(id) {
             let Some(gpu) = self.gpus.get_mut(&gpu) else { continue };
+            gpu.debts.retain(|debt| debt.job != id);
             gpu.debts.push(debt);
             gpu.debts.sort_by_key(|debt| Reverse(debt.virtual_runtime));
             gpu.debts.truncate(KEPT);
         }
     }
 
-    /// A job comes to a GPU: it takes over the largest debt of its user. What it owed itself it still does.
-    pub(super) fn take_debt(&mut self, id: JobId) {
-        let gpus = self.gpus_of(id);
-        let Self { gpus: all, jobs, .. } = self;
-        let Some((uid, priority)) = jobs.get(&id).map(|job| (job.uid, job.spec.priority)) else { return };
-        let mut largest = 0;
-        for gpu in gpus {
-            let Some(gpu) = all.get_mut(&gpu) else { continue };
-            gpu.debts.retain(|debt| debt.job != id);
-            let is_its =
-                |debt: &Debt| debt.uid == uid && debt.priority == priority && !jobs.contains_key(&debt.job);
-            if let Some(place) = gpu.debts.iter().position(is_its) {
-                largest = largest.max(gpu.debts.remove(place).virtual_runtime);
-            }
-        }
+    /// A job comes to a GPU: it takes over the largest debt of its user there. What it owed itself it still does.
+    pub(super) fn take_debt(&mut self, id: JobId, gpu: GpuUuid) {
+        let Self { gpus, jobs, .. } = self;
+        let (Some(gpu), Some(job)) = (gpus.get_mut(&gpu), jobs.get(&id)) else { return };
+        let is_its = |debt: &Debt| {
+            (debt.uid, debt.priority) == (job.uid, job.spec.priority) && !jobs.contains_key(&debt.job)
+        };
+        let Some(place) = gpu.debts.iter().position(is_its) else { return };
+        let owed = gpu.debts.remove(place).virtual_runtime;
         if let Some(job) = jobs.get_mut(&id) {
-            job.virtual_runtime = job.virtual_runtime.max(largest);
+            job.virtual_runtime = job.virtual_runtime.max(owed);
         }
     }
 }

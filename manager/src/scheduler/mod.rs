@@ -484,7 +484,7 @@ impl Scheduler {
         self.tenants.insert(id, tenant);
         if begins {
             self.level_up(job, Duration::ZERO);
-            self.take_debt(job);
+            self.take_debt(job, gpu_id);
         }
     }
 
@@ -526,7 +526,7 @@ impl Scheduler {
 
     /// A job that has had more time than the others owes no more of it than the longest slice, and what it was forgiven before.
     fn level_down(&mut self, id: JobId) {
-        let debt = self.config.slice_max.max(self.slice_of(id));
+        let debt = self.longest_debt(id);
         if let (Some(level), Some(job)) = (self.level_near(id), self.jobs.get_mut(&id)) {
             let lead = job.virtual_runtime.saturating_sub(level);
             if lead <= job.virtual_time(debt) {
@@ -537,6 +537,11 @@ impl Scheduler {
             job.virtual_runtime -= forgiven;
             job.forgiven += Duration::from_nanos(forgiven.saturating_mul(job.spec.weight.max(1).into()));
         }
+    }
+
+    /// So much time a job owes at most, but for what it was forgiven before.
+    fn longest_debt(&self, id: JobId) -> Duration {
+        self.config.slice_max.max(self.slice_of(id))
     }
 
     /// The least virtual time of the other jobs on a job's GPUs.

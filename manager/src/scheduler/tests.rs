@@ -847,18 +847,21 @@ fn stands(desk: &Desk, session: SessionId) -> Duration {
     Duration::from_nanos(desk.job_of(session).virtual_runtime)
 }
 
+/// It has had as much time as if its work had not ended for long.
+fn stand(desk: &mut Desk, session: SessionId, at: Duration) {
+    let id = desk.scheduler.sessions()[&session].job;
+    desk.scheduler.jobs.get_mut(&id).unwrap().virtual_runtime = at.as_nanos() as u64;
+}
+
 #[test]
 fn what_a_job_owed_when_it_ended_the_next_of_its_user_owes_once() {
     let mut desk = Desk::new(|_| {});
     let stays = job_with(&mut desk, "stays", 5, 60);
     desk.pass(ms(500));
     let long = job_with(&mut desk, "long", 5, 60);
-    let id = desk.scheduler.sessions()[&long].job;
     let level = stands(&desk, stays);
-    // Its work did not end for so long.
-    desk.scheduler.jobs.get_mut(&id).unwrap().virtual_runtime = (level + ms(3_000)).as_nanos() as u64;
+    stand(&mut desk, long, level + ms(3_000));
     desk.end(long);
-    desk.tell(Event::JobReleased { job: id });
     desk.uid = 2;
     let of_another_user = job_with(&mut desk, "of another user", 5, 10);
     assert_eq!(stands(&desk, of_another_user), stands(&desk, stays));
@@ -868,12 +871,9 @@ fn what_a_job_owed_when_it_ended_the_next_of_its_user_owes_once() {
     let other = job_with(&mut desk, "other", 5, 60);
     assert!(stands(&desk, other) <= stands(&desk, stays), "the debt is taken over");
     // When the others have had as much it is nothing.
-    let id = desk.scheduler.sessions()[&next].job;
     desk.end(next);
-    desk.tell(Event::JobReleased { job: id });
     for job in [stays, other] {
-        let id = desk.scheduler.sessions()[&job].job;
-        desk.scheduler.jobs.get_mut(&id).unwrap().virtual_runtime = (level + ms(3_001)).as_nanos() as u64;
+        stand(&mut desk, job, level + ms(3_001));
     }
     let last = job_with(&mut desk, "last", 5, 60);
     assert_eq!(stands(&desk, last), level + ms(3_001));

@@ -61,7 +61,7 @@ def together(bare):
     answer("these two, switched, have the same bits", all(end == bare for end in ends))
     for job in figures:
         switches, took = max(job["switches"], 1), job["switch_micros"]
-        moved = (job["saved_bytes"] + job["preempted_bytes"]) / switches
+        moved = kit.bytes_of_switch(job)
         rate = moved / max(took["save"], 1) / 1e3
         answer(f"{job['name']}: a save, on average", rate, "GB/s", f"{switches} switches of {moved / MIB:.0f} MiB: {took}")
 

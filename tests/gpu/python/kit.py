@@ -59,6 +59,11 @@ def end(job, patience=PATIENCE):
     return out.splitlines()[-1], err
 
 
+def bytes_of_switch(figures):
+    """That a job has saved at each of its switches, on average."""
+    return (figures["saved_bytes"] + figures["preempted_bytes"]) / max(figures["switches"], 1)
+
+
 class Manager:
     def __init__(self, tidegate, directory, *arguments):
         self.tidegate = tidegate

@@ -51,45 +51,41 @@ def compare_alone(part, kind, mib, environment):
     answer(part, "alone under the shim, to without: steps", rate(ours) / rate(bare), "x", f"{rate(bare):.1f} a second without")
 
 
-def compare_pair(part, first, second, mib):
-    kinds = [first, second]
+def compare_pair(part, kinds, mib):
+    named = [(f"{i}-{kind}", kind) for i, kind in enumerate(kinds)]
     with kit.manager(options.tidegate, options.software, 8 * mib // 5 * MIB) as manager:
         alone = {
             kind: rate(steps(manager.start(f"alone-{kind}", words(kind, seconds(ALONE_SECONDS), mib))))
             for kind in dict.fromkeys(kinds) if kind not in WITHOUT_STEPS
         }
-        jobs = []
-        for i, kind in enumerate(kinds):
-            jobs.append(manager.start(f"{i}-{kind}", words(kind, seconds(PAIR_SECONDS), mib)))
-            if kind not in alone:
-                begun(jobs[i])
-        for i, kind in enumerate(kinds):
-            if kind not in alone:
-                continue
-            made = steps(jobs[i])
+        endless, of_steps = [], []
+        for name, kind in named:
+            job = manager.start(name, words(kind, seconds(PAIR_SECONDS), mib))
+            if kind in alone:
+                of_steps.append((kind, job))
+            else:
+                endless.append(begun(job))
+        for kind, job in of_steps:
+            made = steps(job)
             answer(part, f"{kind}, the part of its speed alone", rate(made) / alone[kind], None,
                    f"{made['steps']} steps, {alone[kind]:.1f} a second alone")
             answer(part, f"{kind}, the longest time without a step", made["longest"], "s")
-        for i, kind in enumerate(kinds):
-            if kind not in alone:
-                # It goes on for ever by itself.
-                jobs[i].kill()
-                jobs[i].communicate(timeout=60)
-        for i, kind in enumerate(kinds):
-            tell_moves(part, manager, f"{i}-{kind}")
+        for job in endless:
+            job.kill()
+            job.communicate(timeout=60)
+        for name, _ in named:
+            tell_moves(part, name, manager.figures(name))
 
 
-def tell_moves(part, manager, name):
-    job = manager.figures(name)
-    switches, took = max(job["switches"], 1), job["switch_micros"]
-    moved = (job["saved_bytes"] + job["preempted_bytes"]) / switches
-    answer(part, f"{name}: switches", job["switches"], None, f"{moved / MIB:.0f} MiB each; on average, us: {took}")
+def tell_moves(part, name, figures):
+    moved, took = kit.bytes_of_switch(figures), figures["switch_micros"]
+    answer(part, f"{name}: switches", figures["switches"], None, f"{moved / MIB:.0f} MiB each; on average, us: {took}")
 
 
 def main():
     first, second, mib = options.pair.split(":")
     if first != "alone":
-        return compare_pair(options.pair, first, second, int(mib))
+        return compare_pair(options.pair, [first, second], int(mib))
     with kit.software_node(options.tidegate, options.software) as environment:
         compare_alone(options.pair, second, int(mib), environment)
 

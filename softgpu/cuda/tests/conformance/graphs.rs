@@ -72,6 +72,13 @@ fn end(stream: CUstream) -> CUgraph {
     graph
 }
 
+/// Ends a capture that was broken: there is no graph.
+fn end_broken(stream: CUstream) {
+    let mut graph = null_mut();
+    assert_eq!(cu!(cuStreamEndCapture(stream, &mut graph)), CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    assert!(graph.is_null());
+}
+
 fn status(stream: CUstream) -> CUstreamCaptureStatus {
     let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
     ok!(cuStreamIsCapturing(stream, &mut status));
@@ -185,10 +192,7 @@ promise! {
         let broken = CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
         assert_eq!(cu!(cuStreamSynchronize(lane)), broken);
         assert_eq!(status(lane), CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_INVALIDATED);
-        let mut graph = null_mut();
-        let invalidated = CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-        assert_eq!(cu!(cuStreamEndCapture(lane, &mut graph)), invalidated);
-        assert!(graph.is_null());
+        end_broken(lane);
         assert_eq!(status(lane), CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE);
         ok!(cuStreamSynchronize(lane));
     }
@@ -200,9 +204,7 @@ promise! {
         let lane = stream(1);
         begin(lane, RELAXED);
         assert_eq!(cu!(cuStreamQuery(lane)), CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-        let mut graph = null_mut();
-        let invalidated = CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-        assert_eq!(cu!(cuStreamEndCapture(lane, &mut graph)), invalidated);
+        end_broken(lane);
     }
 }
 
@@ -214,9 +216,7 @@ promise! {
             begin(lane, RELAXED);
             let refused = if record { cu!(cuCtxRecordEvent(context, mark)) } else { cu!(cuCtxWaitEvent(context, mark)) };
             assert_eq!(refused, CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-            let mut graph = null_mut();
-            let invalidated = CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-            assert_eq!(cu!(cuStreamEndCapture(lane, &mut graph)), invalidated);
+            end_broken(lane);
         }
     }
 }
@@ -307,9 +307,7 @@ promise! {
         begin(blocking, RELAXED);
         let implicit = cu!(cuMemsetD8Async(at, 0, 4, null_mut()));
         assert_eq!(implicit, CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
-        let mut graph = null_mut();
-        let invalidated = CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-        assert_eq!(cu!(cuStreamEndCapture(blocking, &mut graph)), invalidated);
+        end_broken(blocking);
     }
 }
 
@@ -367,9 +365,7 @@ promise! {
         begin(lane, THREAD_LOCAL);
         let refused = cu!(cuMemAlloc_v2(&mut at, 4096));
         assert_eq!(refused, CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-        let mut graph = null_mut();
-        let invalidated = CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-        assert_eq!(cu!(cuStreamEndCapture(lane, &mut graph)), invalidated);
+        end_broken(lane);
         begin(lane, RELAXED);
         ok!(cuMemAlloc_v2(&mut at, 4096));
         end(lane);
