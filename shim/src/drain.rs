@@ -273,10 +273,11 @@ impl<'a> Draining<'a> {
         Self { alone, until: self.until + alone, flows_at: Some(pace), ..self }
     }
 
-    /// The same where other processes of the job may wait for what is held here: at the beginning of the closing only, and for
-    /// twice as long as takes what is under way, `time`, as far as it is known.
+    /// The same where other processes of the job might wait for what is held here: for twice as long as takes what is under way,
+    /// `time`, as far as it is known.
     pub fn of_metered_with_peers(self, time: Duration) -> Self {
-        Self { alone: (time * 2).min(self.longest_quiet()), ..self }
+        let alone = (time * 2).min(self.longest_quiet());
+        Self { alone, until: self.until + alone, ..self }
     }
 
     /// For so long nothing is let through, at most, in case work only takes long.
@@ -704,7 +705,8 @@ impl<'a> Draining<'a> {
 
     fn say_that_it_stalls(&self) {
         // Without a manager no other job waits.
-        let _ = self.process.link.send(FromShim::Stalled { step: self.step });
+        let is_overdue = !self.alone.is_zero() && self.started.elapsed() >= self.alone;
+        let _ = self.process.link.send(FromShim::Stalled { step: self.step, is_overdue });
     }
 
     /// Work does not end. It may wait for work of other processes of the job: the manager lets them go on. True: it is

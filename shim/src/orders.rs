@@ -18,7 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use tidegate_ffi::units::{Step, TenantId, Units};
-use tidegate_ffi::wire::message::{Drained, FromShim, ToShim};
+use tidegate_ffi::wire::message::{Drained, FromShim, Peers, ToShim};
 
 /// Ticks without a submission after which it may count as idle.
 const QUIET_TICKS: u32 = 2;
@@ -98,10 +98,10 @@ fn obey(
     window: &mut Window,
 ) {
     let answered = match message {
-        ToShim::Close { step, boundary, at_collective, deadline_ms, wait_ms, drain_ms, calls, has_peers } => {
+        ToShim::Close { step, boundary, at_collective, deadline_ms, wait_ms, drain_ms, calls, peers } => {
             let [deadline, wait, drain] = [deadline_ms, wait_ms, drain_ms].map(ms);
             let calls = if GATE.is_open() { 0 } else { calls };
-            let closing = Closing { step, boundary, at_collective, deadline, wait, drain, calls, has_peers };
+            let closing = Closing { step, boundary, at_collective, deadline, wait, drain, calls, peers };
             close(process, closing, window)
         }
         ToShim::Unmap { step, tenant, pieces } => {
@@ -185,11 +185,15 @@ struct Closing {
     drain: Duration,
     /// Not zero: the gate is closed, and `Drained` was said. Work of another process waits for what stands at the gate.
     calls: u32,
-    /// Other processes of the job have memory.
-    has_peers: bool,
+    peers: Peers,
 }
 
 impl Closing {
+    /// Whether other processes of the job have memory.
+    fn has_peers(&self) -> bool {
+        self.peers != Peers::None
+    }
+
     /// The processes of a job stop at one boundary: a process that has come to it stays there. What others of the job wait for
     /// does not come after it.
     fn at_boundary(&self) -> Boundary {
@@ -223,7 +227,7 @@ fn close(process: &'static Process, closing: Closing, window: &mut Window) -> Re
     let told = Instant::now();
     process.publish_gate(1);
     let is_for_wait = closing.deadline.is_zero() && process.waits.are_frequent(closing.wait);
-    if closing.has_peers && !closing.deadline.is_zero() {
+    if closing.has_peers() && !closing.deadline.is_zero() {
         // What is held here may be what another process needs on its way there.
         window.release();
     }
@@ -301,12 +305,12 @@ fn drain_and_report(
     let time = window.span().max(least);
     let marks = window.marks();
     let mut draining =
-        Draining::new(process, closing.step, at, closing.drain, until, closing.has_peers, marks);
-    if is_metered && !closing.has_peers {
-        draining = draining.of_metered(is_little, least, pace);
-    } else if is_metered && closing.calls == 0 {
-        draining = draining.of_metered_with_peers(time);
-    }
+        Draining::new(process, closing.step, at, closing.drain, until, closing.has_peers(), marks);
+    draining = match closing.peers {
+        Peers::None if is_metered => draining.of_metered(is_little, least, pace),
+        Peers::Apart if is_metered => draining.of_metered_with_peers(time),
+        _ => draining,
+    };
     if closing.calls > 0 {
         draining.let_some_through(closing.calls);
     }
@@ -519,7 +523,7 @@ mod tests {
             wait_ms,
             drain_ms,
             calls: 0,
-            has_peers: false,
+            peers: Peers::None,
         };
         assert!(matches!(failure_of(&close), Some(FromShim::NotDrained { step: Step(7), .. })));
         let map = ToShim::Map { step, tenant, pieces: Vec::new() };

@@ -254,7 +254,7 @@ impl World {
             12..=15 => {
                 let closing = own.closing.unwrap_or(Step(input.int_in_range(0..=99)?));
                 if input.ratio(1, 6)? {
-                    Event::Stalled { session, step: closing }
+                    Event::Stalled { session, step: closing, is_overdue: input.arbitrary()? }
                 } else if input.ratio(1, 6)? {
                     Event::NotDrained { session, step: closing }
                 } else if input.ratio(1, 8)? {

@@ -12,7 +12,7 @@
 use serde::{Serialize, de::DeserializeOwned};
 
 /// The protocol's version. Any change of a message changes it.
-pub const VERSION: u16 = 21;
+pub const VERSION: u16 = 22;
 /// The longest message, in bytes, without its header.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
 /// The most file descriptors that one message may carry (the kernel's SCM_MAX_FD).

@@ -63,6 +63,17 @@ pub struct Orphan {
     pub heard: u64,
 }
 
+/// The other processes of a job that have memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Peers {
+    /// There are none.
+    None,
+    /// There are some. That the work of one waits for another's is not known.
+    Apart,
+    /// There are some, and in this closing or in one not long ago the work of one was [overdue](FromShim::Stalled).
+    Entangled,
+}
+
 /// The answer to `Resume` and `Orphan`, not numbered. Then both sides say again what the other one
 /// has not heard.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -224,6 +235,8 @@ pub enum FromShim {
     Stalled {
         /// Of the `Close`.
         step: Step,
+        /// Nothing was submitted for longer than such work should take.
+        is_overdue: bool,
     },
     /// The answer to `Unmap` and `Map`.
     Done {
@@ -418,8 +431,8 @@ pub enum ToShim {
         /// Not zero: the process has answered before, and another one of its job is [stalled](FromShim::Stalled). Each
         /// thread that waits makes up to so many calls before the process drains anew.
         calls: u32,
-        /// Other processes of the job have memory: what this one's work waits for may be theirs to submit.
-        has_peers: bool,
+        /// Whether what this process's work waits for may be theirs to submit.
+        peers: Peers,
     },
     /// Unmap and release pieces; their slots become non-resident. Only while closed.
     Unmap {

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::time::Duration;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, Step, TenantId};
 use tidegate_ffi::wire::live::{Life, LiveRange};
-use tidegate_ffi::wire::message::{Move, Placed, ToMover, ToShim};
+use tidegate_ffi::wire::message::{Move, Peers, Placed, ToMover, ToShim};
 
 /// What a piece holds, by the live map.
 #[derive(Clone, Debug, Default)]
@@ -90,6 +90,8 @@ impl Scheduler {
             in_vain: in_vain || job.closing.in_vain,
             at_collective,
             is_far: at_collective || are_far_apart(&ranks, &stops),
+            overdue_at: None,
+            entangled: job.closing.entangled.saturating_sub(1),
             ..job.closing
         };
         job.stats.last_at_boundary = is_known || !is_gang;
@@ -107,6 +109,16 @@ impl Scheduler {
         let sessions = self.jobs.get(&id).into_iter().flat_map(|job| &job.sessions);
         let works = |session: &&SessionId| self.sessions.get(session).is_some_and(|s| !s.tenants.is_empty());
         sessions.filter(works).count() > 1
+    }
+
+    /// What each process is told of the others.
+    fn peers(&self, id: JobId) -> Peers {
+        let is_entangled = self.jobs.get(&id).is_some_and(|job| job.closing.is_entangled());
+        match self.works_in_several(id) {
+            false => Peers::None,
+            true if is_entangled => Peers::Entangled,
+            true => Peers::Apart,
+        }
     }
 
     /// Do several processes of the job have memory, of which one does not stop at the common boundary, or perhaps not soon.
@@ -232,13 +244,13 @@ impl Scheduler {
         session.closing = Some(step);
         (session.closing_since, session.stalls) = (self.now, 0);
         let job = session.job;
-        let has_peers = self.works_in_several(job);
+        let peers = self.peers(job);
         let [deadline_ms, wait_ms, drain_ms] =
             [deadline, wait, drain].map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
         self.expect_closing(id, step, deadline + wait);
         let at_collective = boundary > 0 && self.jobs.get(&job).is_some_and(|job| job.closing.at_collective);
         let close =
-            ToShim::Close { step, boundary, at_collective, deadline_ms, wait_ms, drain_ms, calls, has_peers };
+            ToShim::Close { step, boundary, at_collective, deadline_ms, wait_ms, drain_ms, calls, peers };
         self.tell(id, close);
     }
 
@@ -337,6 +349,15 @@ impl Scheduler {
         self.finish_closing(job_id);
     }
 
+    /// The work of a process does not end though it was waited for: it waits for work of the others of its job, most likely.
+    pub(super) fn note_overdue(&mut self, id: SessionId, step: Step, is_overdue: bool) {
+        let session = self.sessions.get(&id).filter(|session| is_overdue && session.closing == Some(step));
+        let job = session.map(|session| session.job).filter(|job| self.works_in_several(*job));
+        if let Some(job) = job.and_then(|job| self.jobs.get_mut(&job)) {
+            job.closing.note_overdue(self.now);
+        }
+    }
+
     /// The work of a process does not end. It may wait for work of the other processes of its job that have drained:
     /// these submit a little, and drain anew. If that is not enough they go on until it has drained, and are closed then;
     /// but those at the common boundary stay there. Who went on is then a little ahead, and the others submit a little for
@@ -352,7 +373,9 @@ impl Scheduler {
         if job.phase != Phase::Closing || job.reopen || job.closing.passed.is_some() {
             return;
         }
-        let (since, limit) = (job.closing.until, self.config.drain_limit);
+        // Until then it was seen whether the work only takes long.
+        let since = job.closing.until.max(job.closing.overdue_at.unwrap_or_default());
+        let limit = self.config.drain_limit;
         let is_over = |since: Time, limit: Duration| self.now >= since.saturating_add(limit);
         let resumes = is_over(since.max(asked), limit / ROUNDS);
         let apart = self.drain_limit_apart(job_id);

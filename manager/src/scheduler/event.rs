@@ -224,6 +224,8 @@ pub enum Event {
         session: SessionId,
         /// Of the `Close`.
         step: Step,
+        /// Nothing was submitted for longer than such work should take.
+        is_overdue: bool,
     },
     /// A process has unmapped or mapped.
     ShimDone {

@@ -325,9 +325,35 @@ pub struct Closing {
     pub is_far: bool,
     /// How much it weighs that such processes did not ([`WEIGHT_OF_VAIN`](super::gang::WEIGHT_OF_VAIN)).
     pub far_in_vain: u32,
+    /// When the work of one of its processes was first said to be overdue.
+    pub overdue_at: Option<Time>,
+    /// In so many closings, with this one, the work of its processes is thought to wait for each other's.
+    pub entangled: u32,
+    /// So often that was seen.
+    pub seen_entangled: u32,
 }
 
+/// After the work of one process was overdue it is thought in so many closings to wait for another's; in twice as many each
+/// time, so often at most.
+const ENTANGLED: u32 = 8;
+const MOST_DOUBLED: u32 = 6;
+
 impl Closing {
+    /// The work of a process is overdue.
+    pub(super) fn note_overdue(&mut self, now: Time) {
+        if self.overdue_at.is_some() {
+            return;
+        }
+        self.overdue_at = Some(now);
+        self.entangled = ENTANGLED << self.seen_entangled.min(MOST_DOUBLED);
+        self.seen_entangled = self.seen_entangled.saturating_add(1);
+    }
+
+    /// Whether the work of one process is thought to wait for another's.
+    pub(super) fn is_entangled(&self) -> bool {
+        self.entangled > 0
+    }
+
     /// A process that was to stop with others has come too late, or does not drain.
     pub(super) fn note_late(&mut self) {
         if std::mem::take(&mut self.is_far) {

@@ -287,7 +287,10 @@ impl Scheduler {
             }
             Event::NotDrained { session, step } => self.not_drained(session, step),
             Event::Passed { session, step, boundary } => self.passed(session, step, boundary),
-            Event::Stalled { session, step } => self.help_drain(session, step),
+            Event::Stalled { session, step, is_overdue } => {
+                self.note_overdue(session, step, is_overdue);
+                self.help_drain(session, step);
+            }
             Event::ShimDone { session, step } => self.shim_done(session, step),
             Event::MappedSome { session, step, pieces } => self.mapped_some(session, step, pieces),
             Event::ShimFailed { session, step, reason } => self.shim_failed(session, step, &reason),

@@ -302,7 +302,7 @@ impl World {
                 if self.lies() {
                     return FromShim::Unsliceable { reason: "b\n".repeat(999) };
                 }
-                let stalled = FromShim::Stalled { step: closing.unwrap_or(step) };
+                let stalled = FromShim::Stalled { step: closing.unwrap_or(step), is_overdue: self.lies() };
                 let words = [FromShim::Idle, FromShim::Waiting, FromShim::JobDone, FromShim::Heard, stalled];
                 words[self.random.index(5)].clone()
             }

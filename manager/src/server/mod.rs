@@ -470,7 +470,7 @@ impl Server {
                 Event::NotDrained { session, step }
             }
             FromShim::Passed { step, boundary } => Event::Passed { session, step, boundary },
-            FromShim::Stalled { step } => Event::Stalled { session, step },
+            FromShim::Stalled { step, is_overdue } => Event::Stalled { session, step, is_overdue },
             FromShim::Done { step } => Event::ShimDone { session, step },
             FromShim::MappedSome { step, pieces } => {
                 info!(%session, pieces, "it has no descriptors to map more of its memory just now");

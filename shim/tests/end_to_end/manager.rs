@@ -381,9 +381,9 @@ impl Manager {
         [deadline_ms, drain_ms]: [u64; 2],
         calls: u32,
     ) {
-        let (wait_ms, has_peers) = (0, calls > 0);
+        let (wait_ms, peers) = (0, if calls > 0 { Peers::Entangled } else { Peers::None });
         let close =
-            ToShim::Close { step, boundary, at_collective, deadline_ms, wait_ms, drain_ms, calls, has_peers };
+            ToShim::Close { step, boundary, at_collective, deadline_ms, wait_ms, drain_ms, calls, peers };
         self.send(close, &[]);
     }
 

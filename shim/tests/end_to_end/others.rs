@@ -215,7 +215,7 @@ promise! {
         let moment = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
         while manager.hears_within(&moment) {
             // Said again and again, each time later.
-            assert_eq!(manager.hear(), FromShim::Stalled { step: Step(99) }, "it did not wait");
+            assert_eq!(manager.hear(), FromShim::Stalled { step: Step(99), is_overdue: false }, "it did not wait");
         }
         assert_eq!(line.ask(&format!("let-go {word}")), "ok");
         let (_, live) = manager.hear_drained();

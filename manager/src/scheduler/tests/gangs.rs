@@ -216,7 +216,7 @@ fn stalled_gang_with(configure: impl FnOnce(&mut Config)) -> (Desk, [SessionId; 
 /// The process's work does not end.
 fn stall(desk: &mut Desk, session: SessionId) -> Event {
     let step = desk.scheduler.sessions()[&session].closing.expect("it has not answered");
-    let stalled = Event::Stalled { session, step };
+    let stalled = Event::Stalled { session, step, is_overdue: false };
     desk.tell(stalled.clone());
     stalled
 }
@@ -224,7 +224,7 @@ fn stall(desk: &mut Desk, session: SessionId) -> Event {
 #[test]
 fn a_process_that_has_drained_submits_a_little_for_another_of_its_job_and_then_goes_on() {
     let (mut desk, [first, second], rival) = stalled_gang();
-    desk.tell(Event::Stalled { session: first, step: Step(u64::MAX) });
+    desk.tell(Event::Stalled { session: first, step: Step(u64::MAX), is_overdue: true });
     assert_eq!(desk.closings(second), 0, "it was not asked to close in that step");
     let stalled = stall(&mut desk, first);
     stall(&mut desk, first);
