@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use tidegate_ffi::units::{Class, SlotIndex};
 use tidegate_ffi::wire::live::{Life, LiveRange};
-use tidegate_ffi::wire::message::{LeaseRequest, Location, Move, Placed, Shortage};
+use tidegate_ffi::wire::message::{LeaseRequest, Location, Move, Peers, Placed, Shortage};
 
 pub const UNIT: u64 = 1 << 20;
 pub const GPU: GpuUuid = GpuUuid([1; 16]);
@@ -548,6 +548,16 @@ impl Desk {
     /// How long its drain may take, in milliseconds, by its last `Close`.
     pub fn drain_ms(&self, session: SessionId) -> Option<u64> {
         self.last_close(session).map(|(_, drain_ms)| drain_ms)
+    }
+
+    /// What it is told of the other processes of its job, by its last `Close`.
+    pub fn peers(&self, session: SessionId) -> Option<Peers> {
+        self.to_shim(session)
+            .filter_map(|message| match message {
+                ToShim::Close { peers, .. } => Some(*peers),
+                _ => None,
+            })
+            .last()
     }
 
     fn last_close(&self, session: SessionId) -> Option<(u32, u64)> {

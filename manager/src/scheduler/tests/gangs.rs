@@ -2,6 +2,7 @@
 
 use super::desk::{Desk, GPU, OTHER_GPU, ms};
 use super::*;
+use tidegate_ffi::wire::message::Peers;
 
 /// A gang of two ranks that reported boundaries 7 and 6 and do not answer, a launcher of theirs, and a rival that
 /// waits for their memory. The gang is closing.
@@ -244,6 +245,40 @@ fn a_process_that_has_drained_submits_a_little_for_another_of_its_job_and_then_g
     desk.until(|desk| desk.phase(rival) == Phase::Open);
     desk.tell(stalled);
     assert_eq!((desk.closings(second), desk.expelled.len()), (3, 0), "it comes late");
+}
+
+/// Else each closing would wait in vain for work that the others hold back.
+#[test]
+fn that_processes_wait_for_each_other_is_known_in_the_next_closings() {
+    let (mut desk, [first, second], rival) = stalled_gang();
+    stall(&mut desk, first);
+    assert_eq!(desk.peers(second), Some(Peers::Apart), "it may only take long");
+    let step = desk.scheduler.sessions()[&first].closing.expect("it has not answered");
+    desk.tell(Event::Stalled { session: first, step, is_overdue: true });
+    desk.tell(Event::Stalled { session: first, step, is_overdue: true });
+    assert_eq!(desk.peers(second), Some(Peers::Entangled), "in the same closing");
+    desk.deaf.clear();
+    desk.answer_closings(first);
+    for known in [true, true, true, true, true, true, true, false] {
+        desk.until(|desk| desk.phase(rival) == Phase::Open);
+        desk.until(|desk| desk.phase(first) == Phase::Open);
+        desk.log.clear();
+        desk.until(|desk| desk.closings(first) == 1);
+        let expected = if known { Peers::Entangled } else { Peers::Apart };
+        assert_eq!(desk.peers(first), Some(expected));
+    }
+}
+
+#[test]
+fn work_that_is_overdue_gets_as_long_as_other_work_from_then_on() {
+    let (mut desk, [first, second], _) = stalled_gang_with(|config| config.drain_limit = ms(1600));
+    desk.pass(ms(190));
+    let step = desk.scheduler.sessions()[&first].closing.expect("it has not answered");
+    desk.tell(Event::Stalled { session: first, step, is_overdue: true });
+    desk.pass(ms(190));
+    desk.log.clear();
+    stall(&mut desk, first);
+    assert_eq!(desk.closings(second) + desk.opened().len(), 1, "it is helped still");
 }
 
 /// Else the job stands still until a whole drain limit is over, and nothing helps it any more.
