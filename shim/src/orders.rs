@@ -39,9 +39,8 @@ pub fn carry_out(process: &'static Process, orders: &Receiver<Order>) {
         match watch.next(orders, &window) {
             Some(Order::Over(gone)) => return part(&gone),
             Some(Order::Message(message, handles)) => {
-                // They use contexts: an order may take long, and the program must be able to destroy its contexts
-                // meanwhile. A drain looks at them.
-                if !matches!(message, ToShim::Close { .. }) {
+                // They use contexts, and the program must be able to destroy its contexts meanwhile.
+                if takes_long(&message) {
                     window.marks().let_go();
                 }
                 let failure = failure_of(&message);
@@ -63,6 +62,11 @@ pub fn carry_out(process: &'static Process, orders: &Receiver<Order>) {
             }
         }
     }
+}
+
+/// Whether the order may take long, and is not one that looks at the marks.
+fn takes_long(order: &ToShim) -> bool {
+    matches!(order, ToShim::Unmap { .. } | ToShim::Map { .. } | ToShim::Recall { .. })
 }
 
 /// What the manager is told when an order fails in a way that was not foreseen. `None`: it does not
