@@ -305,7 +305,9 @@ fn drain_and_report(
     // Who has not come to the boundary is not held there.
     let at = if waited == BoundaryWait::Reached { closing.at_boundary() } else { Boundary::GoesOn };
     let is_metered = GATE.is_metered();
-    let (is_little, least, pace) = (!window.is_exceeded(), window.time_of_least(), window.pace());
+    let under_way = window.under_way();
+    let (is_little, least, pace) =
+        (!window.is_exceeded(under_way), window.time_of_least(), window.pace());
     let time = window.span().max(least);
     let marks = window.marks();
     let mut draining =
@@ -324,8 +326,10 @@ fn drain_and_report(
     if outcome.is_ok() {
         marks.end();
     }
-    if is_metered && has_helped {
-        window.give_up();
+    match outcome {
+        Ok(()) if !has_helped => window.note_drained(under_way, started.elapsed()),
+        _ if is_metered && has_helped => window.give_up(),
+        _ => {}
     }
     outcome?;
     let waited = if has_gone_on { BoundaryWait::Deadline } else { waited };

@@ -176,11 +176,23 @@ impl Window {
         &mut self.marks
     }
 
-    /// Whether more is under way than there is room for: it was submitted while no other job waited.
-    pub fn is_exceeded(&self) -> bool {
+    /// So many calls are under way, at most.
+    pub fn under_way(&self) -> u64 {
         let under_way = Record::submissions() - self.marks.passed();
         debug!("at most {under_way} calls are under way, {} may be", self.room());
+        under_way
+    }
+
+    /// Whether more is under way than there is room for: it was submitted while no other job waited.
+    pub fn is_exceeded(&self, under_way: u64) -> bool {
         under_way > self.room()
+    }
+
+    /// So many calls were under way when the gate was closed, and ended in that time, of themselves.
+    pub fn note_drained(&mut self, calls: u64, took: Duration) {
+        if took >= SPAN {
+            self.learn(&Passage { age: took, calls, took, is_full: true });
+        }
     }
 
     /// Whether other jobs wait, from now on. Behind a closed gate it is not asked, but closed it is for them.
@@ -314,7 +326,9 @@ impl Window {
             self.give_up();
             return self.end(Turn::Free);
         }
-        let room = (self.marks.passed() + self.room()).saturating_sub(submissions);
+        // In parts, so that there are marks between them.
+        let part = (self.room() / MARKS).max(LEAST);
+        let room = (self.marks.passed() + self.room()).saturating_sub(submissions).min(part);
         GATE.grant(u32::try_from(room).unwrap_or(u32::MAX).saturating_sub(credit));
     }
 
