@@ -304,7 +304,7 @@ fn drain_and_report(
 ) -> Result<(Drained, Vec<OwnedFd>), String> {
     // Who has not come to the boundary is not held there.
     let at = if waited == BoundaryWait::Reached { closing.at_boundary() } else { Boundary::GoesOn };
-    let is_metered = GATE.is_metered();
+    let is_metered = window.counts_calls();
     let under_way = window.under_way();
     let (is_little, least, pace) =
         (!window.is_exceeded(under_way), window.time_of_least(), window.pace());

@@ -190,9 +190,17 @@ impl Window {
 
     /// So many calls were under way when the gate was closed, and ended in that time, of themselves.
     pub fn note_drained(&mut self, calls: u64, took: Duration) {
-        if took >= SPAN {
-            self.learn(&Passage { age: took, calls, took, is_full: true });
+        if took >= SPAN && calls > 0 {
+            let each = took / u32::try_from(calls).unwrap_or(u32::MAX);
+            let fits = self.span().as_nanos() / each.as_nanos().max(1);
+            self.each = Some(each);
+            self.calls = u64::try_from(fits).unwrap_or(u64::MAX).clamp(LEAST, ENOUGH);
         }
+    }
+
+    /// Whether calls are counted in this turn, or would be if there were room for fewer.
+    pub fn counts_calls(&self) -> bool {
+        self.turn != Turn::Free
     }
 
     /// Whether other jobs wait, from now on. Behind a closed gate it is not asked, but closed it is for them.
