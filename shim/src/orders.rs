@@ -306,8 +306,7 @@ fn drain_and_report(
     let at = if waited == BoundaryWait::Reached { closing.at_boundary() } else { Boundary::GoesOn };
     let is_metered = window.counts_calls();
     let under_way = window.under_way();
-    let (is_little, least, pace) =
-        (!window.is_exceeded(under_way), window.time_of_least(), window.pace());
+    let (is_little, least, pace) = (window.is_little(under_way), window.time_of_least(), window.pace());
     let time = window.span().max(least);
     let marks = window.marks();
     let mut draining =

@@ -41,6 +41,8 @@ const TO_BOUNDARY: u32 = 8;
 const ALONE: u32 = 4;
 /// So many calls need not be counted: the driver has no room for more.
 const ENOUGH: u64 = 1024;
+/// So few calls do not take very long though they take longer than those before.
+const FEW: u64 = 64;
 /// Two, so that the GPU has work while it is seen that the first has ended.
 const LEAST: u64 = 2;
 /// So many times the window may grow at a mark.
@@ -183,9 +185,10 @@ impl Window {
         under_way
     }
 
-    /// Whether more is under way than there is room for: it was submitted while no other job waited.
-    pub fn is_exceeded(&self, under_way: u64) -> bool {
-        under_way > self.room()
+    /// Whether so many calls take little longer than they should, most likely: not more than there is room for, as was
+    /// submitted while no other job waited, nor so many that they take very long if they are not like those before.
+    pub fn is_little(&self, calls: u64) -> bool {
+        calls <= self.room().min(FEW)
     }
 
     /// So many calls were under way when the gate was closed, and ended in that time, of themselves.
