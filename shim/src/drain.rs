@@ -274,9 +274,10 @@ impl<'a> Draining<'a> {
     }
 
     /// The same where other processes of the job might wait for what is held here: for twice as long as takes what is under way,
-    /// `time`, as far as it is known.
-    pub fn of_metered_with_peers(self, time: Duration) -> Self {
-        let alone = (time * 2).min(self.longest_quiet());
+    /// `time`, if that is little.
+    pub fn of_metered_with_peers(self, is_little: bool, time: Duration) -> Self {
+        let most = self.longest_quiet();
+        let alone = if is_little { (time * 2).min(most) } else { most };
         Self { alone, until: self.until + alone, ..self }
     }
 

@@ -309,11 +309,12 @@ fn drain_and_report(
     let (is_little, least, pace) = (window.is_little(under_way), window.time_of_least(), window.pace());
     let time = window.span().max(least);
     let marks = window.marks();
+    let passed = marks.passed();
     let mut draining =
         Draining::new(process, closing.step, at, closing.drain, until, closing.has_peers(), marks);
     draining = match closing.peers {
         Peers::None if is_metered => draining.of_metered(is_little, least, pace),
-        Peers::Apart if is_metered => draining.of_metered_with_peers(time),
+        Peers::Apart if is_metered => draining.of_metered_with_peers(is_little, time),
         _ => draining,
     };
     if closing.calls > 0 {
@@ -325,10 +326,11 @@ fn drain_and_report(
     if outcome.is_ok() {
         marks.end();
     }
-    match outcome {
-        Ok(()) if !has_helped => window.note_drained(under_way, started.elapsed()),
-        _ if is_metered && has_helped => window.give_up(),
-        _ => {}
+    let ended = if outcome.is_ok() { under_way } else { marks.passed() - passed };
+    if !has_helped {
+        window.note_ended(ended, started.elapsed());
+    } else if is_metered {
+        window.give_up();
     }
     outcome?;
     let waited = if has_gone_on { BoundaryWait::Deadline } else { waited };

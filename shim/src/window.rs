@@ -191,8 +191,8 @@ impl Window {
         calls <= self.room().min(FEW)
     }
 
-    /// So many calls were under way when the gate was closed, and ended in that time, of themselves.
-    pub fn note_drained(&mut self, calls: u64, took: Duration) {
+    /// So many calls were under way when the gate was closed and ended in that time, with nothing let through.
+    pub fn note_ended(&mut self, calls: u64, took: Duration) {
         if took >= SPAN && calls > 0 {
             let each = took / u32::try_from(calls).unwrap_or(u32::MAX);
             let fits = self.span().as_nanos() / each.as_nanos().max(1);
