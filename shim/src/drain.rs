@@ -500,11 +500,12 @@ impl<'a> Draining<'a> {
 
     /// Whether work that has not ended only takes long: the GPU has passed a mark in it since it was asked last. As much as was
     /// submitted after the mark is before it still, and for that time nothing is let through: the closing gets at most twice
-    /// as long by that. Other processes of the job are told at once that work does not end: it may wait for theirs.
+    /// as long by that. Where it may wait for work of other processes of the job these are told at once that it does not end.
     fn takes_long(&mut self) -> bool {
         let passed = self.marks.age_of_passed();
         // Where calls were let through one may have ended a wait: a mark is as old as that then.
-        if let Some(rest) = passed.filter(|_| !self.has_peers && !self.has_helped) {
+        let is_own = !self.has_peers || !self.alone.is_zero();
+        if let Some(rest) = passed.filter(|_| is_own && !self.has_helped) {
             self.goes_on_until = Instant::now() + rest.min(self.longest_quiet());
             self.until = self.until.max(self.goes_on_until.min(self.latest));
         }

@@ -329,7 +329,7 @@ fn drain_and_report(
     let ended = if outcome.is_ok() { under_way } else { marks.passed() - passed };
     if !has_helped {
         window.note_ended(ended, started.elapsed());
-    } else if is_metered {
+    } else if is_metered && closing.calls == 0 {
         window.give_up();
     }
     outcome?;
