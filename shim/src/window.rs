@@ -3,15 +3,17 @@
 //! A job is switched when all its work has ended. A program that never waits for its GPU fills the driver's queue: a thousand
 //! calls in each stream, be they of 50 ms each. So the [gate](crate::gate) is metered: as many calls are under way as the GPU
 //! can do in [`SPAN`] while other jobs wait, and in [`SPAN_ALONE`] while none does. [Marks] tell how many have ended. The window begins
-//! with two calls, before it is known whether others wait, and grows up to fourfold with each mark that is passed soon. Where it has
-//! room for what the driver takes, calls are not counted any more, until marks show again that work is far ahead.
+//! with two calls, before it is known whether others wait, and grows up to fourfold with each mark that is passed soon. What it has
+//! room for is granted in parts, with a mark behind each: so it is seen soon that calls take longer than those before. While no
+//! other job waits, and there is room for what the driver takes, calls are not counted, until marks show that work is far ahead.
 //!
 //! Where marks say nothing (a stream captures, or a value wait is unreleased) calls are granted at the last [`Pace`], and
 //! those go besides whose work would begin at once.
 //!
 //! Work may wait on the GPU for work that is not submitted yet: then no mark is passed, and the gate holds what ends the wait
 //! until the closing, or for [`PATIENCE`]. Kernels that take longer than a turn look alike at first. So such a closing lets nothing
-//! through for a part of its limit: what is long ends in that time, for little is under way. If it does not, the process
+//! through for a part of its limit, longer where many calls are under way, which may all take longer than those before; or while
+//! marks are passed. If work does not end in that time, the process
 //! is not metered in the next [`FREE`] turns, each time in twice as many, and after that not before its work was seen
 //! to be [`FAR`] ahead.
 //!
@@ -39,8 +41,8 @@ const LOOK_AT_MARKS: Duration = Duration::from_millis(20);
 const TO_BOUNDARY: u32 = 8;
 /// So many times as much may be at once when no other job waits any more.
 const ALONE: u32 = 4;
-/// So many calls need not be counted: the driver has no room for more.
-const ENOUGH: u64 = 1024;
+/// The most calls in a window. The driver has room for a few more in each stream, which marks need.
+const MOST: u64 = 896;
 /// So few calls do not take very long though they take longer than those before.
 const FEW: u64 = 64;
 /// Two, so that the GPU has work while it is seen that the first has ended.
@@ -90,7 +92,7 @@ impl Pace {
     /// How many calls the GPU has ended since this was asked last.
     pub fn calls(&mut self) -> u32 {
         let ended = u128::from(self.calls) * self.told.elapsed().as_nanos() / SPAN.as_nanos();
-        let ended = u32::try_from(ended).unwrap_or(u32::MAX).min(u32::try_from(ENOUGH).unwrap_or(u32::MAX));
+        let ended = u32::try_from(ended).unwrap_or(u32::MAX).min(u32::try_from(MOST).unwrap_or(u32::MAX));
         if ended > 0 {
             self.told = Instant::now();
         }
@@ -165,7 +167,7 @@ impl Window {
     pub fn open(&mut self, process: &'static Process) {
         (self.turn, self.times, self.blind, self.used_up) = (Turn::Begun, 1, None, None);
         self.set_alone(false);
-        if self.was_contended && self.calls < ENOUGH && self.begin() {
+        if self.was_contended && self.begin() {
             GATE.open_metered();
             self.look(process, true);
         } else {
@@ -197,7 +199,7 @@ impl Window {
             let each = took / u32::try_from(calls).unwrap_or(u32::MAX);
             let fits = self.span().as_nanos() / each.as_nanos().max(1);
             self.each = Some(each);
-            self.calls = u64::try_from(fits).unwrap_or(u64::MAX).clamp(LEAST, ENOUGH);
+            self.calls = u64::try_from(fits).unwrap_or(u64::MAX).clamp(LEAST, MOST);
         }
     }
 
@@ -254,7 +256,7 @@ impl Window {
     fn room(&self) -> u64 {
         let (times, span) = if self.is_alone { (ALONE, SPAN_ALONE) } else { (self.times, SPAN * self.times) };
         let fits = self.each.map_or(u128::MAX, |each| span.as_nanos() / each.as_nanos().max(1));
-        u64::try_from(fits).unwrap_or(u64::MAX).clamp(self.calls, self.calls * u64::from(times))
+        u64::try_from(fits).unwrap_or(u64::MAX).clamp(self.calls, self.calls * u64::from(times)).min(MOST)
     }
 
     /// Work may be under way that takes so long.
@@ -301,7 +303,7 @@ impl Window {
         let is_new = matches!(self.turn, Turn::Metered(since) if since.elapsed() < GRACE);
         let is_alone = !is_contended && !is_new;
         self.set_alone(is_alone);
-        let is_enough = self.room() >= ENOUGH;
+        let is_enough = is_alone && self.room() >= MOST;
         let is_needed = !is_enough && (!is_alone || self.is_far_alone);
         if self.turn == Turn::Begun && is_needed && self.begin() {
             GATE.meter();
@@ -337,8 +339,9 @@ impl Window {
             self.give_up();
             return self.end(Turn::Free);
         }
-        // In parts, so that there are marks between them.
-        let part = (self.room() / MARKS).max(LEAST);
+        // In parts, so that there are marks between them; but short calls end before it is looked again.
+        let parts = if self.room() < MOST { MARKS } else { 1 };
+        let part = (self.room() / parts).max(LEAST);
         let room = (self.marks.passed() + self.room()).saturating_sub(submissions).min(part);
         GATE.grant(u32::try_from(room).unwrap_or(u32::MAX).saturating_sub(credit));
     }
@@ -378,6 +381,6 @@ impl Window {
         // What was not used up says nothing of a larger one.
         let most = if is_metered && !passage.is_full { self.calls } else { self.calls * GROWTH };
         self.each = Some(passage.took / u32::try_from(passage.calls).unwrap_or(u32::MAX));
-        self.calls = fits.clamp(self.calls / 2, most).clamp(LEAST, ENOUGH);
+        self.calls = fits.clamp(self.calls / 2, most).clamp(LEAST, MOST);
     }
 }
