@@ -34,6 +34,8 @@ const LONGEST: u32 = 4;
 const LITTLE: u32 = 4;
 /// So many times the pace work may go on to be submitted while no value wait ends.
 const BUSY: u32 = 8;
+/// While value waits are released calls go at twice the pace after each second, so often at most.
+const MOST_DOUBLED: u64 = 8;
 /// In one of so many rounds what would wait goes though other threads can.
 const WITH_WAITS: u32 = 4;
 /// In so many rounds all threads go through at first, then some of them, as chance says. So often the gate flows before
@@ -401,8 +403,10 @@ impl<'a> Draining<'a> {
         GATE.flow(self.boundary);
         let mut busy = 0;
         loop {
-            // Where a long chain of calls has to come before the value it comes, if slowly.
-            GATE.look_again(self.flows_at.as_mut().map_or(0, |pace| pace.calls().max(1)));
+            // Where a long chain of calls has to come before the value it comes, if slowly at first.
+            let times = 1u32 << self.started.elapsed().as_secs().min(MOST_DOUBLED);
+            let calls = self.flows_at.as_mut().map_or(0, |pace| pace.calls().max(1));
+            GATE.look_again(calls.saturating_mul(times));
             let (submissions, waits) = (Record::submissions(), self.process.value_waits.count());
             let end = self.until.min(Instant::now() + self.pace);
             if self.values_came(end) {
