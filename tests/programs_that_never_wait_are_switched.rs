@@ -27,6 +27,12 @@ fn a_thread_with_many_streams() {
     is_switched("streams");
 }
 
+/// What is under way fits calls that were shorter.
+#[test]
+fn a_thread_whose_kernels_become_longer() {
+    is_switched("grows");
+}
+
 #[test]
 fn a_thread_that_submits_host_functions() {
     is_switched("host");

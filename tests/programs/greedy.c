@@ -5,6 +5,7 @@
  * host:      a thread submits host functions, and nothing else;
  * graphs:    a thread launches a graph of two kernels;
  * mixed:     a thread launches 200 short kernels and then 20 long ones, again and again;
+ * grows:     a thread launches kernels of 0.05 to 50 ms, each a little longer than the one before, again and again;
  * value:     a thread launches kernels while a stream waits for a value that comes 200 ms later, again and again;
  * captures:  the same while another thread captures for 200 ms at a time;
  * processes: two processes launch kernels, a thread each.
@@ -22,6 +23,7 @@
 #define USUAL 20000
 #define SHORT 1000
 #define LONG 50000
+#define SHORTEST 50
 
 int cuCtxSynchronize(void);
 
@@ -127,11 +129,13 @@ static int run_thread(int thread)
         return wait_for_values(stream);
     if (is("captures") && thread == 1)
         return capture(thread, stream);
+    unsigned micros = SHORTEST;
     for (unsigned i = 0; !*stop; i++) {
+        micros = micros < LONG ? micros + micros / 500 + 1 : SHORTEST;
         if (is("host"))
             CHECK(cuLaunchHostFunc(stream, take_time, NULL));
         else
-            CHECK(stir(thread, stream, !is("mixed") ? USUAL : i % 220 < 200 ? SHORT : LONG));
+            CHECK(stir(thread, stream, is("grows") ? micros : !is("mixed") ? USUAL : i % 220 < 200 ? SHORT : LONG));
     }
     return 0;
 }
