@@ -39,8 +39,8 @@ pub fn carry_out(process: &'static Process, orders: &Receiver<Order>) {
         match watch.next(orders, &window) {
             Some(Order::Over(gone)) => return part(&gone),
             Some(Order::Message(message, handles)) => {
-                // They use contexts, and the program must be able to destroy its contexts meanwhile.
-                if takes_long(&message) {
+                // They use contexts, and the program must be able to destroy its contexts while they are not looked at.
+                if keeps_marks_waiting(&message) {
                     window.marks().let_go();
                 }
                 let failure = failure_of(&message);
@@ -64,9 +64,9 @@ pub fn carry_out(process: &'static Process, orders: &Receiver<Order>) {
     }
 }
 
-/// Whether the order may take long, and is not one that looks at the marks.
-fn takes_long(order: &ToShim) -> bool {
-    matches!(order, ToShim::Unmap { .. } | ToShim::Map { .. } | ToShim::Recall { .. })
+/// Whether the order may take long, but for a closing, which looks at the marks, or they are not looked at after it.
+fn keeps_marks_waiting(order: &ToShim) -> bool {
+    matches!(order, ToShim::Unmap { .. } | ToShim::Map { .. } | ToShim::Recall { .. } | ToShim::Ajar)
 }
 
 /// What the manager is told when an order fails in a way that was not foreseen. `None`: it does not
@@ -304,9 +304,10 @@ fn drain_and_report(
 ) -> Result<(Drained, Vec<OwnedFd>), String> {
     // Who has not come to the boundary is not held there.
     let at = if waited == BoundaryWait::Reached { closing.at_boundary() } else { Boundary::GoesOn };
-    let is_metered = window.counts_calls();
     let under_way = window.under_way();
     let (is_little, least, pace) = (window.is_little(under_way), window.time_of_least(), window.pace());
+    // Alone, calls are not counted at first: where many are under way it is seen, too, whether they only take long.
+    let is_metered = GATE.is_metered() || !is_little && window.counts_calls();
     let time = window.span().max(least);
     let marks = window.marks();
     let passed = marks.passed();

@@ -203,7 +203,7 @@ impl Window {
         }
     }
 
-    /// Whether calls are counted in this turn, or would be if there were room for fewer.
+    /// Whether calls are counted in this turn, or would be if other jobs waited.
     pub fn counts_calls(&self) -> bool {
         self.turn != Turn::Free
     }
