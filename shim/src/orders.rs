@@ -64,7 +64,8 @@ pub fn carry_out(process: &'static Process, orders: &Receiver<Order>) {
     }
 }
 
-/// Whether the order may take long, but for a closing, which looks at the marks, or they are not looked at after it.
+/// Whether marks would not be looked at for long: while the order is carried out, or after it, behind a gate that is ajar. A
+/// closing looks at them itself.
 fn keeps_marks_waiting(order: &ToShim) -> bool {
     matches!(order, ToShim::Unmap { .. } | ToShim::Map { .. } | ToShim::Recall { .. } | ToShim::Ajar)
 }

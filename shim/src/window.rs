@@ -4,7 +4,7 @@
 //! calls in each stream, be they of 50 ms each. So the [gate](crate::gate) is metered: as many calls are under way as the GPU
 //! can do in [`SPAN`] while other jobs wait, and in [`SPAN_ALONE`] while none does. [Marks] tell how many have ended. The window begins
 //! with two calls, before it is known whether others wait, and grows up to fourfold with each mark that is passed soon. What it has
-//! room for is granted in parts, with a mark behind each: so it is seen soon that calls take longer than those before. While no
+//! room for is granted in parts, with a mark behind each, unless that is [`MOST`]: so it is seen soon that calls take longer than those before. While no
 //! other job waits, and there is room for what the driver takes, calls are not counted, until marks show that work is far ahead.
 //!
 //! Where marks say nothing (a stream captures, or a value wait is unreleased) calls are granted at the last [`Pace`], and
