@@ -16,7 +16,7 @@ use crate::log::info;
 use crate::marks::Marks;
 use crate::process::Process;
 use crate::threads;
-use crate::window::Pace;
+use crate::window::{FEW, Pace};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -124,6 +124,10 @@ pub struct Draining<'a> {
     has_peers: bool,
     /// For so long nothing is let through: the gate was metered.
     alone: Duration,
+    /// Since when the GPU has passed no mark.
+    still_since: Instant,
+    /// Work did not end in that time, and what did not was little.
+    is_overdue: bool,
     /// The pace at which calls were let through before, if it was. No more are while the gate flows, but for those whose work
     /// would begin at once.
     flows_at: Option<Pace>,
@@ -248,6 +252,8 @@ impl<'a> Draining<'a> {
             has_helped: false,
             has_peers,
             alone: Duration::ZERO,
+            still_since: started,
+            is_overdue: false,
             flows_at: None,
             stalls: 0,
             rounds: 0,
@@ -271,16 +277,19 @@ impl<'a> Draining<'a> {
         GATE.go_by_streams(true);
         let most = self.longest_quiet();
         let alone = if is_little { (self.limit / LITTLE).max(least * 2).min(most) } else { most };
-        // Where it waits, what ends that gets as much time as it would have had.
-        Self { alone, until: self.until + alone, flows_at: Some(pace), ..self }
+        Self { flows_at: Some(pace), ..self.alone_for(alone) }
     }
 
     /// The same where other processes of the job might wait for what is held here: for twice as long as takes what is under way,
     /// `time`, if that is little.
     pub fn of_metered_with_peers(self, is_little: bool, time: Duration) -> Self {
         let most = self.longest_quiet();
-        let alone = if is_little { (time * 2).min(most) } else { most };
-        Self { alone, until: self.until + alone, ..self }
+        self.alone_for(if is_little { (time * 2).min(most) } else { most })
+    }
+
+    /// Where work waits, what ends that gets as much time as it would have had.
+    fn alone_for(self, alone: Duration) -> Self {
+        Self { alone, until: self.until + alone, latest: self.latest + alone, ..self }
     }
 
     /// For so long nothing is let through, at most, in case work only takes long.
@@ -304,6 +313,11 @@ impl<'a> Draining<'a> {
             self.marks.add_first(oldest, since);
         }
         self.marks
+    }
+
+    /// Whether work waits for what is held, most likely: it did not end in the time in which nothing was let through.
+    pub fn is_overdue(&self) -> bool {
+        self.is_overdue
     }
 
     /// Whether calls were let through that may have ended a wait of the work on the GPU.
@@ -344,8 +358,9 @@ impl<'a> Draining<'a> {
                 // What was submitted long ago goes on to end: nothing has to be let through for it.
                 Found::Stall if self.takes_long() => {}
                 // It may be only long: first it is seen whether it ends alone.
-                Found::Stall if self.started.elapsed() < self.alone => {}
+                Found::Stall if self.still_since.elapsed() < self.alone => {}
                 Found::Stall => {
+                    self.is_overdue |= self.has_waited_for_little();
                     if self.stalls == 0 {
                         self.process.drains.note_stall();
                     }
@@ -510,8 +525,10 @@ impl<'a> Draining<'a> {
         // Where calls were let through one may have ended a wait: a mark is as old as that then.
         let is_own = !self.has_peers || !self.alone.is_zero();
         if let Some(rest) = passed.filter(|_| is_own && !self.has_helped) {
-            self.goes_on_until = Instant::now() + rest.min(self.longest_quiet());
-            self.until = self.until.max(self.goes_on_until.min(self.latest));
+            self.still_since = Instant::now();
+            self.goes_on_until = self.still_since + rest.min(self.longest_quiet());
+            let until = self.goes_on_until.max(self.still_since + self.alone + self.limit);
+            self.until = self.until.max(until.min(self.latest));
         }
         let goes_on = Instant::now() < self.goes_on_until;
         if goes_on {
@@ -711,8 +728,16 @@ impl<'a> Draining<'a> {
 
     fn say_that_it_stalls(&self) {
         // Without a manager no other job waits.
-        let is_overdue = !self.alone.is_zero() && self.started.elapsed() >= self.alone;
+        let is_late = !self.alone.is_zero() && self.started.elapsed() >= self.alone;
+        let is_held_open = || self.process.value_waits.any() || self.process.captures.any();
+        let is_overdue = self.is_overdue || is_late && is_held_open();
         let _ = self.process.link.send(FromShim::Stalled { step: self.step, is_overdue });
+    }
+
+    /// Whether nothing was let through for as long as it should be, and there is no more before the next mark than takes that
+    /// long, most likely.
+    fn has_waited_for_little(&self) -> bool {
+        !self.alone.is_zero() && !self.has_helped && self.marks.next_calls() <= FEW
     }
 
     /// Work does not end. It may wait for work of other processes of the job: the manager lets them go on. True: it is

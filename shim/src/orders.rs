@@ -67,7 +67,7 @@ pub fn carry_out(process: &'static Process, orders: &Receiver<Order>) {
 /// Whether marks would not be looked at for long: while the order is carried out, or after it, behind a gate that is ajar. A
 /// closing looks at them itself.
 fn keeps_marks_waiting(order: &ToShim) -> bool {
-    matches!(order, ToShim::Unmap { .. } | ToShim::Map { .. } | ToShim::Recall { .. } | ToShim::Ajar)
+    matches!(order, ToShim::Unmap { .. } | ToShim::Map { .. } | ToShim::Ajar)
 }
 
 /// What the manager is told when an order fails in a way that was not foreseen. `None`: it does not
@@ -308,7 +308,7 @@ fn drain_and_report(
     let under_way = window.under_way();
     let (is_little, least, pace) = (window.is_little(under_way), window.time_of_least(), window.pace());
     // Alone, calls are not counted at first: where many are under way it is seen, too, whether they only take long.
-    let is_metered = GATE.is_metered() || !is_little && window.counts_calls();
+    let is_metered = window.is_sure_to_end() && (GATE.is_metered() || !is_little);
     let time = window.span().max(least);
     let marks = window.marks();
     let passed = marks.passed();
@@ -324,6 +324,7 @@ fn drain_and_report(
     }
     let outcome = draining.run();
     let (has_helped, has_gone_on, until) = (draining.has_helped(), draining.has_gone_on(), draining.until());
+    let is_overdue = draining.is_overdue();
     let marks = draining.leave();
     if outcome.is_ok() {
         marks.end();
@@ -331,8 +332,10 @@ fn drain_and_report(
     let ended = if outcome.is_ok() { under_way } else { marks.passed() - passed };
     if !has_helped {
         window.note_ended(ended, started.elapsed());
-    } else if is_metered && closing.calls == 0 {
+    } else if is_overdue && closing.calls == 0 {
         window.give_up();
+    } else if is_metered && closing.calls == 0 && closing.peers != Peers::Entangled {
+        window.doubt();
     }
     outcome?;
     let waited = if has_gone_on { BoundaryWait::Deadline } else { waited };

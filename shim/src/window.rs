@@ -12,10 +12,12 @@
 //!
 //! Work may wait on the GPU for work that is not submitted yet: then no mark is passed, and the gate holds what ends the wait
 //! until the closing, or for [`PATIENCE`]. Kernels that take longer than a turn look alike at first. So such a closing lets nothing
-//! through for a part of its limit, longer where many calls are under way, which may all take longer than those before; or while
-//! marks are passed. If work does not end in that time, the process
-//! is not metered in the next [`FREE`] turns, each time in twice as many, and after that not before its work was seen
-//! to be [`FAR`] ahead.
+//! through for a part of its limit, longer where many calls are under way, which may all take longer than those before; counted
+//! from the last mark that was passed. If work does not end in that time, and there are [`FEW`] calls before the next mark,
+//! work is *known to wait*: [`WAITING`] calls may be under way from then on, twice as many each time that is seen, until they are as many as the
+//! driver takes, and closings help at once. That is so in the next [`FREE`] turns, each time in twice as many, and after that until
+//! work was seen to be [`FAR`] ahead. Where there are more calls before the next mark nothing is concluded: fewer may be under way in the
+//! next turn, so that more is known at its end.
 //!
 //! Invariant: while the gate is metered this is looked at every [`LOOK`], or sooner, but for an idle process that has submitted
 //! nothing yet; or a closing is about to shut it.
@@ -44,7 +46,9 @@ const ALONE: u32 = 4;
 /// The most calls in a window. The driver has room for a few more in each stream, which marks need.
 const MOST: u64 = 896;
 /// So few calls do not take very long though they take longer than those before.
-const FEW: u64 = 64;
+pub const FEW: u64 = 64;
+/// So many may be under way, at least, where work waited for calls that were held; twice as many each time.
+const WAITING: u64 = 16;
 /// Two, so that the GPU has work while it is seen that the first has ended.
 const LEAST: u64 = 2;
 /// So many times the window may grow at a mark.
@@ -53,9 +57,11 @@ const GROWTH: u64 = 4;
 const MARKS: u64 = 8;
 /// Work that is ahead by such a part of the span says how much the window holds, though calls are not counted.
 const DEEP: u32 = 2;
-/// If calls are held and no mark is passed for so long calls are not counted in this turn.
+/// If calls are held and no mark is passed for so long they are thought to be waited for. So many times as long where there are many
+/// calls before the next mark.
 const PATIENCE: Duration = Duration::from_millis(2500);
-/// Where work waits calls are not counted in so many turns; twice as many each time, so often at most.
+const LONGER_FOR_MANY: u32 = 4;
+/// In so many turns work is known to wait; twice as many each time, so often at most.
 const FREE: u32 = 8;
 const MOST_DOUBLED: u32 = 6;
 /// Work that is ahead by so much is not likely to wait for other work.
@@ -133,10 +139,12 @@ pub struct Window {
     was_contended: bool,
     /// None did when it was looked last.
     is_alone: bool,
-    /// In so many turns calls are not counted.
+    /// In so many turns, with this one, work is known to wait for calls that are held.
     free_turns: u32,
-    /// So often work waited for calls that were held.
+    /// So often that was seen.
     given_up: u32,
+    /// It is in this turn.
+    waits: bool,
     /// Since the last time work was seen to be far ahead.
     was_far: bool,
 }
@@ -157,6 +165,7 @@ impl Default for Window {
             is_alone: false,
             free_turns: 0,
             given_up: 0,
+            waits: false,
             was_far: false,
         }
     }
@@ -196,16 +205,20 @@ impl Window {
     /// So many calls were under way when the gate was closed and ended in that time, with nothing let through.
     pub fn note_ended(&mut self, calls: u64, took: Duration) {
         if took >= SPAN && calls > 0 {
-            let each = took / u32::try_from(calls).unwrap_or(u32::MAX);
-            let fits = self.span().as_nanos() / each.as_nanos().max(1);
-            self.each = Some(each);
-            self.calls = u64::try_from(fits).unwrap_or(u64::MAX).clamp(LEAST, MOST);
+            self.calls = self.fits(calls, took).clamp(LEAST, MOST);
         }
     }
 
-    /// Whether calls are counted in this turn, or would be if other jobs waited.
-    pub fn counts_calls(&self) -> bool {
-        self.turn != Turn::Free
+    /// So many calls took so long: as many as take the span.
+    fn fits(&mut self, calls: u64, took: Duration) -> u64 {
+        self.each = Some(took / u32::try_from(calls).unwrap_or(u32::MAX));
+        let fits = u128::from(calls) * self.span().as_nanos() / took.as_nanos().max(1);
+        u64::try_from(fits).unwrap_or(u64::MAX)
+    }
+
+    /// Whether calls are counted in this turn, or would be if other jobs waited, and work is not known to wait for those that are held.
+    pub fn is_sure_to_end(&self) -> bool {
+        self.turn != Turn::Free && !self.waits
     }
 
     /// Whether other jobs wait, from now on. Behind a closed gate it is not asked, but closed it is for them.
@@ -215,10 +228,21 @@ impl Window {
 
     /// Work waited for calls that were held.
     pub fn give_up(&mut self) {
-        debug!("work waits for calls that are held: they are not counted in the next turns");
         self.free_turns = FREE << self.given_up.min(MOST_DOUBLED);
         self.given_up += 1;
-        self.was_far = false;
+        (self.waits, self.was_far) = (true, false);
+        debug!("work waits for calls that are held: {} may be under way in the next turns", self.least());
+    }
+
+    /// Work may have waited for calls that were held, or taken long: there were many before the next mark.
+    pub fn doubt(&mut self) {
+        self.calls = self.calls.min(FEW);
+        debug!("it is not known whether work only took long: {} calls may be under way", self.calls);
+    }
+
+    /// So many calls may be under way however long they take.
+    fn least(&self) -> u64 {
+        if self.waits { WAITING << (self.given_up - 1).min(MOST_DOUBLED) } else { LEAST }
     }
 
     /// The pace at which the GPU ends calls.
@@ -256,7 +280,8 @@ impl Window {
     fn room(&self) -> u64 {
         let (times, span) = if self.is_alone { (ALONE, SPAN_ALONE) } else { (self.times, SPAN * self.times) };
         let fits = self.each.map_or(u128::MAX, |each| span.as_nanos() / each.as_nanos().max(1));
-        u64::try_from(fits).unwrap_or(u64::MAX).clamp(self.calls, self.calls * u64::from(times)).min(MOST)
+        let fits = u64::try_from(fits).unwrap_or(u64::MAX);
+        fits.clamp(self.calls, self.calls * u64::from(times)).max(self.least()).min(MOST)
     }
 
     /// Work may be under way that takes so long.
@@ -334,23 +359,31 @@ impl Window {
         }
         self.blind = None;
         self.used_up = (credit == 0).then(|| self.used_up.unwrap_or_else(Instant::now));
-        let patience = PATIENCE.max(self.time_of_least() * 2);
+        let times = if self.marks.next_calls() > FEW { LONGER_FOR_MANY } else { 1 };
+        let patience = PATIENCE.max(self.time_of_least() * 2) * times;
         if self.used_up.is_some_and(|since| since.elapsed() >= patience) && GATE.count_waiting(true) > 0 {
             self.give_up();
-            return self.end(Turn::Free);
+            self.used_up = None;
+            if self.least() > MOST {
+                return self.end(Turn::Free);
+            }
         }
         // In parts, so that there are marks between them; but short calls end before it is looked again.
         let parts = if self.room() < MOST { MARKS } else { 1 };
         let part = (self.room() / parts).max(LEAST);
-        let room = (self.marks.passed() + self.room()).saturating_sub(submissions).min(part);
+        // Without room for a mark behind the next part what follows comes when one is passed.
+        let unmarked =
+            if self.waits || self.marks.has_room() { 0 } else { submissions - self.marks.marked() };
+        let room = (self.marks.passed() + self.room()).saturating_sub(submissions);
+        let room = room.min(part.saturating_sub(unmarked));
         GATE.grant(u32::try_from(room).unwrap_or(u32::MAX).saturating_sub(credit));
     }
 
     /// Whether calls are counted from now on in this turn.
     fn begin(&mut self) -> bool {
-        let is_free = self.given_up > 0 && (self.free_turns > 0 || !self.was_far);
+        self.waits = self.given_up > 0 && (self.free_turns > 0 || !self.was_far);
         self.free_turns = self.free_turns.saturating_sub(1);
-        if is_free {
+        if self.least() > MOST {
             self.turn = Turn::Free;
             return false;
         }
@@ -371,16 +404,14 @@ impl Window {
     /// As many calls as take the span, as this mark says; the window shrinks and grows with measure.
     fn learn(&mut self, passage: &Passage) {
         let is_metered = matches!(self.turn, Turn::Metered(_));
-        self.was_far |= !is_metered && passage.age >= FAR;
+        self.was_far |= passage.age >= FAR;
         self.is_far_alone |= !is_metered && passage.age >= FAR_ALONE;
         if passage.calls == 0 || !is_metered && passage.age < SPAN / DEEP {
             return;
         }
-        let fits = u128::from(passage.calls) * self.span().as_nanos() / passage.took.as_nanos().max(1);
-        let fits = u64::try_from(fits).unwrap_or(u64::MAX);
+        let fits = self.fits(passage.calls, passage.took);
         // What was not used up says nothing of a larger one.
         let most = if is_metered && !passage.is_full { self.calls } else { self.calls * GROWTH };
-        self.each = Some(passage.took / u32::try_from(passage.calls).unwrap_or(u32::MAX));
         self.calls = fits.clamp(self.calls / 2, most).clamp(LEAST, MOST);
     }
 }
