@@ -309,14 +309,14 @@ fn drain_and_report(
     let (is_little, least, pace) = (window.is_little(under_way), window.time_of_least(), window.pace());
     // Alone, calls are not counted at first: where many are under way it is seen, too, whether they only take long.
     let is_metered = window.is_sure_to_end() && (GATE.is_metered() || !is_little);
-    let time = window.span().max(least);
+    let (time, few) = (window.span().max(least), window.few());
     let marks = window.marks();
     let passed = marks.passed();
     let mut draining =
         Draining::new(process, closing.step, at, closing.drain, until, closing.has_peers(), marks);
     draining = match closing.peers {
-        Peers::None if is_metered => draining.of_metered(is_little, least, pace),
-        Peers::Apart if is_metered => draining.of_metered_with_peers(is_little, time),
+        Peers::None if is_metered => draining.of_metered(is_little, least, pace, few),
+        Peers::Apart if is_metered => draining.of_metered_with_peers(is_little, time, few),
         _ => draining,
     };
     if closing.calls > 0 {

@@ -46,7 +46,8 @@ const ALONE: u32 = 4;
 /// The most calls in a window. The driver has room for a few more in each stream, which marks need.
 const MOST: u64 = 896;
 /// So few calls do not take very long though they take longer than those before.
-pub const FEW: u64 = 64;
+const FEW: u64 = 64;
+const MOST_DOUBTS: u32 = 2;
 /// So many may be under way, at least, where work waited for calls that were held; twice as many each time.
 const WAITING: u64 = 16;
 /// Two, so that the GPU has work while it is seen that the first has ended.
@@ -55,6 +56,8 @@ const LEAST: u64 = 2;
 const GROWTH: u64 = 4;
 /// In a window so many marks are set, if it has room for them.
 const MARKS: u64 = 8;
+/// While a part of a window ends it is looked so often.
+const PART_LOOKS: u32 = 2;
 /// Work that is ahead by such a part of the span says how much the window holds, though calls are not counted.
 const DEEP: u32 = 2;
 /// If calls are held and no mark is passed for so long they are thought to be waited for. So many times as long where there are many
@@ -145,6 +148,8 @@ pub struct Window {
     given_up: u32,
     /// It is in this turn.
     waits: bool,
+    /// So often it was not known whether work only took long, and no mark was passed since.
+    doubts: u32,
     /// Since the last time work was seen to be far ahead.
     was_far: bool,
 }
@@ -166,6 +171,7 @@ impl Default for Window {
             free_turns: 0,
             given_up: 0,
             waits: false,
+            doubts: 0,
             was_far: false,
         }
     }
@@ -204,6 +210,9 @@ impl Window {
 
     /// So many calls were under way when the gate was closed and ended in that time, with nothing let through.
     pub fn note_ended(&mut self, calls: u64, took: Duration) {
+        if calls > 0 {
+            self.doubts = 0;
+        }
         if took >= SPAN && calls > 0 {
             self.calls = self.fits(calls, took).clamp(LEAST, MOST);
         }
@@ -237,7 +246,14 @@ impl Window {
     /// Work may have waited for calls that were held, or taken long: there were many before the next mark.
     pub fn doubt(&mut self) {
         self.calls = self.calls.min(FEW);
+        self.doubts = self.doubts.saturating_add(1);
         debug!("it is not known whether work only took long: {} calls may be under way", self.calls);
+    }
+
+    /// So many calls before the next mark are few, where work has not ended though it was waited for. If it did not end in two
+    /// closings, and no mark was passed, it does not take long.
+    pub fn few(&self) -> u64 {
+        if self.doubts < MOST_DOUBTS { FEW } else { u64::MAX }
     }
 
     /// So many calls may be under way however long they take.
@@ -265,7 +281,8 @@ impl Window {
         let own = if GATE.is_metered() {
             // Most of what a program does before its first calls takes long.
             let is_idle = tick.is_none() && self.each.is_none() && GATE.credit() == Some(LEAST as u32);
-            if is_idle { LOOK_AT_MARKS } else { LOOK }
+            let part = self.time_of_part().min(LOOK_AT_MARKS);
+            if is_idle { LOOK_AT_MARKS } else { LOOK.max(part / PART_LOOKS) }
         } else if tick.is_some() || !GATE.is_open() {
             Duration::MAX
         } else if self.marks.is_empty() {
@@ -274,6 +291,17 @@ impl Window {
             LOOK_AT_MARKS
         };
         tick.map_or(own, |tick| tick.min(own))
+    }
+
+    /// How long the GPU takes for a part of what may be under way, as far as it is known.
+    fn time_of_part(&self) -> Duration {
+        self.each.unwrap_or_default() * u32::try_from(self.room() / MARKS).unwrap_or(u32::MAX)
+    }
+
+    /// Whether calls are so short that even the most that may be under way would end before it is looked again, were they granted in
+    /// parts.
+    fn is_short(&self) -> bool {
+        self.room() >= MOST && self.time_of_part() < LOOK * PART_LOOKS
     }
 
     /// So many calls may be under way.
@@ -316,7 +344,7 @@ impl Window {
         let passed = std::iter::from_fn(|| self.marks.next_passed()).reduce(Passage::and);
         if let Some(passage) = passed {
             self.learn(&passage);
-            self.used_up = None;
+            (self.used_up, self.doubts) = (None, 0);
         }
         if process.contexts.is_one_leaving() {
             self.marks.let_go();
@@ -328,7 +356,7 @@ impl Window {
         let is_new = matches!(self.turn, Turn::Metered(since) if since.elapsed() < GRACE);
         let is_alone = !is_contended && !is_new;
         self.set_alone(is_alone);
-        let is_enough = is_alone && self.room() >= MOST;
+        let is_enough = is_alone && self.room() >= MOST && self.is_short();
         let is_needed = !is_enough && (!is_alone || self.is_far_alone);
         if self.turn == Turn::Begun && is_needed && self.begin() {
             GATE.meter();
@@ -359,7 +387,7 @@ impl Window {
         }
         self.blind = None;
         self.used_up = (credit == 0).then(|| self.used_up.unwrap_or_else(Instant::now));
-        let times = if self.marks.next_calls() > FEW { LONGER_FOR_MANY } else { 1 };
+        let times = if self.marks.next_calls() > self.few() { LONGER_FOR_MANY } else { 1 };
         let patience = PATIENCE.max(self.time_of_least() * 2) * times;
         if self.used_up.is_some_and(|since| since.elapsed() >= patience) && GATE.count_waiting(true) > 0 {
             self.give_up();
@@ -368,8 +396,8 @@ impl Window {
                 return self.end(Turn::Free);
             }
         }
-        // In parts, so that there are marks between them; but short calls end before it is looked again.
-        let parts = if self.room() < MOST { MARKS } else { 1 };
+        // In parts, so that there are marks between them.
+        let parts = if self.is_short() { 1 } else { MARKS };
         let part = (self.room() / parts).max(LEAST);
         // Without room for a mark behind the next part what follows comes when one is passed.
         let unmarked =
