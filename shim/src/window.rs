@@ -380,6 +380,9 @@ impl Window {
         // What is submitted waits for what is not.
         let is_blind = is_unmarked || is_full || process.value_waits.any();
         GATE.go_by_streams(is_blind);
+        if is_blind && self.waits {
+            return self.end(Turn::Free);
+        }
         if is_blind {
             let pace = self.pace();
             let calls = self.blind.get_or_insert(pace).calls();
