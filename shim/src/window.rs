@@ -49,7 +49,7 @@ const MOST: u64 = 896;
 const FEW: u64 = 64;
 const MOST_DOUBTS: u32 = 2;
 /// So many may be under way, at least, where work waited for calls that were held; twice as many each time.
-const WAITING: u64 = 16;
+const WAITING: u64 = 128;
 /// Two, so that the GPU has work while it is seen that the first has ended.
 const LEAST: u64 = 2;
 /// So many times the window may grow at a mark.
