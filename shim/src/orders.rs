@@ -308,7 +308,7 @@ fn drain_and_report(
     let under_way = window.under_way();
     let (is_little, least, pace) = (window.is_little(under_way), window.time_of_least(), window.pace());
     // Alone, calls are not counted at first: where many are under way it is seen, too, whether they only take long.
-    let is_metered = window.is_sure_to_end() && (GATE.is_metered() || !is_little);
+    let is_metered = window.counts_calls() && (GATE.is_metered() || !is_little);
     let (time, few) = (window.span().max(least), window.few());
     let marks = window.marks();
     let passed = marks.passed();
@@ -332,10 +332,9 @@ fn drain_and_report(
     let ended = if outcome.is_ok() { under_way } else { marks.passed() - passed };
     if !has_helped {
         window.note_ended(ended, started.elapsed());
-    } else if is_overdue && closing.calls == 0 {
-        window.give_up();
-    } else if is_metered && closing.calls == 0 && closing.peers != Peers::Entangled {
-        window.doubt();
+    } else if is_metered && closing.calls == 0 {
+        // That processes wait for each other the manager has seen.
+        if is_overdue || closing.peers == Peers::Entangled { window.give_up() } else { window.doubt() }
     }
     outcome?;
     let waited = if has_gone_on { BoundaryWait::Deadline } else { waited };

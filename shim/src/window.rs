@@ -13,11 +13,10 @@
 //! Work may wait on the GPU for work that is not submitted yet: then no mark is passed, and the gate holds what ends the wait
 //! until the closing, or for [`PATIENCE`]. Kernels that take longer than a turn look alike at first. So such a closing lets nothing
 //! through for a part of its limit, longer where many calls are under way, which may all take longer than those before; counted
-//! from the last mark that was passed. If work does not end in that time, and there are [`FEW`] calls before the next mark,
-//! work is *known to wait*: [`WAITING`] calls may be under way from then on, twice as many each time that is seen, until they are as many as the
-//! driver takes, and closings help at once. That is so in the next [`FREE`] turns, each time in twice as many, and after that until
-//! work was seen to be [`FAR`] ahead. Where there are more calls before the next mark nothing is concluded: fewer may be under way in the
-//! next turn, so that more is known at its end.
+//! from the last mark that was passed. If work does not end in that time, and there are at most [`FEW`] calls before the next mark, the
+//! process is not metered in the next [`FREE`] turns, each time in twice as many, and after that not before its work was seen
+//! to be [`FAR`] ahead. Where there are more calls before the next mark nothing is concluded, at first: fewer may be under way in the next
+//! turn, so that more is known at its end.
 //!
 //! Invariant: while the gate is metered this is looked at every [`LOOK`], or sooner, but for an idle process that has submitted
 //! nothing yet; or a closing is about to shut it.
@@ -48,8 +47,6 @@ const MOST: u64 = 896;
 /// So few calls do not take very long though they take longer than those before.
 const FEW: u64 = 64;
 const MOST_DOUBTS: u32 = 2;
-/// So many may be under way, at least, where work waited for calls that were held; twice as many each time.
-const WAITING: u64 = 128;
 /// Two, so that the GPU has work while it is seen that the first has ended.
 const LEAST: u64 = 2;
 /// So many times the window may grow at a mark.
@@ -60,11 +57,11 @@ const MARKS: u64 = 8;
 const PART_LOOKS: u32 = 2;
 /// Work that is ahead by such a part of the span says how much the window holds, though calls are not counted.
 const DEEP: u32 = 2;
-/// If calls are held and no mark is passed for so long they are thought to be waited for. So many times as long where there are many
-/// calls before the next mark.
+/// If calls are held and no mark is passed for so long calls are not counted in this turn. So many times as long where there are many
+/// calls before the next mark, and other jobs wait.
 const PATIENCE: Duration = Duration::from_millis(2500);
 const LONGER_FOR_MANY: u32 = 4;
-/// In so many turns work is known to wait; twice as many each time, so often at most.
+/// Where work waits calls are not counted in so many turns; twice as many each time, so often at most.
 const FREE: u32 = 8;
 const MOST_DOUBLED: u32 = 6;
 /// Work that is ahead by so much is not likely to wait for other work.
@@ -142,12 +139,10 @@ pub struct Window {
     was_contended: bool,
     /// None did when it was looked last.
     is_alone: bool,
-    /// In so many turns, with this one, work is known to wait for calls that are held.
+    /// In so many turns calls are not counted.
     free_turns: u32,
-    /// So often that was seen.
+    /// So often work waited for calls that were held.
     given_up: u32,
-    /// It is in this turn.
-    waits: bool,
     /// So often it was not known whether work only took long, and no mark was passed since.
     doubts: u32,
     /// Since the last time work was seen to be far ahead.
@@ -170,7 +165,6 @@ impl Default for Window {
             is_alone: false,
             free_turns: 0,
             given_up: 0,
-            waits: false,
             doubts: 0,
             was_far: false,
         }
@@ -225,9 +219,9 @@ impl Window {
         u64::try_from(fits).unwrap_or(u64::MAX)
     }
 
-    /// Whether calls are counted in this turn, or would be if other jobs waited, and work is not known to wait for those that are held.
-    pub fn is_sure_to_end(&self) -> bool {
-        self.turn != Turn::Free && !self.waits
+    /// Whether calls are counted in this turn, or would be if other jobs waited.
+    pub fn counts_calls(&self) -> bool {
+        self.turn != Turn::Free
     }
 
     /// Whether other jobs wait, from now on. Behind a closed gate it is not asked, but closed it is for them.
@@ -237,10 +231,10 @@ impl Window {
 
     /// Work waited for calls that were held.
     pub fn give_up(&mut self) {
+        debug!("work waits for calls that are held: they are not counted in the next turns");
         self.free_turns = FREE << self.given_up.min(MOST_DOUBLED);
         self.given_up += 1;
-        (self.waits, self.was_far) = (true, false);
-        debug!("work waits for calls that are held: {} may be under way in the next turns", self.least());
+        self.was_far = false;
     }
 
     /// Work may have waited for calls that were held, or taken long: there were many before the next mark.
@@ -254,11 +248,6 @@ impl Window {
     /// closings, and no mark was passed, it does not take long.
     pub fn few(&self) -> u64 {
         if self.doubts < MOST_DOUBTS { FEW } else { u64::MAX }
-    }
-
-    /// So many calls may be under way however long they take.
-    fn least(&self) -> u64 {
-        if self.waits { WAITING << (self.given_up - 1).min(MOST_DOUBLED) } else { LEAST }
     }
 
     /// The pace at which the GPU ends calls.
@@ -309,7 +298,7 @@ impl Window {
         let (times, span) = if self.is_alone { (ALONE, SPAN_ALONE) } else { (self.times, SPAN * self.times) };
         let fits = self.each.map_or(u128::MAX, |each| span.as_nanos() / each.as_nanos().max(1));
         let fits = u64::try_from(fits).unwrap_or(u64::MAX);
-        fits.clamp(self.calls, self.calls * u64::from(times)).max(self.least()).min(MOST)
+        fits.clamp(self.calls, self.calls * u64::from(times)).min(MOST)
     }
 
     /// Work may be under way that takes so long.
@@ -380,9 +369,6 @@ impl Window {
         // What is submitted waits for what is not.
         let is_blind = is_unmarked || is_full || process.value_waits.any();
         GATE.go_by_streams(is_blind);
-        if is_blind && self.waits {
-            return self.end(Turn::Free);
-        }
         if is_blind {
             let pace = self.pace();
             let calls = self.blind.get_or_insert(pace).calls();
@@ -390,21 +376,18 @@ impl Window {
         }
         self.blind = None;
         self.used_up = (credit == 0).then(|| self.used_up.unwrap_or_else(Instant::now));
-        let times = if self.marks.next_calls() > self.few() { LONGER_FOR_MANY } else { 1 };
+        let are_many = !is_alone && self.marks.next_calls() > self.few();
+        let times = if are_many { LONGER_FOR_MANY } else { 1 };
         let patience = PATIENCE.max(self.time_of_least() * 2) * times;
         if self.used_up.is_some_and(|since| since.elapsed() >= patience) && GATE.count_waiting(true) > 0 {
             self.give_up();
-            self.used_up = None;
-            if self.least() > MOST {
-                return self.end(Turn::Free);
-            }
+            return self.end(Turn::Free);
         }
         // In parts, so that there are marks between them.
         let parts = if self.is_short() { 1 } else { MARKS };
         let part = (self.room() / parts).max(LEAST);
         // Without room for a mark behind the next part what follows comes when one is passed.
-        let unmarked =
-            if self.waits || self.marks.has_room() { 0 } else { submissions - self.marks.marked() };
+        let unmarked = if self.marks.has_room() { 0 } else { submissions - self.marks.marked() };
         let room = (self.marks.passed() + self.room()).saturating_sub(submissions);
         let room = room.min(part.saturating_sub(unmarked));
         GATE.grant(u32::try_from(room).unwrap_or(u32::MAX).saturating_sub(credit));
@@ -412,9 +395,9 @@ impl Window {
 
     /// Whether calls are counted from now on in this turn.
     fn begin(&mut self) -> bool {
-        self.waits = self.given_up > 0 && (self.free_turns > 0 || !self.was_far);
+        let is_free = self.given_up > 0 && (self.free_turns > 0 || !self.was_far);
         self.free_turns = self.free_turns.saturating_sub(1);
-        if self.least() > MOST {
+        if is_free {
             self.turn = Turn::Free;
             return false;
         }
@@ -435,7 +418,7 @@ impl Window {
     /// As many calls as take the span, as this mark says; the window shrinks and grows with measure.
     fn learn(&mut self, passage: &Passage) {
         let is_metered = matches!(self.turn, Turn::Metered(_));
-        self.was_far |= passage.age >= FAR;
+        self.was_far |= !is_metered && passage.age >= FAR;
         self.is_far_alone |= !is_metered && passage.age >= FAR_ALONE;
         if passage.calls == 0 || !is_metered && passage.age < SPAN / DEEP {
             return;
