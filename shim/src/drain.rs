@@ -126,10 +126,6 @@ pub struct Draining<'a> {
     alone: Duration,
     /// Since when the GPU has passed no mark.
     still_since: Instant,
-    /// No more calls than that before the next mark are few.
-    few: u64,
-    /// Work did not end in that time, and what did not was little.
-    is_overdue: bool,
     /// The pace at which calls were let through before, if it was. No more are while the gate flows, but for those whose work
     /// would begin at once.
     flows_at: Option<Pace>,
@@ -255,8 +251,6 @@ impl<'a> Draining<'a> {
             has_peers,
             alone: Duration::ZERO,
             still_since: started,
-            few: 0,
-            is_overdue: false,
             flows_at: None,
             stalls: 0,
             rounds: 0,
@@ -276,23 +270,23 @@ impl<'a> Draining<'a> {
 
     /// The gate was metered, and let calls through at this pace. Little is under way, which takes `least` or a little longer, or
     /// what was submitted before that: it is seen first whether it ends alone.
-    pub fn of_metered(self, is_little: bool, least: Duration, pace: Pace, few: u64) -> Self {
+    pub fn of_metered(self, is_little: bool, least: Duration, pace: Pace) -> Self {
         GATE.go_by_streams(true);
         let most = self.longest_quiet();
         let alone = if is_little { (self.limit / LITTLE).max(least * 2).min(most) } else { most };
-        Self { flows_at: Some(pace), ..self.alone_for(alone, few) }
+        Self { flows_at: Some(pace), ..self.alone_for(alone) }
     }
 
     /// The same where other processes of the job might wait for what is held here: for twice as long as takes what is under way,
     /// `time`, if that is little.
-    pub fn of_metered_with_peers(self, is_little: bool, time: Duration, few: u64) -> Self {
+    pub fn of_metered_with_peers(self, is_little: bool, time: Duration) -> Self {
         let most = self.longest_quiet();
-        self.alone_for(if is_little { (time * 2).min(most) } else { most }, few)
+        self.alone_for(if is_little { (time * 2).min(most) } else { most })
     }
 
     /// Where work waits, what ends that gets as much time as it would have had.
-    fn alone_for(self, alone: Duration, few: u64) -> Self {
-        Self { alone, few, until: self.until + alone, latest: self.latest + alone, ..self }
+    fn alone_for(self, alone: Duration) -> Self {
+        Self { alone, until: self.until + alone, latest: self.latest + alone, ..self }
     }
 
     /// For so long nothing is let through, at most, in case work only takes long.
@@ -316,11 +310,6 @@ impl<'a> Draining<'a> {
             self.marks.add_first(oldest, since);
         }
         self.marks
-    }
-
-    /// Whether work waits for what is held, most likely: it did not end in the time in which nothing was let through.
-    pub fn is_overdue(&self) -> bool {
-        self.is_overdue
     }
 
     /// Whether calls were let through that may have ended a wait of the work on the GPU.
@@ -361,9 +350,8 @@ impl<'a> Draining<'a> {
                 // What was submitted long ago goes on to end: nothing has to be let through for it.
                 Found::Stall if self.takes_long() => {}
                 // It may be only long: first it is seen whether it ends alone.
-                Found::Stall if self.still_since.elapsed() < self.quiet_time() => {}
+                Found::Stall if self.still_since.elapsed() < self.alone => {}
                 Found::Stall => {
-                    self.is_overdue |= self.has_waited_for_little();
                     if self.stalls == 0 {
                         self.process.drains.note_stall();
                     }
@@ -611,9 +599,7 @@ impl<'a> Draining<'a> {
     fn is_time_to_catch(&mut self) -> bool {
         let has_helped = self.process.drains.has_caught.load(Ordering::Relaxed);
         let is_needed = has_helped || self.is_known_to_wait() || self.surely_waits();
-        // What threads submit until they come to a wait may be very much.
-        let is_doubtful = !self.alone.is_zero() && !self.is_overdue;
-        if !is_needed || is_doubtful || GATE.is_partial() || self.rests() {
+        if !is_needed || GATE.is_partial() || self.rests() {
             return false;
         }
         let now = Instant::now();
@@ -733,22 +719,8 @@ impl<'a> Draining<'a> {
 
     fn say_that_it_stalls(&self) {
         // Without a manager no other job waits.
-        let is_late = !self.alone.is_zero() && self.started.elapsed() >= self.alone;
-        let is_held_open = || self.process.value_waits.any() || self.process.captures.any();
-        let is_overdue = self.is_overdue || is_late && is_held_open();
+        let is_overdue = !self.alone.is_zero() && self.still_since.elapsed() >= self.alone;
         let _ = self.process.link.send(FromShim::Stalled { step: self.step, is_overdue });
-    }
-
-    /// For so long nothing is let through after the GPU has passed a mark: longer where there are many calls before the next one.
-    fn quiet_time(&self) -> Duration {
-        let are_many = || self.marks.next_calls() > self.few;
-        if !self.alone.is_zero() && !self.has_helped && are_many() { self.limit } else { self.alone }
-    }
-
-    /// Whether nothing was let through for as long as it should be, and there is no more before the next mark than takes that
-    /// long, most likely.
-    fn has_waited_for_little(&self) -> bool {
-        !self.alone.is_zero() && !self.has_helped && self.marks.next_calls() <= self.few
     }
 
     /// Work does not end. It may wait for work of other processes of the job: the manager lets them go on. True: it is

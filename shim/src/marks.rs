@@ -145,14 +145,6 @@ impl Marks {
         self.marks.back().map_or(self.passed(), |mark| mark.submissions)
     }
 
-    /// So many calls, after those that are known to have ended, are before the next mark, or are all.
-    pub fn next_calls(&self) -> u64 {
-        let passed = self.passed();
-        let mut marked = self.marks.iter().map(|mark| mark.submissions);
-        let next = marked.find(|submissions| *submissions > passed);
-        next.unwrap_or_else(Record::submissions) - passed
-    }
-
     /// So many calls are known to have ended, with their work.
     pub fn passed(&self) -> u64 {
         self.passed.map_or(0, |(.., submissions)| submissions)

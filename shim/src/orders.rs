@@ -309,14 +309,14 @@ fn drain_and_report(
     let (is_little, least, pace) = (window.is_little(under_way), window.time_of_least(), window.pace());
     // Alone, calls are not counted at first: where many are under way it is seen, too, whether they only take long.
     let is_metered = window.counts_calls() && (GATE.is_metered() || !is_little);
-    let (time, few) = (window.span().max(least), window.few());
+    let time = window.span().max(least);
     let marks = window.marks();
     let passed = marks.passed();
     let mut draining =
         Draining::new(process, closing.step, at, closing.drain, until, closing.has_peers(), marks);
     draining = match closing.peers {
-        Peers::None if is_metered => draining.of_metered(is_little, least, pace, few),
-        Peers::Apart if is_metered => draining.of_metered_with_peers(is_little, time, few),
+        Peers::None if is_metered => draining.of_metered(is_little, least, pace),
+        Peers::Apart if is_metered => draining.of_metered_with_peers(is_little, time),
         _ => draining,
     };
     if closing.calls > 0 {
@@ -324,7 +324,6 @@ fn drain_and_report(
     }
     let outcome = draining.run();
     let (has_helped, has_gone_on, until) = (draining.has_helped(), draining.has_gone_on(), draining.until());
-    let is_overdue = draining.is_overdue();
     let marks = draining.leave();
     if outcome.is_ok() {
         marks.end();
@@ -333,8 +332,7 @@ fn drain_and_report(
     if !has_helped {
         window.note_ended(ended, started.elapsed());
     } else if is_metered && closing.calls == 0 {
-        // That processes wait for each other the manager has seen.
-        if is_overdue || closing.peers == Peers::Entangled { window.give_up() } else { window.doubt() }
+        window.give_up();
     }
     outcome?;
     let waited = if has_gone_on { BoundaryWait::Deadline } else { waited };

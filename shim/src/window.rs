@@ -13,10 +13,9 @@
 //! Work may wait on the GPU for work that is not submitted yet: then no mark is passed, and the gate holds what ends the wait
 //! until the closing, or for [`PATIENCE`]. Kernels that take longer than a turn look alike at first. So such a closing lets nothing
 //! through for a part of its limit, longer where many calls are under way, which may all take longer than those before; counted
-//! from the last mark that was passed. If work does not end in that time, and there are at most [`FEW`] calls before the next mark, the
-//! process is not metered in the next [`FREE`] turns, each time in twice as many, and after that not before its work was seen
-//! to be [`FAR`] ahead. Where there are more calls before the next mark nothing is concluded, at first: fewer may be under way in the next
-//! turn, so that more is known at its end.
+//! from the last mark that was passed. If work does not end in that time, the process
+//! is not metered in the next [`FREE`] turns, each time in twice as many, and after that not before its work was seen
+//! to be [`FAR`] ahead.
 //!
 //! Invariant: while the gate is metered this is looked at every [`LOOK`], or sooner, but for an idle process that has submitted
 //! nothing yet; or a closing is about to shut it.
@@ -46,7 +45,6 @@ const ALONE: u32 = 4;
 const MOST: u64 = 896;
 /// So few calls do not take very long though they take longer than those before.
 const FEW: u64 = 64;
-const MOST_DOUBTS: u32 = 2;
 /// Two, so that the GPU has work while it is seen that the first has ended.
 const LEAST: u64 = 2;
 /// So many times the window may grow at a mark.
@@ -57,10 +55,8 @@ const MARKS: u64 = 8;
 const PART_LOOKS: u32 = 2;
 /// Work that is ahead by such a part of the span says how much the window holds, though calls are not counted.
 const DEEP: u32 = 2;
-/// If calls are held and no mark is passed for so long calls are not counted in this turn. So many times as long where there are many
-/// calls before the next mark, and other jobs wait.
+/// If calls are held and no mark is passed for so long calls are not counted in this turn.
 const PATIENCE: Duration = Duration::from_millis(2500);
-const LONGER_FOR_MANY: u32 = 4;
 /// Where work waits calls are not counted in so many turns; twice as many each time, so often at most.
 const FREE: u32 = 8;
 const MOST_DOUBLED: u32 = 6;
@@ -143,8 +139,6 @@ pub struct Window {
     free_turns: u32,
     /// So often work waited for calls that were held.
     given_up: u32,
-    /// So often it was not known whether work only took long, and no mark was passed since.
-    doubts: u32,
     /// Since the last time work was seen to be far ahead.
     was_far: bool,
 }
@@ -165,7 +159,6 @@ impl Default for Window {
             is_alone: false,
             free_turns: 0,
             given_up: 0,
-            doubts: 0,
             was_far: false,
         }
     }
@@ -204,9 +197,6 @@ impl Window {
 
     /// So many calls were under way when the gate was closed and ended in that time, with nothing let through.
     pub fn note_ended(&mut self, calls: u64, took: Duration) {
-        if calls > 0 {
-            self.doubts = 0;
-        }
         if took >= SPAN && calls > 0 {
             self.calls = self.fits(calls, took).clamp(LEAST, MOST);
         }
@@ -235,19 +225,6 @@ impl Window {
         self.free_turns = FREE << self.given_up.min(MOST_DOUBLED);
         self.given_up += 1;
         self.was_far = false;
-    }
-
-    /// Work may have waited for calls that were held, or taken long: there were many before the next mark.
-    pub fn doubt(&mut self) {
-        self.calls = self.calls.min(FEW);
-        self.doubts = self.doubts.saturating_add(1);
-        debug!("it is not known whether work only took long: {} calls may be under way", self.calls);
-    }
-
-    /// So many calls before the next mark are few, where work has not ended though it was waited for. If it did not end in two
-    /// closings, and no mark was passed, it does not take long.
-    pub fn few(&self) -> u64 {
-        if self.doubts < MOST_DOUBTS { FEW } else { u64::MAX }
     }
 
     /// The pace at which the GPU ends calls.
@@ -333,7 +310,7 @@ impl Window {
         let passed = std::iter::from_fn(|| self.marks.next_passed()).reduce(Passage::and);
         if let Some(passage) = passed {
             self.learn(&passage);
-            (self.used_up, self.doubts) = (None, 0);
+            self.used_up = None;
         }
         if process.contexts.is_one_leaving() {
             self.marks.let_go();
@@ -376,9 +353,7 @@ impl Window {
         }
         self.blind = None;
         self.used_up = (credit == 0).then(|| self.used_up.unwrap_or_else(Instant::now));
-        let are_many = !is_alone && self.marks.next_calls() > self.few();
-        let times = if are_many { LONGER_FOR_MANY } else { 1 };
-        let patience = PATIENCE.max(self.time_of_least() * 2) * times;
+        let patience = PATIENCE.max(self.time_of_least() * 2);
         if self.used_up.is_some_and(|since| since.elapsed() >= patience) && GATE.count_waiting(true) > 0 {
             self.give_up();
             return self.end(Turn::Free);
