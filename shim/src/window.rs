@@ -248,7 +248,12 @@ impl Window {
             // Most of what a program does before its first calls takes long.
             let is_idle = tick.is_none() && self.each.is_none() && GATE.credit() == Some(LEAST as u32);
             let part = self.time_of_part().min(LOOK_AT_MARKS);
-            if is_idle { LOOK_AT_MARKS } else { LOOK.max(part / PART_LOOKS) }
+            match self.blind {
+                _ if is_idle => LOOK_AT_MARKS,
+                // Each look lets calls go on whose work would begin at once.
+                Some(_) => LOOK,
+                None => LOOK.max(part / PART_LOOKS),
+            }
         } else if tick.is_some() || !GATE.is_open() {
             Duration::MAX
         } else if self.marks.is_empty() {
