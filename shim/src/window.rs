@@ -4,8 +4,9 @@
 //! calls in each stream, be they of 50 ms each. So the [gate](crate::gate) is metered: as many calls are under way as the GPU
 //! can do in [`SPAN`] while other jobs wait, and in [`SPAN_ALONE`] while none does. [Marks] tell how many have ended. The window begins
 //! with two calls, before it is known whether others wait, and grows up to fourfold with each mark that is passed soon. What it has
-//! room for is granted in parts, with a mark behind each, unless that is [`MOST`]: so it is seen soon that calls take longer than those before. While no
-//! other job waits, and there is room for what the driver takes, calls are not counted, until marks show that work is far ahead.
+//! room for is granted in parts, with a mark behind each, the next when there is room for its mark: so it is seen soon that calls take
+//! longer than those before, and that work goes on. Where calls are so short that parts would end before it is looked again all are granted
+//! at once; and while no other job waits such calls are not counted, until marks show that work is far ahead.
 //!
 //! Where marks say nothing (a stream captures, or a value wait is unreleased) calls are granted at the last [`Pace`], and
 //! those go besides whose work would begin at once.
@@ -17,7 +18,7 @@
 //! is not metered in the next [`FREE`] turns, each time in twice as many, and after that not before its work was seen
 //! to be [`FAR`] ahead.
 //!
-//! Invariant: while the gate is metered this is looked at every [`LOOK`], or sooner, but for an idle process that has submitted
+//! Invariant: while the gate is metered this is looked at every [`LOOK`], or while a part ends some times, but for an idle process that has submitted
 //! nothing yet; or a closing is about to shut it.
 
 #![forbid(unsafe_code)]
@@ -32,7 +33,7 @@ use std::time::{Duration, Instant};
 const SPAN: Duration = Duration::from_millis(100);
 /// The same while no other job waits.
 const SPAN_ALONE: Duration = Duration::from_secs(2);
-/// Between two looks while the gate is metered.
+/// Between two looks while the gate is metered, at least.
 const LOOK: Duration = Duration::from_millis(2);
 /// Between two looks at the open gate while no other job waits; and while there are marks then.
 const LOOK_ALONE: Duration = Duration::from_millis(250);
@@ -198,12 +199,12 @@ impl Window {
     /// So many calls were under way when the gate was closed and ended in that time, with nothing let through.
     pub fn note_ended(&mut self, calls: u64, took: Duration) {
         if took >= SPAN && calls > 0 {
-            self.calls = self.fits(calls, took).clamp(LEAST, MOST);
+            self.calls = self.note_each(calls, took).clamp(LEAST, MOST);
         }
     }
 
-    /// So many calls took so long: as many as take the span.
-    fn fits(&mut self, calls: u64, took: Duration) -> u64 {
+    /// So many calls took so long. As many as take the span.
+    fn note_each(&mut self, calls: u64, took: Duration) -> u64 {
         self.each = Some(took / u32::try_from(calls).unwrap_or(u32::MAX));
         let fits = u128::from(calls) * self.span().as_nanos() / took.as_nanos().max(1);
         u64::try_from(fits).unwrap_or(u64::MAX)
@@ -403,7 +404,7 @@ impl Window {
         if passage.calls == 0 || !is_metered && passage.age < SPAN / DEEP {
             return;
         }
-        let fits = self.fits(passage.calls, passage.took);
+        let fits = self.note_each(passage.calls, passage.took);
         // What was not used up says nothing of a larger one.
         let most = if is_metered && !passage.is_full { self.calls } else { self.calls * GROWTH };
         self.calls = fits.clamp(self.calls / 2, most).clamp(LEAST, MOST);
