@@ -518,7 +518,7 @@ impl<'a> Draining<'a> {
         if let Some(rest) = passed.filter(|_| is_own && !self.has_helped) {
             self.still_since = Instant::now();
             self.goes_on_until = self.still_since + rest.min(self.longest_quiet());
-            let until = self.goes_on_until.max(self.still_since + self.alone + self.limit);
+            let until = self.still_since + self.alone + self.limit;
             self.until = self.until.max(until.min(self.latest));
         }
         let goes_on = Instant::now() < self.goes_on_until;

@@ -18,8 +18,8 @@
 //! is not metered in the next [`FREE`] turns, each time in twice as many, and after that not before its work was seen
 //! to be [`FAR`] ahead.
 //!
-//! Invariant: while the gate is metered this is looked at every [`LOOK`], or while a part ends some times, but for an idle process that has submitted
-//! nothing yet; or a closing is about to shut it.
+//! Invariant: while the gate is metered this is looked at every [`LOOK`], or [some times](PART_LOOKS) while a part ends, but for an idle
+//! process that has submitted nothing yet; or a closing is about to shut it.
 
 #![forbid(unsafe_code)]
 
@@ -280,8 +280,7 @@ impl Window {
     fn room(&self) -> u64 {
         let (times, span) = if self.is_alone { (ALONE, SPAN_ALONE) } else { (self.times, SPAN * self.times) };
         let fits = self.each.map_or(u128::MAX, |each| span.as_nanos() / each.as_nanos().max(1));
-        let fits = u64::try_from(fits).unwrap_or(u64::MAX);
-        fits.clamp(self.calls, self.calls * u64::from(times)).min(MOST)
+        u64::try_from(fits).unwrap_or(u64::MAX).clamp(self.calls, self.calls * u64::from(times)).min(MOST)
     }
 
     /// Work may be under way that takes so long.
@@ -328,7 +327,7 @@ impl Window {
         let is_new = matches!(self.turn, Turn::Metered(since) if since.elapsed() < GRACE);
         let is_alone = !is_contended && !is_new;
         self.set_alone(is_alone);
-        let is_enough = is_alone && self.room() >= MOST && self.is_short();
+        let is_enough = is_alone && self.is_short();
         let is_needed = !is_enough && (!is_alone || self.is_far_alone);
         if self.turn == Turn::Begun && is_needed && self.begin() {
             GATE.meter();
