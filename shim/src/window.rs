@@ -5,7 +5,7 @@
 //! can do in [`SPAN`] while other jobs wait, and in [`SPAN_ALONE`] while none does. [Marks] tell how many have ended. The window begins
 //! with two calls, before it is known whether others wait, and grows up to fourfold with each mark that is passed soon. What it has
 //! room for is granted in parts, with a mark behind each, the next when there is room for its mark: so it is seen soon that calls take
-//! longer than those before, and that work goes on. Where calls are so short that parts would end before it is looked again all are granted
+//! longer than those before, and that work goes on. Where calls are so short that parts have ended when it is looked again all are granted
 //! at once; and while no other job waits such calls are not counted, until marks show that work is far ahead.
 //!
 //! Where marks say nothing (a stream captures, or a value wait is unreleased) calls are granted at the last [`Pace`], and
@@ -129,6 +129,8 @@ pub struct Window {
     times: u32,
     /// Where it is not known how many are under way so many are added.
     blind: Option<Pace>,
+    /// That was so in this turn.
+    was_blind: bool,
     /// Since when all that were granted have been made, and no mark was passed.
     used_up: Option<Instant>,
     turn: Turn,
@@ -153,6 +155,7 @@ impl Default for Window {
             is_far_alone: false,
             times: 1,
             blind: None,
+            was_blind: false,
             used_up: None,
             turn: Turn::Begun,
             // Else all that the driver has room for would be under way before it is known.
@@ -169,6 +172,7 @@ impl Window {
     /// Opens the gate. If other jobs waited before, or it is not known yet, they most likely do now.
     pub fn open(&mut self, process: &'static Process) {
         (self.turn, self.times, self.blind, self.used_up) = (Turn::Begun, 1, None, None);
+        self.was_blind = false;
         self.set_alone(false);
         if self.was_contended && self.begin() {
             GATE.open_metered();
@@ -249,11 +253,12 @@ impl Window {
             // Most of what a program does before its first calls takes long.
             let is_idle = tick.is_none() && self.each.is_none() && GATE.credit() == Some(LEAST as u32);
             let part = self.time_of_part().min(LOOK_AT_MARKS);
-            match self.blind {
-                _ if is_idle => LOOK_AT_MARKS,
-                // Each look lets calls go on whose work would begin at once.
-                Some(_) => LOOK,
-                None => LOOK.max(part / PART_LOOKS),
+            // Each look lets calls go on, also those whose work would begin at once.
+            let holds_calls = self.blind.is_some() || GATE.credit() == Some(0);
+            match (is_idle, holds_calls) {
+                (true, _) => LOOK_AT_MARKS,
+                (_, true) => LOOK,
+                _ => LOOK.max(part / PART_LOOKS),
             }
         } else if tick.is_some() || !GATE.is_open() {
             Duration::MAX
@@ -270,10 +275,11 @@ impl Window {
         self.each.unwrap_or_default() * u32::try_from(self.room() / MARKS).unwrap_or(u32::MAX)
     }
 
-    /// Whether calls are so short that even the most that may be under way would end before it is looked again, were they granted in
-    /// parts.
+    /// Whether calls are so short that the GPU waits for them if they are granted in parts: more would be made, and all marks are
+    /// passed when it is looked again. Calls that went at a pace are taken to be.
     fn is_short(&self) -> bool {
-        self.room() >= MOST && self.time_of_part() < LOOK * PART_LOOKS
+        let waits_for_calls = GATE.credit() == Some(0) && self.marks.is_empty();
+        self.room() >= MOST && (self.was_blind || waits_for_calls)
     }
 
     /// So many calls may be under way.
@@ -327,7 +333,8 @@ impl Window {
         let is_new = matches!(self.turn, Turn::Metered(since) if since.elapsed() < GRACE);
         let is_alone = !is_contended && !is_new;
         self.set_alone(is_alone);
-        let is_enough = is_alone && self.is_short();
+        let is_short = self.is_short();
+        let is_enough = is_alone && is_short;
         let is_needed = !is_enough && (!is_alone || self.is_far_alone);
         if self.turn == Turn::Begun && is_needed && self.begin() {
             GATE.meter();
@@ -352,6 +359,7 @@ impl Window {
         let is_blind = is_unmarked || is_full || process.value_waits.any();
         GATE.go_by_streams(is_blind);
         if is_blind {
+            self.was_blind = true;
             let pace = self.pace();
             let calls = self.blind.get_or_insert(pace).calls();
             return GATE.look_again(if u64::from(credit) < self.calls { calls } else { 0 });
@@ -364,7 +372,7 @@ impl Window {
             return self.end(Turn::Free);
         }
         // In parts, so that there are marks between them.
-        let parts = if self.is_short() { 1 } else { MARKS };
+        let parts = if is_short { 1 } else { MARKS };
         let part = (self.room() / parts).max(LEAST);
         // Without room for a mark behind the next part what follows comes when one is passed.
         let unmarked = if self.marks.has_room() { 0 } else { submissions - self.marks.marked() };
