@@ -254,7 +254,7 @@ impl Window {
             let is_idle = tick.is_none() && self.each.is_none() && GATE.credit() == Some(LEAST as u32);
             let part = self.time_of_part().min(LOOK_AT_MARKS);
             // Each look lets calls go on, also those whose work would begin at once.
-            let holds_calls = self.blind.is_some() || GATE.credit() == Some(0);
+            let holds_calls = self.blind.is_some() || self.used_up.is_some();
             match (is_idle, holds_calls) {
                 (true, _) => LOOK_AT_MARKS,
                 (_, true) => LOOK,
@@ -275,11 +275,12 @@ impl Window {
         self.each.unwrap_or_default() * u32::try_from(self.room() / MARKS).unwrap_or(u32::MAX)
     }
 
-    /// Whether calls are so short that the GPU waits for them if they are granted in parts: more would be made, and all marks are
-    /// passed when it is looked again. Calls that went at a pace are taken to be.
+    /// Whether calls are so short that the GPU waits for them if they are granted in parts: more would be made, all marks are
+    /// passed when it is looked again, and that was not late. Calls that went at a pace are taken to be.
     fn is_short(&self) -> bool {
-        let waits_for_calls = GATE.credit() == Some(0) && self.marks.is_empty();
-        self.room() >= MOST && (self.was_blind || waits_for_calls)
+        let waits_for_calls = || GATE.credit() == Some(0) && self.marks.is_empty();
+        let is_short = || waits_for_calls() && self.time_of_part() < LOOK_AT_MARKS;
+        self.room() >= MOST && (self.was_blind || is_short())
     }
 
     /// So many calls may be under way.
