@@ -1,9 +1,11 @@
 //! The streams that are capturing: meanwhile the gate does not close, and nothing is asked of the driver that would break
-//! their captures.
+//! their captures. What is captured is not submitted yet: those calls are counted apart.
 #![forbid(unsafe_code)]
 
+use crate::gate::{Record, Stamp};
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::ThreadId;
 
 /// The handle of the calling thread's default stream (`CU_STREAM_PER_THREAD`).
@@ -12,8 +14,17 @@ pub const PER_THREAD: usize = 2;
 /// See the module.
 #[derive(Default)]
 pub struct Captures {
-    /// With the thread that began the capture.
-    streams: Mutex<HashMap<Stream, ThreadId>>,
+    streams: Mutex<HashMap<Stream, Capture>>,
+    /// So many calls were made while their thread captured.
+    calls: AtomicU64,
+}
+
+/// One that has not ended.
+struct Capture {
+    /// That began it.
+    thread: ThreadId,
+    /// What the thread makes after this is captured, most likely.
+    since: Stamp,
 }
 
 /// A stream, by its handle; a default stream by its thread.
@@ -38,13 +49,28 @@ impl Captures {
     pub fn begin<E>(&self, stream: usize, call: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let mut streams = self.streams.lock();
         call()?;
-        streams.insert(Stream::of(stream), std::thread::current().id());
+        let capture = Capture { thread: std::thread::current().id(), since: Stamp::now() };
+        streams.insert(Stream::of(stream), capture);
         Ok(())
     }
 
     /// A capture has ended, well or not.
     pub fn ended(&self, stream: usize) {
-        self.streams.lock().remove(&Stream::of(stream));
+        let mut streams = self.streams.lock();
+        let Some(ended) = streams.get(&Stream::of(stream)) else { return };
+        let (thread, since) = (ended.thread, ended.since);
+        self.calls.fetch_add(since.submissions_since(), Ordering::Relaxed);
+        // Where the thread has more captures its calls count once.
+        for capture in streams.values_mut().filter(|capture| capture.thread == thread) {
+            capture.since = since.as_of_now();
+        }
+        streams.remove(&Stream::of(stream));
+    }
+
+    /// How many calls have submitted work, so far: those that were captured have not, once the capture has ended.
+    pub fn submissions(&self) -> u64 {
+        let _none_ends = self.streams.lock();
+        Record::submissions() - self.calls.load(Ordering::Relaxed)
     }
 
     /// Whether any stream captures.
@@ -61,7 +87,7 @@ impl Captures {
     /// Whether the calling thread has begun a capture that has not ended.
     pub fn any_of_this_thread(&self) -> bool {
         let this = std::thread::current().id();
-        self.streams.lock().values().any(|thread| *thread == this)
+        self.streams.lock().values().any(|capture| capture.thread == this)
     }
 }
 
@@ -88,6 +114,26 @@ mod tests {
         assert!(captures.any() && captures.any_of_this_thread());
         captures.ended(0);
         assert!(!captures.any());
+    }
+
+    fn call() {
+        let record = Record::of_thread_or_new();
+        record.enter();
+        record.leave();
+    }
+
+    #[test]
+    fn what_is_captured_is_not_submitted() {
+        let captures = Captures::default();
+        captures.begin(77, begins).unwrap();
+        call();
+        captures.begin(78, begins).unwrap();
+        call();
+        captures.ended(77);
+        call();
+        captures.ended(78);
+        call();
+        assert_eq!(captures.calls.into_inner(), 3);
     }
 
     #[test]

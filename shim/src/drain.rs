@@ -31,7 +31,7 @@ const SHORTEST: Duration = Duration::from_millis(1);
 const UNMEASURED: u32 = 64;
 const LONGEST: u32 = 4;
 /// Little work that was submitted ends in such a part of the drain limit, if it waits for nothing.
-const LITTLE: u32 = 4;
+const LITTLE: u32 = 2;
 /// So many times the pace work may go on to be submitted while no value wait ends.
 const BUSY: u32 = 8;
 /// While value waits are released calls go at twice the pace after each second, so often at most.
@@ -50,6 +50,8 @@ const SURELY_WAITS: u32 = 32;
 const TIMES_ALIKE: u32 = 3;
 /// In one of so many turns others than those behind go though these can.
 const NOT_BEHIND: u32 = 8;
+/// For such a part of the drain limit those that went are awaited.
+const BACK_SOON: u32 = 256;
 /// In one of so many turns others go than those that are caught.
 const NOT_CAUGHT: u32 = 4;
 /// After so many turns threads that are behind make up to twice as many calls in one, at most so many.
@@ -151,6 +153,8 @@ pub struct Draining<'a> {
     spell: Option<Spell>,
     /// So often it was time to let something through.
     turns: u32,
+    /// When a thread that is behind last went.
+    behind_at: Instant,
     /// When others than those behind may go.
     others_at: Instant,
     /// Since when nothing was let through.
@@ -263,6 +267,7 @@ impl<'a> Draining<'a> {
             catches: 0,
             spell: None,
             turns: 0,
+            behind_at: started,
             others_at: started,
             quiet_since: started,
         }
@@ -500,7 +505,7 @@ impl<'a> Draining<'a> {
                 self.forget_what_has_ended();
                 match self.oldest {
                     None => self.oldest = Some((probe, Instant::now())),
-                    Some(_) => self.marks.add(probe),
+                    Some(_) => self.marks.add(probe, self.process.captures.submissions()),
                 }
                 self.stalls(&late.to_string())
             }
@@ -544,6 +549,9 @@ impl<'a> Draining<'a> {
             return false;
         }
         let goes_on = self.let_through(1, true) > 0;
+        if goes_on {
+            self.behind_at = Instant::now();
+        }
         // Where those behind go on without end, others than they go, too, at times.
         let is_others_turn = self.turns.is_multiple_of(NOT_BEHIND) && Instant::now() >= self.others_at;
         if (is_others_turn || !goes_on) && !self.rests() {
@@ -553,7 +561,8 @@ impl<'a> Draining<'a> {
                 self.slow_down();
             }
         }
-        goes_on
+        // A thread that is behind comes back to the gate soon.
+        goes_on || self.rests() && self.behind_at.elapsed() < self.limit / BACK_SOON
     }
 
     /// Work of another process may wait for what a thread would submit that waits at the gate: each makes so many calls.
@@ -732,10 +741,11 @@ impl<'a> Draining<'a> {
     }
 
     /// Whether work that was there long ago has not ended, or a call is as old: else all of it only takes long. A stream
-    /// takes no more calls than it has room for.
+    /// takes no more calls than it has room for. Where there are as many marks as may be it is they that tell.
     fn surely_waits(&mut self) -> bool {
         self.forget_what_has_ended();
-        let work = self.oldest.as_ref().map(|(_, since)| *since);
+        let marked = (!self.marks.is_empty()).then_some(self.still_since);
+        let work = self.oldest.as_ref().map(|(_, since)| *since).or(marked);
         let is_old = |since: Instant| since.elapsed() >= self.limit / SURELY_WAITS;
         work.is_some_and(is_old) || self.inside_since.is_some_and(is_old)
     }

@@ -76,24 +76,25 @@ pub struct Marks {
 
 impl Marks {
     /// Sets a mark, if work was submitted since the last one and that is long enough ago.
-    pub fn set(&mut self, process: &'static Process, submissions: u64) {
+    pub fn set(&mut self, process: &'static Process) {
+        let submissions = process.captures.submissions();
         // They are set apart as far as they can be in what is under way.
         let apart = APART.max(self.age / MOST as u32);
         let is_due = |(when, before): (Instant, u64)| when.elapsed() >= apart && before != submissions;
         if self.last.is_none_or(is_due) {
-            self.set_now(process, submissions, false);
+            self.set_now(process, false);
         }
     }
 
-    /// Sets a mark, so many calls having been made, and more being held if it `is_full`. False if there is none now: a stream
-    /// captures, or the driver refuses.
-    pub fn set_now(&mut self, process: &'static Process, submissions: u64, is_full: bool) -> bool {
+    /// Sets a mark, more calls being held if it `is_full`. False if there is none now: a stream captures, or the driver refuses.
+    pub fn set_now(&mut self, process: &'static Process, is_full: bool) -> bool {
         if process.captures.any() {
             return false;
         }
         if self.is_a_thread_stuck() || !self.has_room() {
             return true;
         }
+        let submissions = process.captures.submissions();
         self.last = Some((Instant::now(), submissions));
         // Without a mark less is known.
         let Ok(probe) = Probe::start(process) else { return false };
@@ -101,9 +102,9 @@ impl Marks {
         true
     }
 
-    /// Keeps a mark behind all calls that were made.
-    pub fn add(&mut self, probe: Probe) {
-        self.keep(probe, Record::submissions(), false);
+    /// Keeps a mark behind all calls that were made, so many.
+    pub fn add(&mut self, probe: Probe, submissions: u64) {
+        self.keep(probe, submissions, false);
     }
 
     /// Keeps one that was set then, before all others. How many calls were made before it is not known.
@@ -170,12 +171,12 @@ impl Marks {
         Some(Passage { age: self.age, calls, took: self.age.min(since), is_full: mark.is_full })
     }
 
-    /// All work has ended.
-    pub fn end(&mut self) {
+    /// All work has ended, so many calls having been made.
+    pub fn end(&mut self, submissions: u64) {
         self.marks.clear();
         self.let_go = 0;
         let now = Instant::now();
-        self.passed = Some((now, now, Record::submissions()));
+        self.passed = Some((now, now, submissions));
     }
 
     /// Lets go of the contexts that the marks use.

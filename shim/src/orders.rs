@@ -305,7 +305,7 @@ fn drain_and_report(
 ) -> Result<(Drained, Vec<OwnedFd>), String> {
     // Who has not come to the boundary is not held there.
     let at = if waited == BoundaryWait::Reached { closing.at_boundary() } else { Boundary::GoesOn };
-    let under_way = window.under_way();
+    let under_way = window.under_way(process);
     let (is_little, least, pace) = (window.is_little(under_way), window.time_of_least(), window.pace());
     // Alone, calls are not counted at first: where many are under way it is seen, too, whether they only take long.
     let is_metered = GATE.is_metered() || !is_little && window.counts_calls();
@@ -326,7 +326,7 @@ fn drain_and_report(
     let (has_helped, has_gone_on, until) = (draining.has_helped(), draining.has_gone_on(), draining.until());
     let marks = draining.leave();
     if outcome.is_ok() {
-        marks.end();
+        marks.end(process.captures.submissions());
     }
     let ended = if outcome.is_ok() { under_way } else { marks.passed() - passed };
     if !has_helped {
@@ -491,7 +491,7 @@ impl Watch {
     fn tick(&mut self, process: &'static Process, marks: &mut Marks) {
         let submissions = Record::submissions();
         if GATE.is_open() {
-            marks.set(process, submissions);
+            marks.set(process);
         }
         if submissions != self.submissions || Record::is_anybody_inside() || !GATE.is_open() {
             // At a closed gate it is said by the thread that comes to it.
@@ -504,14 +504,15 @@ impl Watch {
         self.quiet_ticks = self.quiet_ticks.saturating_add(1);
         // A word for the moment: for a manager that comes later it would be none.
         let is_quiet = !self.said && self.quiet_ticks >= QUIET_TICKS && process.link.has_manager();
-        if is_quiet && Self::has_drained(process, marks, submissions) {
+        if is_quiet && Self::has_drained(process, marks) {
             self.said = process.link.send(FromShim::Idle).is_ok();
         }
     }
 
     /// Whether the work submitted so far has ended; sets a mark behind it, if there is none.
-    fn has_drained(process: &'static Process, marks: &mut Marks, submissions: u64) -> bool {
-        if marks.marked() < submissions && !marks.set_now(process, submissions, false) {
+    fn has_drained(process: &'static Process, marks: &mut Marks) -> bool {
+        let submissions = process.captures.submissions();
+        if marks.marked() < submissions && !marks.set_now(process, false) {
             return false;
         }
         marks.passed() >= submissions && !process.captures.any()

@@ -23,7 +23,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::gate::{GATE, Record};
+use crate::gate::GATE;
 use crate::log::debug;
 use crate::marks::{Marks, Passage};
 use crate::process::Process;
@@ -48,16 +48,23 @@ const MOST: u64 = 896;
 const FEW: u64 = 64;
 /// Two, so that the GPU has work while it is seen that the first has ended.
 const LEAST: u64 = 2;
+/// A part of a window, at least: so few calls are granted at first.
+const FIRST: u32 = 1;
 /// So many times the window may grow at a mark.
 const GROWTH: u64 = 4;
 /// In a window so many marks are set, if it has room for them.
 const MARKS: u64 = 8;
+/// So many parts of it are under way, at most: calls may take longer than those before.
+const PARTS: u64 = 3;
 /// While a part of a window ends it is looked so often.
 const PART_LOOKS: u32 = 2;
 /// Work that is ahead by such a part of the span says how much the window holds, though calls are not counted.
 const DEEP: u32 = 2;
-/// If calls are held and no mark is passed for so long calls are not counted in this turn.
+/// If calls are held and no mark is passed for so long more go, and more again so long after that.
 const PATIENCE: Duration = Duration::from_millis(2500);
+const STEP: Duration = Duration::from_millis(250);
+/// Work that ends so soon after calls that were let go waited for these.
+const SOON: Duration = Duration::from_millis(20);
 /// Where work waits calls are not counted in so many turns; twice as many each time, so often at most.
 const FREE: u32 = 8;
 const MOST_DOUBLED: u32 = 6;
@@ -103,6 +110,39 @@ impl Pace {
     }
 }
 
+/// More calls than the window has room for, step by step: work may wait for them.
+#[derive(Clone, Copy)]
+struct Excess {
+    /// So many, so far.
+    calls: u64,
+    /// When they become more.
+    next: Instant,
+    /// When a call was seen to have been made, and how many had been.
+    made: (Instant, u64),
+}
+
+impl Excess {
+    fn new(submissions: u64) -> Self {
+        let now = Instant::now();
+        Self { calls: 0, next: now, made: (now, submissions) }
+    }
+
+    /// So many calls have been made.
+    fn note(&mut self, submissions: u64) {
+        if submissions != self.made.1 {
+            self.made = (Instant::now(), submissions);
+        }
+    }
+
+    /// By half each time. How many more calls go.
+    fn grow(&mut self) -> u64 {
+        let more = (self.calls / 2).max(LEAST);
+        self.calls += more;
+        self.next = Instant::now() + STEP;
+        more
+    }
+}
+
 /// What is done in this turn.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Turn {
@@ -133,6 +173,8 @@ pub struct Window {
     was_blind: bool,
     /// Since when all that were granted have been made, and no mark was passed.
     used_up: Option<Instant>,
+    /// That is so for long.
+    excess: Option<Excess>,
     turn: Turn,
     /// Other jobs waited when that was heard last.
     was_contended: bool,
@@ -157,6 +199,7 @@ impl Default for Window {
             blind: None,
             was_blind: false,
             used_up: None,
+            excess: None,
             turn: Turn::Begun,
             // Else all that the driver has room for would be under way before it is known.
             was_contended: true,
@@ -172,7 +215,7 @@ impl Window {
     /// Opens the gate. If other jobs waited before, or it is not known yet, they most likely do now.
     pub fn open(&mut self, process: &'static Process) {
         (self.turn, self.times, self.blind, self.used_up) = (Turn::Begun, 1, None, None);
-        self.was_blind = false;
+        (self.was_blind, self.excess) = (false, None);
         self.set_alone(false);
         if self.was_contended && self.begin() {
             GATE.open_metered();
@@ -188,8 +231,8 @@ impl Window {
     }
 
     /// So many calls are under way, at most.
-    pub fn under_way(&self) -> u64 {
-        let under_way = Record::submissions() - self.marks.passed();
+    pub fn under_way(&self, process: &Process) -> u64 {
+        let under_way = process.captures.submissions().saturating_sub(self.marks.passed());
         debug!("at most {under_way} calls are under way, {} may be", self.room());
         under_way
     }
@@ -251,7 +294,7 @@ impl Window {
     pub fn pause(&self, tick: Option<Duration>) -> Duration {
         let own = if GATE.is_metered() {
             // Most of what a program does before its first calls takes long.
-            let is_idle = tick.is_none() && self.each.is_none() && GATE.credit() == Some(LEAST as u32);
+            let is_idle = tick.is_none() && self.each.is_none() && GATE.credit() == Some(FIRST);
             let part = self.time_of_part().min(LOOK_AT_MARKS);
             // Each look lets calls go on, also those whose work would begin at once.
             let holds_calls = self.blind.is_some() || self.used_up.is_some();
@@ -323,6 +366,10 @@ impl Window {
         if let Some(passage) = passed {
             self.learn(&passage);
             self.used_up = None;
+            if self.excess.take().is_some_and(|excess| excess.made.0.elapsed() < SOON) {
+                self.give_up();
+                self.end(Turn::Free);
+            }
         }
         if process.contexts.is_one_leaving() {
             self.marks.let_go();
@@ -343,14 +390,14 @@ impl Window {
             self.end(Turn::Begun);
         }
         if is_alone && !GATE.is_metered() {
-            self.marks.set(process, Record::submissions());
+            self.marks.set(process);
         }
         let Some(credit) = GATE.credit() else { return };
-        let submissions = Record::submissions();
-        let new = submissions - self.marks.marked();
+        let submissions = process.captures.submissions();
+        let new = submissions.saturating_sub(self.marks.marked());
         let is_due = new > 0 && (credit == 0 || new >= self.room() / MARKS);
         // A stream captures.
-        let is_unmarked = is_due && !self.marks.set_now(process, submissions, credit == 0);
+        let is_unmarked = is_due && !self.marks.set_now(process, credit == 0);
         // None can be set that would be passed before others.
         let is_full = self.marks.is_empty() && !self.marks.has_room();
         if is_full && is_alone {
@@ -358,7 +405,9 @@ impl Window {
         }
         // What is submitted waits for what is not.
         let is_blind = is_unmarked || is_full || process.value_waits.any();
-        GATE.go_by_streams(is_blind);
+        let still = self.used_up.map(|since| since.elapsed()).unwrap_or_default();
+        let may_wait = still >= SPAN.max(self.time_of_least());
+        GATE.go_by_streams(is_blind || may_wait);
         if is_blind {
             self.was_blind = true;
             let pace = self.pace();
@@ -366,20 +415,34 @@ impl Window {
             return GATE.look_again(if u64::from(credit) < self.calls { calls } else { 0 });
         }
         self.blind = None;
-        self.used_up = (credit == 0).then(|| self.used_up.unwrap_or_else(Instant::now));
-        let patience = PATIENCE.max(self.time_of_least() * 2);
-        if self.used_up.is_some_and(|since| since.elapsed() >= patience) && GATE.count_waiting(true) > 0 {
-            self.give_up();
-            return self.end(Turn::Free);
+        let is_used_up = credit == 0 || self.excess.is_some();
+        self.used_up = is_used_up.then(|| self.used_up.unwrap_or_else(Instant::now));
+        if may_wait {
+            GATE.look_again(0);
+        }
+        if still >= PATIENCE.max(self.time_of_least() * 2) {
+            self.exceed(still, submissions);
         }
         // In parts, so that there are marks between them.
         let parts = if is_short { 1 } else { MARKS };
-        let part = (self.room() / parts).max(LEAST);
+        let part = (self.room() / parts).max(FIRST.into());
         // Without room for a mark behind the next part what follows comes when one is passed.
-        let unmarked = if self.marks.has_room() { 0 } else { submissions - self.marks.marked() };
-        let room = (self.marks.passed() + self.room()).saturating_sub(submissions);
+        let unmarked =
+            if self.marks.has_room() { 0 } else { submissions.saturating_sub(self.marks.marked()) };
+        let room = (self.marks.passed() + self.room().min(part * PARTS)).saturating_sub(submissions);
         let room = room.min(part.saturating_sub(unmarked));
         GATE.grant(u32::try_from(room).unwrap_or(u32::MAX).saturating_sub(credit));
+    }
+
+    /// For so long no mark was passed, and all calls that were granted have been made: work may wait for more.
+    fn exceed(&mut self, still: Duration, submissions: u64) {
+        let excess = self.excess.get_or_insert_with(|| Excess::new(submissions));
+        excess.note(submissions);
+        if GATE.credit() == Some(0) && GATE.count_waiting(true) > 0 && Instant::now() >= excess.next {
+            let more = excess.grow();
+            debug!("no work has ended for {still:?}: {more} calls more go, in case it waits for them");
+            GATE.grant(u32::try_from(more).unwrap_or(u32::MAX));
+        }
     }
 
     /// Whether calls are counted from now on in this turn.

@@ -73,6 +73,11 @@ impl Stamp {
         ptr::eq(self.record, other.record)
     }
 
+    /// The same of the same thread, now.
+    pub fn as_of_now(&self) -> Self {
+        Self { record: self.record, submissions: self.record.count() }
+    }
+
     /// What the thread (or one after it, that has its record) has submitted since.
     pub fn submissions_since(&self) -> u64 {
         self.record.count() - self.submissions
