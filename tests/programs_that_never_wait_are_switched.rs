@@ -33,6 +33,12 @@ fn a_thread_whose_kernels_become_longer() {
     is_switched("grows");
 }
 
+/// Longer than work is let go on before it is taken to wait for other work.
+#[test]
+fn a_thread_whose_kernels_take_seconds() {
+    switched::is_switched(1, "greedy", &["seconds"], "stir_kernel");
+}
+
 #[test]
 fn a_thread_that_submits_host_functions() {
     is_switched("host");

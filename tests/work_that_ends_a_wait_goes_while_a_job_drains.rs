@@ -124,6 +124,18 @@ fn a_host_function_gets_the_last_launches_that_its_stream_takes() {
     drains("chains", &["full"], "pairs_kernel");
 }
 
+/// What was held before the other job came has as many marks as there may be.
+#[test]
+fn a_host_function_gets_its_launches_that_were_held_before() {
+    drains("chains", &["held"], "pairs_kernel");
+}
+
+/// In the time that a thread needs for each of its launches those that wait for it are not let further ahead.
+#[test]
+fn host_functions_that_are_far_ahead_get_what_another_thread_posts() {
+    drains("chains", &["ahead"], "pairs_kernel");
+}
+
 /// The same of the events behind value waits.
 #[test]
 fn as_many_value_waits_as_a_stream_takes_end() {

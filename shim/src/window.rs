@@ -4,7 +4,7 @@
 //! calls in each stream, be they of 50 ms each. So the [gate](crate::gate) is metered: as many calls are under way as the GPU
 //! can do in [`SPAN`] while other jobs wait, and in [`SPAN_ALONE`] while none does. [Marks] tell how many have ended. The window begins
 //! with two calls, before it is known whether others wait, and grows up to fourfold with each mark that is passed soon. What it has
-//! room for is granted in parts, with a mark behind each, the next when there is room for its mark: so it is seen soon that calls take
+//! room for is granted in parts, with a mark behind each, [a few](PARTS) at a time: so it is seen soon that calls take
 //! longer than those before, and that work goes on. Where calls are so short that parts have ended when it is looked again all are granted
 //! at once; and while no other job waits such calls are not counted, until marks show that work is far ahead.
 //!
@@ -12,9 +12,10 @@
 //! those go besides whose work would begin at once.
 //!
 //! Work may wait on the GPU for work that is not submitted yet: then no mark is passed, and the gate holds what ends the wait
-//! until the closing, or for [`PATIENCE`]. Kernels that take longer than a turn look alike at first. So such a closing lets nothing
-//! through for a part of its limit, longer where many calls are under way, which may all take longer than those before; counted
-//! from the last mark that was passed. If work does not end in that time, the process
+//! until the closing, or for [`PATIENCE`], but for calls whose work would begin at once. Kernels that take longer than a turn look
+//! alike at first. So an [`Excess`] grows slowly then, and what ends by itself between its steps only took long. And
+//! such a closing lets nothing through for a part of its limit, longer where many calls are under way, which may all take longer
+//! than those before; counted from the last mark that was passed. If work does not end in that time, or ends by the excess, the process
 //! is not metered in the next [`FREE`] turns, each time in twice as many, and after that not before its work was seen
 //! to be [`FAR`] ahead.
 //!
@@ -52,15 +53,15 @@ const LEAST: u64 = 2;
 const FIRST: u32 = 1;
 /// So many times the window may grow at a mark.
 const GROWTH: u64 = 4;
-/// In a window so many marks are set, if it has room for them.
+/// A window is granted in so many parts, with a mark behind each; and so many parts are under way at most, for calls may take longer than
+/// those before.
 const MARKS: u64 = 8;
-/// So many parts of it are under way, at most: calls may take longer than those before.
 const PARTS: u64 = 3;
 /// While a part of a window ends it is looked so often.
 const PART_LOOKS: u32 = 2;
 /// Work that is ahead by such a part of the span says how much the window holds, though calls are not counted.
 const DEEP: u32 = 2;
-/// If calls are held and no mark is passed for so long more go, and more again so long after that.
+/// If calls are held and no mark is passed for so long some go, and more each time so long after that.
 const PATIENCE: Duration = Duration::from_millis(2500);
 const STEP: Duration = Duration::from_millis(250);
 /// Work that ends so soon after calls that were let go waited for these.
@@ -426,7 +427,7 @@ impl Window {
         // In parts, so that there are marks between them.
         let parts = if is_short { 1 } else { MARKS };
         let part = (self.room() / parts).max(FIRST.into());
-        // Without room for a mark behind the next part what follows comes when one is passed.
+        // Without room for a mark behind the next part it comes when one is passed.
         let unmarked =
             if self.marks.has_room() { 0 } else { submissions.saturating_sub(self.marks.marked()) };
         let room = (self.marks.passed() + self.room().min(part * PARTS)).saturating_sub(submissions);

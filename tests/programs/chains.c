@@ -11,6 +11,9 @@
  * meets: THREADS threads, each of whose work waits for that of all;
  * starts: host functions wait for a thread that they start, which launches CHAIN kernels;
  * full:  a host function waits until its thread has launched FULL kernels after it: the stream has no room for many more;
+ * held:   the same, and it says so when it is held before all are launched, with no other job there;
+ * ahead:  a thread launches kernels and host functions that wait for those of another thread, which pauses between them;
+ *         it says so when the first is far ahead;
  * values: VALUES value waits are submitted to a stream before the values that end them are to another;
  * long:  a thread submits as much work as its stream takes, and waits for nothing;
  * locks: as lock, but of PROCESSES processes with one thread each;
@@ -19,6 +22,7 @@
  * Says "begun", goes on until the end of standard input, and says "as expected" if every byte is what it should be.
  */
 #define _GNU_SOURCE
+#include <semaphore.h>
 #include "waiting.h"
 #include "captured.h"
 
@@ -27,6 +31,9 @@
 #define DEEP 1500
 /* Nearly as much as one has room for. */
 #define FULL 1000
+/* So many calls are far ahead; and between two of those that they wait for there are so many microseconds. */
+#define FAR 50
+#define APART 3000
 /* A wait and a launch each. */
 #define VALUES 470
 #define THREADS 4
@@ -41,6 +48,9 @@ static void *context, *count_up_kernel, *spin_kernel, *last_kernel;
 static CUdeviceptr memory, words;
 static size_t bytes = BYTES;
 static atomic_uint launches[THREADS];
+/* What is waited for is not made, for there is another job or not. */
+static atomic_int is_held;
+static sem_t posts;
 /* What all processes see. */
 static struct {
     /* Of the thread that others follow: so many iterations are certain to be made, and no more. */
@@ -61,9 +71,9 @@ static int is_chain(void)
 
 static int threads_of_one_process(void)
 {
-    int is_alone = is("feed") || is("starts") || is("full") || is("values") || is("long");
+    int is_alone = is("feed") || is("starts") || is("full") || is("held") || is("values") || is("long");
 
-    return is_chain() ? 2 : is_alone ? 1 : THREADS;
+    return is_chain() || is("ahead") ? 2 : is_alone ? 1 : THREADS;
 }
 
 static int count_up_part(int which, void *stream)
@@ -255,8 +265,13 @@ static void start_and_join(void *stream)
 /* The thread is let go on with its last launches. */
 static void await_launches(void *count)
 {
-    while ((int)(launches[0] - (unsigned)(uintptr_t)count) < 0)
-        usleep(50);
+    unsigned before = launches[0] - 1;
+
+    while ((int)(launches[0] - (unsigned)(uintptr_t)count) < 0) {
+        is_held |= launches[0] == before;
+        before = launches[0];
+        usleep(is("held") ? 100000 : 50);
+    }
 }
 
 static int fill_stream(void *stream)
@@ -267,6 +282,32 @@ static int fill_stream(void *stream)
     while (launches[0] != last)
         CHECK(count_up_part(0, stream));
     return cuStreamSynchronize(stream);
+}
+
+static void await_post(void *unused)
+{
+    (void)unused;
+    while (sem_wait(&posts))
+        ;
+}
+
+/* What the first thread is ahead by at the end is let go on. */
+static int run_ahead(int thread, void *stream)
+{
+    while (!all->stop || (thread == 1 && (!all->ended || launches[1] < launches[0]))) {
+        if (thread == 0) {
+            CHECK(cuLaunchHostFunc(stream, await_post, NULL));
+            CHECK(count_up_part(0, stream));
+            is_held |= launches[0] > launches[1] + FAR;
+        } else {
+            usleep(all->stop ? 0 : APART);
+            CHECK(count_up_part(1, stream));
+            sem_post(&posts);
+        }
+    }
+    if (thread == 0)
+        all->ended = 1;
+    return 0;
 }
 
 static int wait_for_many(uint32_t i, void *stream, void *other)
@@ -304,7 +345,9 @@ static void *run(void *number)
 
     if (cuCtxSetCurrent(context) || cuStreamCreate(&stream, 1) || cuStreamCreate(&other, 1))
         return context;
-    for (uint32_t i = 1; goes_on(thread, i); i++) {
+    if (is("ahead") && run_ahead(thread, stream))
+        return context;
+    for (uint32_t i = 1; !is("ahead") && goes_on(thread, i); i++) {
         int failed = is_chain() ? chain(thread, i, stream)
             : is("feed")   ? feed(i, stream, other)
             : is("lock")   ? under_lock(thread, stream)
@@ -314,7 +357,7 @@ static void *run(void *number)
             : is("meets")  ? meet(thread, i, stream)
             : is("starts") ? cuLaunchHostFunc(stream, start_and_join, other)
             : is("values") ? wait_for_many(i, stream, other)
-            : is("full")   ? fill_stream(stream)
+            : is("full") || is("held") ? fill_stream(stream)
             : is("long")   ? last_long(stream)
                            : in_ring(thread, i, stream);
         if (failed || (i % AHEAD == 0 && !is("long") && cuStreamSynchronize(stream)))
@@ -370,8 +413,11 @@ static int run_threads(const char *image, int count)
         return 1;
     /* The first of the ring waits for nothing in its first iteration. */
     tokens[0] = 1;
+    CHECK(sem_init(&posts, 0, 0));
     for (int i = 0; i < count; i++)
         CHECK(pthread_create(&threads[i], NULL, run, (void *)(intptr_t)i));
+    while ((is("held") || is("ahead")) && !is_held)
+        usleep(1000);
     say_and_wait("begun");
     all->stop = 1;
     for (int i = 0; i < count; i++) {

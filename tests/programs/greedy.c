@@ -6,6 +6,7 @@
  * graphs:    a thread launches a graph of two kernels;
  * mixed:     a thread launches 200 short kernels and then 20 long ones, again and again;
  * grows:     a thread launches kernels of 0.05 to 50 ms, each a little longer than the one before, again and again;
+ * seconds:   a thread launches kernels of 3 s, and has more under way than it had at first when it says so;
  * value:     a thread launches kernels while a stream waits for a value that comes 200 ms later, again and again;
  * captures:  the same while another thread captures for 200 ms at a time;
  * processes: two processes launch kernels, a thread each.
@@ -23,6 +24,8 @@
 #define USUAL 20000
 #define SHORT 1000
 #define LONG 50000
+#define SECONDS 3000000
+#define MORE 5
 #define SHORTEST 50
 
 int cuCtxSynchronize(void);
@@ -30,7 +33,7 @@ int cuCtxSynchronize(void);
 static void *context, *stir_kernel;
 static CUdeviceptr memory, word;
 static size_t bytes = BYTES;
-static unsigned launches[THREADS];
+static atomic_uint launches[THREADS];
 /* All processes see it. */
 static atomic_uint *stop;
 
@@ -135,7 +138,7 @@ static int run_thread(int thread)
         if (is("host"))
             CHECK(cuLaunchHostFunc(stream, take_time, NULL));
         else
-            CHECK(stir(thread, stream, is("grows") ? micros : !is("mixed") ? USUAL : i % 220 < 200 ? SHORT : LONG));
+            CHECK(stir(thread, stream, is("grows") ? micros : is("seconds") ? SECONDS : !is("mixed") ? USUAL : i % 220 < 200 ? SHORT : LONG));
     }
     return 0;
 }
@@ -183,6 +186,8 @@ static int run_threads(const char *image, int count)
         return 1;
     for (int i = 0; i < count; i++)
         CHECK(pthread_create(&threads[i], NULL, run, (void *)(intptr_t)i));
+    while (is("seconds") && launches[0] < MORE)
+        usleep(1000);
     say_and_wait("begun");
     *stop = 1;
     for (int i = 0; i < count; i++) {

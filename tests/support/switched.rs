@@ -27,6 +27,11 @@ fn other(manager: &Manager) -> Probe {
 
 /// Beside another job a program is switched, and no closing of it fails.
 pub fn drains(program: &str, arguments: &[&str], kernels: &str) {
+    is_switched(SWITCHES, program, arguments, kernels);
+}
+
+/// The same, so often.
+pub fn is_switched(times: u64, program: &str, arguments: &[&str], kernels: &str) {
     let manager = manager(&[]);
     let compiler = Compiler::with(Node::of(&manager).libraries());
     let mut command = manager.run(&["--name", program], &compiler.compile(program));
@@ -34,7 +39,7 @@ pub fn drains(program: &str, arguments: &[&str], kernels: &str) {
     let mut run = Program::start(command);
     assert_eq!(run.line(), "begun");
     let mut other = other(&manager);
-    manager.work_until_switched(&[program], SWITCHES, || _ = other.tell("check t 3"));
+    manager.work_until_switched(&[program], times, || _ = other.tell("check t 3"));
     let job = manager.job(program);
     println!("{program} {arguments:?}: a drain takes {} us", job.figures.switch_micros.drain);
     assert_eq!((job.figures.failed_drains, job.unsliceable), (0, false), "{job:#?}");
