@@ -608,7 +608,8 @@ impl<'a> Draining<'a> {
     fn is_time_to_catch(&mut self) -> bool {
         let has_helped = self.process.drains.has_caught.load(Ordering::Relaxed);
         let is_needed = has_helped || self.is_known_to_wait() || self.surely_waits();
-        if !is_needed || GATE.is_partial() || self.rests() {
+        // Threads that never wait are caught nowhere.
+        if !is_needed || GATE.is_partial() || self.rests() || !self.process.waits.any_within(self.limit) {
             return false;
         }
         let now = Instant::now();

@@ -41,6 +41,12 @@ impl Waits {
         self.count.store(0, Ordering::Relaxed);
     }
 
+    /// Whether there was one in the last `time`.
+    pub fn any_within(&self, time: Duration) -> bool {
+        let last = self.last.load(Ordering::Relaxed);
+        last > 0 && Duration::from_micros(now() - last) < time
+    }
+
     /// Whether there are so many that another may well come within `time`.
     pub fn are_frequent(&self, time: Duration) -> bool {
         let last = Duration::from_micros(self.last.load(Ordering::Relaxed));

@@ -3,7 +3,7 @@
 //! A job is switched when all its work has ended. A program that never waits for its GPU fills the driver's queue: a thousand
 //! calls in each stream, be they of 50 ms each. So the [gate](crate::gate) is metered: as many calls are under way as the GPU
 //! can do in [`SPAN`] while other jobs wait, and in [`SPAN_ALONE`] while none does. [Marks] tell how many have ended. The window begins
-//! with two calls, before it is known whether others wait, and grows up to fourfold with each mark that is passed soon. What it has
+//! with two calls, before it is known whether others wait, and is doubled by a mark that is passed soon. What it has
 //! room for is granted in parts, with a mark behind each, [a few](PARTS) at a time: so it is seen soon that calls take
 //! longer than those before, and that work goes on. Where calls are so short that parts have ended when it is looked again all are granted
 //! at once; and while no other job waits such calls are not counted, until marks show that work is far ahead.
@@ -42,7 +42,7 @@ const LOOK_AT_MARKS: Duration = Duration::from_millis(20);
 /// So many times as much may be under way while a boundary is waited for, which comes sooner then.
 const TO_BOUNDARY: u32 = 8;
 /// So many times as much may be at once when no other job waits any more.
-const ALONE: u32 = 4;
+const ALONE: u32 = 2;
 /// The most calls in a window. The driver has room for a few more in each stream, which marks need.
 const MOST: u64 = 896;
 /// So few calls do not take very long though they take longer than those before.
@@ -52,7 +52,7 @@ const LEAST: u64 = 2;
 /// A part of a window, at least: so few calls are granted at first.
 const FIRST: u32 = 1;
 /// So many times the window may grow at a mark.
-const GROWTH: u64 = 4;
+const GROWTH: u64 = 2;
 /// A window is granted in so many parts, with a mark behind each; and so many parts are under way at most, for calls may take longer than
 /// those before.
 const MARKS: u64 = 8;
@@ -133,6 +133,12 @@ impl Excess {
         if submissions != self.made.1 {
             self.made = (Instant::now(), submissions);
         }
+    }
+
+    /// Whether work waited for it that has ended now.
+    fn was_needed(mut self, submissions: u64) -> bool {
+        self.note(submissions);
+        self.made.0.elapsed() < SOON
     }
 
     /// By half each time. How many more calls go.
@@ -367,7 +373,8 @@ impl Window {
         if let Some(passage) = passed {
             self.learn(&passage);
             self.used_up = None;
-            if self.excess.take().is_some_and(|excess| excess.made.0.elapsed() < SOON) {
+            let ended = self.excess.take();
+            if ended.is_some_and(|excess| excess.was_needed(process.captures.submissions())) {
                 self.give_up();
                 self.end(Turn::Free);
             }
@@ -398,14 +405,15 @@ impl Window {
         let new = submissions.saturating_sub(self.marks.marked());
         let is_due = new > 0 && (credit == 0 || new >= self.room() / MARKS);
         // A stream captures.
-        let is_unmarked = is_due && !self.marks.set_now(process, credit == 0);
+        let is_full = || credit == 0 && GATE.count_waiting(true) > 0;
+        let is_unmarked = is_due && !self.marks.set_now(process, is_full());
         // None can be set that would be passed before others.
-        let is_full = self.marks.is_empty() && !self.marks.has_room();
-        if is_full && is_alone {
+        let is_unknown = self.marks.is_empty() && !self.marks.has_room();
+        if is_unknown && is_alone {
             return self.end(Turn::Begun);
         }
         // What is submitted waits for what is not.
-        let is_blind = is_unmarked || is_full || process.value_waits.any();
+        let is_blind = is_unmarked || is_unknown || process.value_waits.any();
         let still = self.used_up.map(|since| since.elapsed()).unwrap_or_default();
         let may_wait = still >= SPAN.max(self.time_of_least());
         GATE.go_by_streams(is_blind || may_wait);
