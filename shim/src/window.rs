@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 /// Work is under way that takes so long.
 const SPAN: Duration = Duration::from_millis(100);
 /// The same while no other job waits.
-const SPAN_ALONE: Duration = Duration::from_secs(2);
+const SPAN_ALONE: Duration = Duration::from_secs(1);
 /// Between two looks while the gate is metered, at least.
 const LOOK: Duration = Duration::from_millis(2);
 /// Between two looks at the open gate while no other job waits; and while there are marks then.
@@ -64,6 +64,8 @@ const DEEP: u32 = 2;
 /// If calls are held and no mark is passed for so long some go, and more each time so long after that.
 const PATIENCE: Duration = Duration::from_millis(2500);
 const STEP: Duration = Duration::from_millis(250);
+/// So many times as long where calls are made meanwhile whose work begins at once.
+const MOST_PATIENT: u32 = 4;
 /// Work that ends so soon after calls that were let go waited for these.
 const SOON: Duration = Duration::from_millis(20);
 /// Where work waits calls are not counted in so many turns; twice as many each time, so often at most.
@@ -118,27 +120,11 @@ struct Excess {
     calls: u64,
     /// When they become more.
     next: Instant,
-    /// When a call was seen to have been made, and how many had been.
-    made: (Instant, u64),
 }
 
 impl Excess {
-    fn new(submissions: u64) -> Self {
-        let now = Instant::now();
-        Self { calls: 0, next: now, made: (now, submissions) }
-    }
-
-    /// So many calls have been made.
-    fn note(&mut self, submissions: u64) {
-        if submissions != self.made.1 {
-            self.made = (Instant::now(), submissions);
-        }
-    }
-
-    /// Whether work waited for it that has ended now.
-    fn was_needed(mut self, submissions: u64) -> bool {
-        self.note(submissions);
-        self.made.0.elapsed() < SOON
+    fn new() -> Self {
+        Self { calls: 0, next: Instant::now() }
     }
 
     /// By half each time. How many more calls go.
@@ -182,6 +168,8 @@ pub struct Window {
     used_up: Option<Instant>,
     /// That is so for long.
     excess: Option<Excess>,
+    /// When a call was seen to have been made, and how many had been.
+    made: (Instant, u64),
     turn: Turn,
     /// Other jobs waited when that was heard last.
     was_contended: bool,
@@ -207,6 +195,7 @@ impl Default for Window {
             was_blind: false,
             used_up: None,
             excess: None,
+            made: (Instant::now(), 0),
             turn: Turn::Begun,
             // Else all that the driver has room for would be under way before it is known.
             was_contended: true,
@@ -370,11 +359,14 @@ impl Window {
     pub fn look(&mut self, process: &'static Process, is_contended: bool) {
         // Those that are passed at once may all have waited for one thing: one of them says little of what the GPU does.
         let passed = std::iter::from_fn(|| self.marks.next_passed()).reduce(Passage::and);
+        let submissions = process.captures.submissions();
+        if submissions != self.made.1 {
+            self.made = (Instant::now(), submissions);
+        }
         if let Some(passage) = passed {
             self.learn(&passage);
             self.used_up = None;
-            let ended = self.excess.take();
-            if ended.is_some_and(|excess| excess.was_needed(process.captures.submissions())) {
+            if self.excess.take().is_some() && self.made.0.elapsed() < SOON {
                 self.give_up();
                 self.end(Turn::Free);
             }
@@ -403,7 +395,9 @@ impl Window {
         let Some(credit) = GATE.credit() else { return };
         let submissions = process.captures.submissions();
         let new = submissions.saturating_sub(self.marks.marked());
-        let is_due = new > 0 && (credit == 0 || new >= self.room() / MARKS);
+        // Those that go besides are marked as seldom as others.
+        let is_last = credit == 0 && self.used_up.is_none();
+        let is_due = new > 0 && (is_last || self.marks.is_empty() || new >= self.room() / MARKS);
         // A stream captures.
         let is_full = || credit == 0 && GATE.count_waiting(true) > 0;
         let is_unmarked = is_due && !self.marks.set_now(process, is_full());
@@ -429,8 +423,11 @@ impl Window {
         if may_wait {
             GATE.look_again(0);
         }
-        if still >= PATIENCE.max(self.time_of_least() * 2) {
-            self.exceed(still, submissions);
+        // Others go on meanwhile.
+        let is_quiet = self.made.0.elapsed() >= SPAN && GATE.count_waiting(true) > 0;
+        let patience = PATIENCE.max(self.time_of_least() * 2);
+        if still >= if is_quiet { patience } else { patience * MOST_PATIENT } {
+            self.exceed(still);
         }
         // In parts, so that there are marks between them.
         let parts = if is_short { 1 } else { MARKS };
@@ -444,9 +441,8 @@ impl Window {
     }
 
     /// For so long no mark was passed, and all calls that were granted have been made: work may wait for more.
-    fn exceed(&mut self, still: Duration, submissions: u64) {
-        let excess = self.excess.get_or_insert_with(|| Excess::new(submissions));
-        excess.note(submissions);
+    fn exceed(&mut self, still: Duration) {
+        let excess = self.excess.get_or_insert_with(Excess::new);
         if GATE.credit() == Some(0) && GATE.count_waiting(true) > 0 && Instant::now() >= excess.next {
             let more = excess.grow();
             debug!("no work has ended for {still:?}: {more} calls more go, in case it waits for them");
@@ -485,6 +481,10 @@ impl Window {
             return;
         }
         let fits = self.note_each(passage.calls, passage.took);
+        // One stream may have most of them.
+        let ahead = passage.age.as_millis().max(1);
+        let fits_ahead = u128::from(self.calls) * self.span().as_millis() / ahead;
+        let fits = if is_metered { fits.min(u64::try_from(fits_ahead).unwrap_or(u64::MAX)) } else { fits };
         // What was not used up says nothing of a larger one.
         let most = if is_metered && !passage.is_full { self.calls } else { self.calls * GROWTH };
         self.calls = fits.clamp(self.calls / 2, most).clamp(LEAST, MOST);
