@@ -398,9 +398,9 @@ impl Window {
         // Those that go besides are marked as seldom as others.
         let is_last = credit == 0 && self.used_up.is_none();
         let is_due = new > 0 && (is_last || self.marks.is_empty() || new >= self.room() / MARKS);
-        // A stream captures.
         let is_full = || credit == 0 && GATE.count_waiting(true) > 0;
-        let is_unmarked = is_due && !self.marks.set_now(process, is_full());
+        let captures = new > 0 && credit == 0 && process.captures.any();
+        let is_unmarked = captures || is_due && !self.marks.set_now(process, is_full());
         // None can be set that would be passed before others.
         let is_unknown = self.marks.is_empty() && !self.marks.has_room();
         if is_unknown && is_alone {
