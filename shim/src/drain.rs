@@ -61,6 +61,8 @@ const MOST_CALLS_BEHIND: u32 = 256;
 /// that has helped before.
 const SPELL: u32 = 64;
 const LONGER: u32 = 4;
+/// Threads that make more calls without a wait are not thought to wait for their GPU: more than a few streams take.
+const CALLS_BETWEEN_WAITS: u64 = 4096;
 /// The least calls that are made while threads are caught; twice as many each time.
 const CALLS_WHILE_CATCHING: u32 = 16;
 /// The longest pause between two looks at the value waits.
@@ -609,7 +611,8 @@ impl<'a> Draining<'a> {
         let has_helped = self.process.drains.has_caught.load(Ordering::Relaxed);
         let is_needed = has_helped || self.is_known_to_wait() || self.surely_waits();
         // Threads that never wait are caught nowhere.
-        if !is_needed || GATE.is_partial() || self.rests() || !self.process.waits.any_within(self.limit) {
+        let would_come_out = self.process.waits.any_within(CALLS_BETWEEN_WAITS);
+        if !is_needed || GATE.is_partial() || self.rests() || !would_come_out {
             return false;
         }
         let now = Instant::now();

@@ -7,7 +7,7 @@
 //! Invariant: a wait is no boundary. Nothing is older after it, no rank counts it, and what the thread has freed counts
 //! as alive.
 
-use crate::gate::GATE;
+use crate::gate::{GATE, Record};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -25,6 +25,8 @@ pub struct Waits {
     count: AtomicU64,
     /// When the last one was over, in microseconds since the clock's beginning.
     last: AtomicU64,
+    /// How many calls had been made then.
+    submissions: AtomicU64,
 }
 
 impl Waits {
@@ -33,6 +35,7 @@ impl Waits {
     pub fn come(&self) {
         self.count.fetch_add(1, Ordering::Relaxed);
         self.last.store(now(), Ordering::Relaxed);
+        self.submissions.store(Record::submissions(), Ordering::Relaxed);
         GATE.waited();
     }
 
@@ -41,10 +44,10 @@ impl Waits {
         self.count.store(0, Ordering::Relaxed);
     }
 
-    /// Whether there was one in the last `time`.
-    pub fn any_within(&self, time: Duration) -> bool {
-        let last = self.last.load(Ordering::Relaxed);
-        last > 0 && Duration::from_micros(now() - last) < time
+    /// Whether there was one while so many calls were made, of late.
+    pub fn any_within(&self, calls: u64) -> bool {
+        let last = self.submissions.load(Ordering::Relaxed);
+        last > 0 && Record::submissions().saturating_sub(last) < calls
     }
 
     /// Whether there are so many that another may well come within `time`.
