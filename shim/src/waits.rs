@@ -44,10 +44,10 @@ impl Waits {
         self.count.store(0, Ordering::Relaxed);
     }
 
-    /// Whether there was one while so many calls were made, of late.
+    /// Whether there was one while so many calls were made, of late, or not so many were.
     pub fn any_within(&self, calls: u64) -> bool {
         let last = self.submissions.load(Ordering::Relaxed);
-        last > 0 && Record::submissions().saturating_sub(last) < calls
+        Record::submissions().saturating_sub(last) < calls
     }
 
     /// Whether there are so many that another may well come within `time`.
