@@ -308,7 +308,7 @@ fn drain_and_report(
     let under_way = window.under_way(process);
     let (is_little, least, pace) = (window.is_little(under_way), window.time_of_least(), window.pace());
     // Alone, calls are not counted at first: where many are under way it is seen, too, whether they only take long.
-    let is_metered = window.counts_calls() && (GATE.is_metered() || !is_little);
+    let is_metered = GATE.is_metered() || !is_little && window.counts_calls();
     let time = window.span().max(least);
     let marks = window.marks();
     let passed = marks.passed();
