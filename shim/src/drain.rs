@@ -556,15 +556,16 @@ impl<'a> Draining<'a> {
         }
         // Where those behind go on without end, others than they go, too, at times.
         let is_others_turn = self.turns.is_multiple_of(NOT_BEHIND) && Instant::now() >= self.others_at;
-        if (is_others_turn || !goes_on) && !self.rests() {
+        // One that is behind comes back to the gate soon. What is ahead would not come to its end by what others add to it.
+        let awaits_those = self.behind_at.elapsed() < self.limit / BACK_SOON && !self.would_come_out();
+        if (is_others_turn || !goes_on) && !self.rests() && !awaits_those {
             self.let_through(1, false);
             self.others_at = Instant::now() + self.pace;
             if goes_on {
                 self.slow_down();
             }
         }
-        // A thread that is behind comes back to the gate soon.
-        goes_on || self.rests() && self.behind_at.elapsed() < self.limit / BACK_SOON
+        goes_on || awaits_those || self.rests() && self.behind_at.elapsed() < self.limit / BACK_SOON
     }
 
     /// Work of another process may wait for what a thread would submit that waits at the gate: each makes so many calls.
@@ -610,9 +611,7 @@ impl<'a> Draining<'a> {
     fn is_time_to_catch(&mut self) -> bool {
         let has_helped = self.process.drains.has_caught.load(Ordering::Relaxed);
         let is_needed = has_helped || self.is_known_to_wait() || self.surely_waits();
-        // Threads that never wait are caught nowhere.
-        let would_come_out = self.process.waits.any_within(CALLS_BETWEEN_WAITS);
-        if !is_needed || GATE.is_partial() || self.rests() || !would_come_out {
+        if !is_needed || GATE.is_partial() || self.rests() || !self.would_come_out() {
             return false;
         }
         let now = Instant::now();
@@ -626,6 +625,11 @@ impl<'a> Draining<'a> {
         }
         self.catches = self.catches.saturating_add(1);
         self.attempt() != Attempt::Round
+    }
+
+    /// Whether threads that are let go on would come out of a wait: those that never wait are caught nowhere.
+    fn would_come_out(&self) -> bool {
+        self.process.waits.any_within(CALLS_BETWEEN_WAITS)
     }
 
     /// Whether nothing is submitted for a time, in case work only takes long. Other processes of the
