@@ -355,7 +355,7 @@ impl Window {
         self.end(Turn::Free);
     }
 
-    /// Counts what has ended, and grants as many calls as the window has room for.
+    /// Counts what has ended, and grants more calls.
     pub fn look(&mut self, process: &'static Process, is_contended: bool) {
         // Those that are passed at once may all have waited for one thing: one of them says little of what the GPU does.
         let passed = std::iter::from_fn(|| self.marks.next_passed()).reduce(Passage::and);
@@ -429,7 +429,12 @@ impl Window {
         if still >= if is_quiet { patience } else { patience * MOST_PATIENT } {
             self.exceed(still);
         }
-        // In parts, so that there are marks between them.
+        self.grant(submissions, credit, is_short);
+    }
+
+    /// Grants what the window has room for, of which so many are left: in parts, so that there are marks between them, but where
+    /// calls are short.
+    fn grant(&self, submissions: u64, credit: u32, is_short: bool) {
         let parts = if is_short { 1 } else { MARKS };
         let part = (self.room() / parts).max(FIRST.into());
         // Without room for a mark behind the next part it comes when one is passed.
