@@ -13,7 +13,7 @@
  * full:  a host function waits until its thread has launched FULL kernels after it: the stream has no room for many more;
  * held:   the same, and it says so when it is held before all are launched, with no other job there;
  * ahead:  a thread launches kernels and host functions that wait for those of another thread, which pauses between them;
- *         it says so when the first is far ahead;
+ *         it says so when the first is as far ahead as it comes;
  * values: VALUES value waits are submitted to a stream before the values that end them are to another;
  * long:  a thread submits as much work as its stream takes, and waits for nothing;
  * locks: as lock, but of PROCESSES processes with one thread each;
@@ -31,8 +31,10 @@
 #define DEEP 1500
 /* Nearly as much as one has room for. */
 #define FULL 1000
-/* So many calls are far ahead; and between two of those that they wait for there are so many microseconds. */
+/* So many calls are far ahead, if they come to be within so many that they wait for; between two of these there are so many
+ * microseconds. */
 #define FAR 50
+#define MANY 300
 #define APART 3000
 /* A wait and a launch each. */
 #define VALUES 470
@@ -298,7 +300,7 @@ static int run_ahead(int thread, void *stream)
         if (thread == 0) {
             CHECK(cuLaunchHostFunc(stream, await_post, NULL));
             CHECK(count_up_part(0, stream));
-            is_held |= launches[0] > launches[1] + FAR;
+            is_held |= launches[0] > launches[1] + FAR || launches[1] > MANY;
         } else {
             usleep(all->stop ? 0 : APART);
             CHECK(count_up_part(1, stream));
