@@ -557,15 +557,16 @@ impl<'a> Draining<'a> {
         // Where those behind go on without end, others than they go, too, at times.
         let is_others_turn = self.turns.is_multiple_of(NOT_BEHIND) && Instant::now() >= self.others_at;
         // One that is behind comes back to the gate soon. What is ahead would not come to its end by what others add to it.
-        let awaits_those = self.behind_at.elapsed() < self.limit / BACK_SOON && !self.would_come_out();
-        if (is_others_turn || !goes_on) && !self.rests() && !awaits_those {
+        let is_back_soon = self.behind_at.elapsed() < self.limit / BACK_SOON;
+        let holds_others = self.rests() || is_back_soon && !self.would_come_out();
+        if (is_others_turn || !goes_on) && !holds_others {
             self.let_through(1, false);
             self.others_at = Instant::now() + self.pace;
             if goes_on {
                 self.slow_down();
             }
         }
-        goes_on || awaits_those || self.rests() && self.behind_at.elapsed() < self.limit / BACK_SOON
+        goes_on || is_back_soon && holds_others
     }
 
     /// Work of another process may wait for what a thread would submit that waits at the gate: each makes so many calls.

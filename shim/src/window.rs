@@ -249,7 +249,12 @@ impl Window {
     /// So many calls took so long. As many as take the span.
     fn note_each(&mut self, calls: u64, took: Duration) -> u64 {
         self.each = Some(took / u32::try_from(calls).unwrap_or(u32::MAX));
-        let fits = u128::from(calls) * self.span().as_nanos() / took.as_nanos().max(1);
+        self.how_many_fit(calls, took)
+    }
+
+    /// As many calls as take the span, where so many take so long.
+    fn how_many_fit(&self, calls: u64, time: Duration) -> u64 {
+        let fits = u128::from(calls) * self.span().as_nanos() / time.as_nanos().max(1);
         u64::try_from(fits).unwrap_or(u64::MAX)
     }
 
@@ -393,7 +398,6 @@ impl Window {
             self.marks.set(process);
         }
         let Some(credit) = GATE.credit() else { return };
-        let submissions = process.captures.submissions();
         let new = submissions.saturating_sub(self.marks.marked());
         // Those that go besides are marked as seldom as others.
         let is_last = credit == 0 && self.used_up.is_none();
@@ -423,7 +427,7 @@ impl Window {
         if may_wait {
             GATE.look_again(0);
         }
-        // Others go on meanwhile.
+        // What goes besides may end what work waits for.
         let is_quiet = self.made.0.elapsed() >= SPAN && GATE.count_waiting(true) > 0;
         let patience = PATIENCE.max(self.time_of_least() * 2);
         if still >= if is_quiet { patience } else { patience * MOST_PATIENT } {
@@ -487,9 +491,7 @@ impl Window {
         }
         let fits = self.note_each(passage.calls, passage.took);
         // One stream may have most of them.
-        let ahead = passage.age.as_millis().max(1);
-        let fits_ahead = u128::from(self.calls) * self.span().as_millis() / ahead;
-        let fits = if is_metered { fits.min(u64::try_from(fits_ahead).unwrap_or(u64::MAX)) } else { fits };
+        let fits = if is_metered { fits.min(self.how_many_fit(self.calls, passage.age)) } else { fits };
         // What was not used up says nothing of a larger one.
         let most = if is_metered && !passage.is_full { self.calls } else { self.calls * GROWTH };
         self.calls = fits.clamp(self.calls / 2, most).clamp(LEAST, MOST);

@@ -50,7 +50,7 @@ static void *context, *count_up_kernel, *spin_kernel, *last_kernel;
 static CUdeviceptr memory, words;
 static size_t bytes = BYTES;
 static atomic_uint launches[THREADS];
-/* What is waited for is not made, for there is another job or not. */
+/* What the other job is to find has come about. */
 static atomic_int is_held;
 static sem_t posts;
 /* What all processes see. */
