@@ -124,7 +124,7 @@ fn a_host_function_gets_the_last_launches_that_its_stream_takes() {
     drains("chains", &["full"], "pairs_kernel");
 }
 
-/// What was held before the other job came has as many marks as there may be.
+/// They were held before the other job came.
 #[test]
 fn a_host_function_gets_its_launches_that_were_held_before() {
     drains("chains", &["held"], "pairs_kernel");
