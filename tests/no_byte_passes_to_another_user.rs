@@ -14,7 +14,7 @@ use support::{Jobs, Manager, Probe};
 const GROUP: u32 = 20_000;
 const OWNER: u32 = 20_001;
 const SPY: u32 = 20_002;
-/// More than half of the GPU; the last unit is a piece of its own.
+/// More than half of the GPU. The last unit is leased for itself, so it is a piece of its own however the others come.
 const UNITS: u32 = 73;
 const SWITCHES: u64 = 40;
 
@@ -50,7 +50,8 @@ fn take_turns(users: [u32; 2]) -> [String; 2] {
         spy.tell("keep");
     }
     for client in [&mut owner, &mut spy] {
-        client.tell(&format!("lease 0 {UNITS}"));
+        client.tell(&format!("lease 0 {}", UNITS - 1));
+        client.tell(&format!("lease {} 1", UNITS - 1));
     }
     manager.work_until_switched(&["owner", "spy"], SWITCHES, || {
         owner.tell("mark OWNERS-SECRET-");

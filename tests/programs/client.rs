@@ -209,11 +209,14 @@ impl Client {
                 self.drained(&state, step)?;
             }
             ToShim::Unmap { step, pieces, .. } if !state.deaf => {
+                let mut smallest = None;
                 for piece in pieces {
                     let Some((placed, file)) = state.mapped.remove(&piece) else { continue };
-                    if state.keeps && placed.units.0 == 1 {
-                        state.kept.push(file);
-                    }
+                    smallest = smallest.or((placed.units.0 == 1).then_some(file));
+                }
+                // Only one of each departure: what is kept takes room on the GPU.
+                if state.keeps {
+                    state.kept.extend(smallest);
                 }
                 self.say(FromShim::Done { step }, &[])?;
             }
