@@ -130,6 +130,12 @@ fn a_host_function_gets_its_launches_that_were_held_before() {
     drains("chains", &["held"], "pairs_kernel");
 }
 
+/// Where there are as many marks as there may be when a closing begins it is they that tell that work waits.
+#[test]
+fn a_host_function_gets_its_launches_though_no_more_marks_can_be_set() {
+    drains("chains", &["paced"], "pairs_kernel");
+}
+
 /// In the time that a thread needs for each of its launches those that wait for it are not let further ahead.
 #[test]
 #[ignore = "fails on a busy machine: its first closing takes 12.6 s of 17.5 s on a quiet one"]

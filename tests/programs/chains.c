@@ -12,6 +12,7 @@
  * starts: host functions wait for a thread that they start, which launches CHAIN kernels;
  * full:  a host function waits until its thread has launched FULL kernels after it: the stream has no room for many more;
  * held:   the same, and it says so when it is held before all are launched, with no other job there;
+ * paced:  the same, but it pauses at its first launches: as many marks are behind them as there may be when it says so;
  * ahead:  a thread launches kernels and host functions that wait for those of another thread, which pauses between them;
  *         it says so when the first is as far ahead as it comes;
  * values: VALUES value waits are submitted to a stream before the values that end them are to another;
@@ -31,6 +32,13 @@
 #define DEEP 1500
 /* Nearly as much as one has room for. */
 #define FULL 1000
+/* So many launches that are waited for, so that calls are not counted any more; and then those between two of so many pauses, each
+ * longer than marks are apart. The last one is so long that the other job comes in it. */
+#define SHORT_ONES 5000
+#define PACED 40
+#define PAUSES 12
+#define PAUSE 60000
+#define LAST_PAUSE 1000000
 /* So many calls are far ahead, if they come to be within so many that they wait for; between two of these there are so many
  * microseconds. */
 #define FAR 50
@@ -73,7 +81,7 @@ static int is_chain(void)
 
 static int threads_of_one_process(void)
 {
-    int is_alone = is("feed") || is("starts") || is("full") || is("held") || is("values") || is("long");
+    int is_alone = is("feed") || is("starts") || is("full") || is("held") || is("paced") || is("values") || is("long");
 
     return is_chain() || is("ahead") ? 2 : is_alone ? 1 : THREADS;
 }
@@ -286,6 +294,26 @@ static int fill_stream(void *stream)
     return cuStreamSynchronize(stream);
 }
 
+static int fill_stream_slowly(void *stream)
+{
+    for (int n = 1; n <= SHORT_ONES; n++) {
+        CHECK(count_up_part(0, stream));
+        if (n % PACED == 0)
+            CHECK(cuStreamSynchronize(stream));
+    }
+    CHECK(cuLaunchHostFunc(stream, await_launches, (void *)(uintptr_t)(launches[0] + FULL)));
+    for (int n = 1; n <= FULL; n++) {
+        CHECK(count_up_part(0, stream));
+        if (n % PACED == 0 && n < PAUSES * PACED)
+            usleep(PAUSE);
+        if (n == PAUSES * PACED) {
+            is_held = 1;
+            usleep(LAST_PAUSE);
+        }
+    }
+    return cuStreamSynchronize(stream);
+}
+
 static void await_post(void *unused)
 {
     (void)unused;
@@ -359,7 +387,8 @@ static void *run(void *number)
             : is("meets")  ? meet(thread, i, stream)
             : is("starts") ? cuLaunchHostFunc(stream, start_and_join, other)
             : is("values") ? wait_for_many(i, stream, other)
-            : is("full") || is("held") ? fill_stream(stream)
+            : is("paced") && i == 1 ? fill_stream_slowly(stream)
+            : is("full") || is("held") || is("paced") ? fill_stream(stream)
             : is("long")   ? last_long(stream)
                            : in_ring(thread, i, stream);
         if (failed || (i % AHEAD == 0 && !is("long") && cuStreamSynchronize(stream)))
@@ -418,7 +447,7 @@ static int run_threads(const char *image, int count)
     CHECK(sem_init(&posts, 0, 0));
     for (int i = 0; i < count; i++)
         CHECK(pthread_create(&threads[i], NULL, run, (void *)(intptr_t)i));
-    while ((is("held") || is("ahead")) && !is_held)
+    while ((is("held") || is("paced") || is("ahead")) && !is_held)
         usleep(1000);
     say_and_wait("begun");
     all->stop = 1;

@@ -14,7 +14,7 @@ struct Clamp {
     second: f32,
 }
 
-/// `AUnaryFunctor<float, float, float, MulFunctor<float>>`.
+/// `AUnaryFunctor<float, float, float, MulFunctor<float>>`, or `BUnaryFunctor`: of which argument it is makes no difference.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Scale {

@@ -20,7 +20,7 @@ type Pattern = &'static [&'static str];
 /// A copy whose elements do not lie one after the other, without a conversion.
 const COPY: (&str, &str) = ("22gpu_kernel_impl_nocastI", "23direct_copy_kernel_cudaE");
 
-const ALIASES: [(Pattern, &CStr); 24] = [
+const ALIASES: [(Pattern, &CStr); 25] = [
     (&["29vectorized_elementwise_kernelILi", "11FillFunctorIbE"], c"torch_fill_1"),
     (&["29vectorized_elementwise_kernelILi", "11FillFunctorIN3c104HalfE"], c"torch_fill_2"),
     (&["29vectorized_elementwise_kernelILi", "11FillFunctorIN3c108BFloat16E"], c"torch_fill_2"),
@@ -70,6 +70,11 @@ const ALIASES: [(Pattern, &CStr); 24] = [
         &["29vectorized_elementwise_kernelILi", "13AUnaryFunctorIfff", "10MulFunctorIfE", "IPcLm2E"],
         c"torch_scale",
     ),
+    // Of a division by a number, too.
+    (
+        &["29vectorized_elementwise_kernelILi", "13BUnaryFunctorIfff", "10MulFunctorIfE", "IPcLm2E"],
+        c"torch_scale",
+    ),
     (&["35CatArrayBatchedCopy_alignedK_contigI", "10OpaqueTypeILj4EEEjLi1ELi128ELi1E"], c"torch_cat_4"),
     (&["51split_with_sizes_copy_out_contiguous_no_cast_kernel"], c"torch_split_copy"),
     (&["21chunk_cat_cuda_kernelIccE"], c"torch_chunk_cat"),
@@ -104,6 +109,10 @@ mod tests {
         let fill = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorI?EESt5arrayIPcLm1EEEEviT0_T1_";
         for (kind, kernel) in [("f", Some("torch_fill_4")), ("l", Some("torch_fill_8")), ("d", None)] {
             assert_eq!(of(&fill.replace('?', kind)), kernel, "{kind}");
+        }
+        let scale = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_13?UnaryFunctorIfffNS0_15binary_internal10MulFunctorIfEEEESt5arrayIPcLm2EEEEviT0_T1_";
+        for (functor, kernel) in [("A", Some("torch_scale")), ("B", Some("torch_scale")), ("C", None)] {
+            assert_eq!(of(&scale.replace('?', functor)), kernel, "{functor}");
         }
         let softmax = "_ZN43_GLOBAL__N__b6de9c8c_10_SoftMax_cu_9f978f6320softmax_warp_forwardI?Li4ELb1ELb0EEEvPT0_PKT_iiiPKbib";
         assert_eq!(of(&softmax.replace('?', "fff")), Some("torch_log_softmax"));
