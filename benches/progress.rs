@@ -150,8 +150,8 @@ const MIXES: [Mix; 20] = [
     on_small("three", &[BUSY; 3]),
     on_small("six", &[rhythm("mib=160 kernel=5000 steps=800", 100); 6]),
     on_small("gangs", &[Plan { what: What::Gang(2, "mib=80 kernel=5000 steps=1000"), ..BUSY }; 2]),
-    on_small("trainers", &[training("trainer", "150"), training("trainer", "150")]),
-    on_small("lightning", &[training("lightning", "150"), training("lightning", "150")]),
+    on_small("trainers", &[training("trainer", "600"), training("trainer", "600")]),
+    on_small("lightning", &[training("lightning", "600"), training("lightning", "600")]),
 ];
 
 fn main() {
