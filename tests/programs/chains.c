@@ -38,7 +38,7 @@
 #define PACED 40
 #define PAUSES 12
 #define PAUSE 60000
-#define LAST_PAUSE 1000000
+#define LAST_PAUSE 5000000
 /* So many calls are far ahead, if they come to be within so many that they wait for; between two of these there are so many
  * microseconds. */
 #define FAR 50
