@@ -536,6 +536,15 @@ impl Desk {
         closes.collect()
     }
 
+    /// How long a process was given until a boundary, and until a wait for its GPU, by its last `Close`, milliseconds.
+    pub fn patience(&self, session: SessionId) -> Option<(u64, u64)> {
+        let closes = self.to_shim(session).filter_map(|message| match message {
+            ToShim::Close { deadline_ms, wait_ms, .. } => Some((*deadline_ms, *wait_ms)),
+            _ => None,
+        });
+        closes.last()
+    }
+
     pub fn closings(&self, session: SessionId) -> usize {
         self.closes(session).len()
     }

@@ -100,6 +100,25 @@ fn whose_pauses_are_long_lends_its_turn_at_once() {
     assert!(desk.phase(b) == Phase::Open && desk.now - now < ms(80), "nothing was waited for but orders");
 }
 
+/// It comes to no boundary, and to no wait for its GPU, before its pause is over.
+#[test]
+fn a_job_that_is_idle_is_closed_without_waiting_for_a_boundary() {
+    for reports in [false, true] {
+        let mut desk = Desk::new(|_| {});
+        let [a, b] = switched(&mut desk);
+        if reports {
+            desk.pages.boundaries.insert(a, 3);
+        }
+        desk.until(|desk| desk.phase(b) == Phase::Open);
+        let (deadline, wait) = desk.patience(a).unwrap();
+        assert!(deadline + wait > 0, "it goes on, and comes to one");
+        desk.until(|desk| desk.phase(a) == Phase::Open);
+        desk.tell(Event::Idle { session: a });
+        desk.until(|desk| desk.phase(b) == Phase::Open);
+        assert_eq!(desk.patience(a), Some((0, 0)), "reports boundaries: {reports}");
+    }
+}
+
 #[test]
 fn who_lent_its_turn_comes_back_when_the_borrower_has_had_twice_what_the_switches_take() {
     let mut desk = Desk::new(|config| config.slice = ms(400));
