@@ -141,9 +141,9 @@ impl Scheduler {
         // While one rank waits for its GPU the next may already need it.
         let several = self.works_in_several(id);
         // A job that is idle comes to no boundary, and to no wait, before its pause is over.
-        let has_stopped = !several && self.is_idle(id);
-        let left = if has_stopped { Duration::ZERO } else { until.saturating_sub(self.now) };
-        let comes_to_wait = !several && !has_stopped;
+        let is_idle = !several && self.is_idle(id);
+        let left = if is_idle { Duration::ZERO } else { until.saturating_sub(self.now) };
+        let comes_to_wait = !several && !is_idle;
         let wait =
             if comes_to_wait { self.config.boundary_deadline.min(LONGEST_WAIT) } else { Duration::ZERO };
         let apart = self.drain_limit_apart(id);
