@@ -209,14 +209,14 @@ impl Client {
                 self.drained(&state, step)?;
             }
             ToShim::Unmap { step, pieces, .. } if !state.deaf => {
-                let mut smallest = None;
+                let mut of_one_unit = None;
                 for piece in pieces {
                     let Some((placed, file)) = state.mapped.remove(&piece) else { continue };
-                    smallest = smallest.or((placed.units.0 == 1).then_some(file));
+                    of_one_unit = of_one_unit.or((placed.units.0 == 1).then_some(file));
                 }
                 // Only one of each departure: what is kept takes room on the GPU.
                 if state.keeps {
-                    state.kept.extend(smallest);
+                    state.kept.extend(of_one_unit);
                 }
                 self.say(FromShim::Done { step }, &[])?;
             }

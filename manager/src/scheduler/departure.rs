@@ -134,18 +134,16 @@ impl Scheduler {
     /// Asks those to close that are to stop first.
     fn close_ranks(&mut self, id: JobId, boundary: u64) {
         let Some(job) = self.jobs.get(&id) else { return };
+        let left = job.closing.until.saturating_sub(self.now);
         // What is launched before one collective ends, however much it is; of far boundaries that is not so sure.
         let is_unsure = job.closing.is_far && !job.closing.at_collective;
         let sessions = job.sessions.clone();
-        let until = job.closing.until;
         // While one rank waits for its GPU the next may already need it.
         let several = self.works_in_several(id);
+        let wait = if several { Duration::ZERO } else { self.config.boundary_deadline.min(LONGEST_WAIT) };
         // A job that is idle comes to no boundary, and to no wait, before its pause is over.
         let is_idle = !several && self.is_idle(id);
-        let left = if is_idle { Duration::ZERO } else { until.saturating_sub(self.now) };
-        let comes_to_wait = !several && !is_idle;
-        let wait =
-            if comes_to_wait { self.config.boundary_deadline.min(LONGEST_WAIT) } else { Duration::ZERO };
+        let [left, wait] = if is_idle { [Duration::ZERO; 2] } else { [left, wait] };
         let apart = self.drain_limit_apart(id);
         for session in sessions {
             let Some(stop) = self.sessions.get_mut(&session).map(|session| &mut session.stop) else {
