@@ -2,10 +2,11 @@
 //!
 //! A job is switched when all its work has ended. A program that never waits for its GPU fills the driver's queue: a thousand
 //! calls in each stream, be they of 50 ms each. So the [gate](crate::gate) is metered: as many calls are under way as the GPU
-//! can do in [`SPAN`] while other jobs wait, and in [`SPAN_ALONE`] while none does. [Marks] tell how many have ended. The window begins
+//! can do in [`SPAN`] while other jobs wait. While none does it is [`SPAN_ALONE`], and more the longer that lasts, for it becomes less
+//! likely that one comes soon. [Marks] tell how many have ended. The window begins
 //! with two calls, before it is known whether others wait, and is doubled by a mark that is passed soon. What it has
-//! room for is granted in parts, with a mark behind each, [a few](PARTS) at a time: so it is seen soon that calls take
-//! longer than those before, and that work goes on. Where calls are so short that parts have ended when it is looked again all are granted
+//! room for is granted in parts, with a mark behind each, [a few](PARTS) at a time while other jobs wait: so it is seen soon that calls
+//! take longer than those before, and that work goes on. Where calls are so short that parts have ended when it is looked again all are granted
 //! at once; and while no other job waits such calls are not counted, until marks show that work is far ahead.
 //!
 //! Where marks say nothing (a stream captures, or a value wait is unreleased) calls are granted at the last [`Pace`], and
@@ -32,8 +33,13 @@ use std::time::{Duration, Instant};
 
 /// Work is under way that takes so long.
 const SPAN: Duration = Duration::from_millis(100);
-/// The same while no other job waits.
+/// The same while no other job waits, at least. A stream that has no work waits until the longest of the others has done a part of
+/// its own, so a program of many streams that never waits for its GPU needs some seconds.
 const SPAN_ALONE: Duration = Duration::from_secs(1);
+/// At most: so long a job that comes waits for the first closing.
+const MOST_ALONE: Duration = Duration::from_secs(4);
+/// Such a part of the time for which none has waited.
+const OF_TIME_ALONE: u32 = 2;
 /// Between two looks while the gate is metered, at least.
 const LOOK: Duration = Duration::from_millis(2);
 /// Between two looks at the open gate while no other job waits; and while there are marks then.
@@ -53,8 +59,8 @@ const LEAST: u64 = 2;
 const FIRST: u32 = 1;
 /// So many times the window may grow at a mark.
 const GROWTH: u64 = 2;
-/// A window is granted in so many parts, with a mark behind each; and so many parts are under way at most, for calls may take longer than
-/// those before.
+/// A window is granted in so many parts, with a mark behind each; and so many parts are under way at most while other jobs wait, for calls
+/// may take longer than those before.
 const MARKS: u64 = 8;
 const PARTS: u64 = 3;
 /// While a part of a window ends it is looked so often.
@@ -73,8 +79,6 @@ const FREE: u32 = 8;
 const MOST_DOUBLED: u32 = 6;
 /// Work that is ahead by so much is not likely to wait for other work.
 const FAR: Duration = Duration::from_secs(2);
-/// While no other job waits calls are counted from the time on at which work is ahead by so much.
-const FAR_ALONE: Duration = Duration::from_secs(1);
 /// For so long other jobs are thought to wait, until it is known that none does.
 const GRACE: Duration = Duration::from_millis(20);
 /// So many calls are taken to end in [`SPAN`] where nothing is known; and while no other job waits, so that a program of value
@@ -82,11 +86,6 @@ const GRACE: Duration = Duration::from_millis(20);
 const UNKNOWN: u64 = 10;
 const UNKNOWN_ALONE: u64 = 50;
 const KNOWN_ALONE: u64 = 10;
-
-/// How many of the calls that take [`SPAN_ALONE`] take [`SPAN`].
-fn in_span(calls: u64) -> u64 {
-    calls * SPAN.as_millis() as u64 / SPAN_ALONE.as_millis() as u64
-}
 
 /// As many calls as the GPU ends.
 #[derive(Clone, Copy, Debug)]
@@ -173,8 +172,8 @@ pub struct Window {
     turn: Turn,
     /// Other jobs waited when that was heard last.
     was_contended: bool,
-    /// None did when it was looked last.
-    is_alone: bool,
+    /// None did when it was looked last, since that time.
+    alone: Option<Instant>,
     /// In so many turns calls are not counted.
     free_turns: u32,
     /// So often work waited for calls that were held.
@@ -199,7 +198,7 @@ impl Default for Window {
             turn: Turn::Begun,
             // Else all that the driver has room for would be under way before it is known.
             was_contended: true,
-            is_alone: false,
+            alone: None,
             free_turns: 0,
             given_up: 0,
             was_far: false,
@@ -279,9 +278,9 @@ impl Window {
     /// The pace at which the GPU ends calls.
     pub fn pace(&self) -> Pace {
         Pace::new(match self.each {
-            None if self.is_alone => UNKNOWN_ALONE,
+            None if self.is_alone() => UNKNOWN_ALONE,
             None => UNKNOWN,
-            Some(_) if self.is_alone => in_span(self.calls).max(KNOWN_ALONE),
+            Some(_) if self.is_alone() => self.in_short_span().max(KNOWN_ALONE),
             Some(_) => self.calls,
         })
     }
@@ -329,23 +328,34 @@ impl Window {
 
     /// So many calls may be under way.
     fn room(&self) -> u64 {
-        let (times, span) = if self.is_alone { (ALONE, SPAN_ALONE) } else { (self.times, SPAN * self.times) };
+        let times = if self.is_alone() { ALONE } else { self.times };
+        let span = if self.is_alone() { self.span() } else { SPAN * times };
         let fits = self.each.map_or(u128::MAX, |each| span.as_nanos() / each.as_nanos().max(1));
         u64::try_from(fits).unwrap_or(u64::MAX).clamp(self.calls, self.calls * u64::from(times)).min(MOST)
     }
 
     /// Work may be under way that takes so long.
     pub fn span(&self) -> Duration {
-        if self.is_alone { SPAN_ALONE } else { SPAN }
+        let alone = |since: Instant| (since.elapsed() / OF_TIME_ALONE).clamp(SPAN_ALONE, MOST_ALONE);
+        self.alone.map_or(SPAN, alone)
+    }
+
+    fn is_alone(&self) -> bool {
+        self.alone.is_some()
+    }
+
+    /// How many of the calls that take [the span](Self::span) take [`SPAN`].
+    fn in_short_span(&self) -> u64 {
+        self.calls * SPAN.as_millis() as u64 / self.span().as_millis() as u64
     }
 
     /// Whether no other job waits. How many calls fit the longer span is not concluded from the shorter one, which may have been
     /// that of other calls.
     fn set_alone(&mut self, is_alone: bool) {
-        if self.is_alone && !is_alone {
-            self.calls = in_span(self.calls).max(LEAST);
+        if self.is_alone() && !is_alone {
+            self.calls = self.in_short_span().max(LEAST);
         }
-        self.is_alone = is_alone;
+        self.alone = is_alone.then(|| self.alone.unwrap_or_else(Instant::now));
     }
 
     /// The same as a [look](Self::look) while a boundary is waited for, or a wait for the GPU: when again, at the latest.
@@ -441,10 +451,11 @@ impl Window {
     fn grant(&self, submissions: u64, credit: u32, is_short: bool) {
         let parts = if is_short { 1 } else { MARKS };
         let part = (self.room() / parts).max(FIRST.into());
+        let under_way = if self.is_alone() { self.room() } else { self.room().min(part * PARTS) };
         // Without room for a mark behind the next part it comes when one is passed.
         let unmarked =
             if self.marks.has_room() { 0 } else { submissions.saturating_sub(self.marks.marked()) };
-        let room = (self.marks.passed() + self.room().min(part * PARTS)).saturating_sub(submissions);
+        let room = (self.marks.passed() + under_way).saturating_sub(submissions);
         let room = room.min(part.saturating_sub(unmarked));
         GATE.grant(u32::try_from(room).unwrap_or(u32::MAX).saturating_sub(credit));
     }
@@ -485,7 +496,7 @@ impl Window {
     fn learn(&mut self, passage: &Passage) {
         let is_metered = matches!(self.turn, Turn::Metered(_));
         self.was_far |= !is_metered && passage.age >= FAR;
-        self.is_far_alone |= !is_metered && passage.age >= FAR_ALONE;
+        self.is_far_alone |= !is_metered && passage.age >= self.span().max(SPAN_ALONE);
         if passage.calls == 0 || !is_metered && passage.age < SPAN / DEEP {
             return;
         }
