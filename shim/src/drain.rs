@@ -12,6 +12,7 @@
 use crate::contexts::Used;
 use crate::driver::{Context, Current, Mark, relax_captures_of_this_thread, synchronize};
 use crate::gate::{Boundary, GATE, Pause, Record, drawn};
+use crate::host_functions;
 use crate::log::info;
 use crate::marks::Marks;
 use crate::process::Process;
@@ -32,6 +33,8 @@ const UNMEASURED: u32 = 64;
 const LONGEST: u32 = 4;
 /// Little work that was submitted ends in such a part of the drain limit, if it waits for nothing.
 const LITTLE: u32 = 2;
+/// A function on the host may be what has not ended for such a part of the drain limit.
+const ON_HOST: u32 = 64;
 /// So many times the pace work may go on to be submitted while no value wait ends.
 const BUSY: u32 = 8;
 /// While value waits are released calls go at twice the pace after each second, so often at most.
@@ -357,7 +360,7 @@ impl<'a> Draining<'a> {
                 // What was submitted long ago goes on to end: nothing has to be let through for it.
                 Found::Stall if self.takes_long() => {}
                 // It may be only long: first it is seen whether it ends alone.
-                Found::Stall if self.still_since.elapsed() < self.alone => {}
+                Found::Stall if self.still_since.elapsed() < self.alone && !self.waits_for_host() => {}
                 Found::Stall => {
                     if self.stalls == 0 {
                         self.process.drains.note_stall();
@@ -747,6 +750,13 @@ impl<'a> Draining<'a> {
         self.say_that_it_stalls();
         self.stalls = self.stalls.wrapping_add(1);
         !self.has_peers || self.stalls.is_multiple_of(PEERS_FIRST)
+    }
+
+    /// Whether a function on the host has not ended for long, where for a kernel it would have to be waited until it most likely
+    /// does not only take long.
+    fn waits_for_host(&self) -> bool {
+        let is_long = |time| time >= self.limit / ON_HOST;
+        is_long(self.still_since.elapsed()) && host_functions::longest().is_some_and(is_long)
     }
 
     /// Whether work that was there long ago has not ended, or a call is as old: else all of it only takes long. A stream

@@ -56,6 +56,7 @@ mod graphs;
 mod greeting;
 mod handles;
 mod hooks;
+mod host_functions;
 mod kernels;
 mod link;
 mod liveness;

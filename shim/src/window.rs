@@ -26,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 use crate::gate::GATE;
+use crate::host_functions;
 use crate::log::debug;
 use crate::marks::{Marks, Passage};
 use crate::process::Process;
@@ -72,6 +73,9 @@ const PATIENCE: Duration = Duration::from_millis(2500);
 const STEP: Duration = Duration::from_millis(250);
 /// So many times as long where calls are made meanwhile whose work begins at once.
 const MOST_PATIENT: u32 = 4;
+/// The same where a function on the host has not ended for so long, at most; and at least, where such ones have waited for calls.
+const PATIENCE_WITH_HOST: Duration = SPAN;
+const LEAST_WITH_HOST: Duration = Duration::from_millis(10);
 /// Work that ends so soon after calls that were let go waited for these.
 const SOON: Duration = Duration::from_millis(20);
 /// Where work waits calls are not counted in so many turns; twice as many each time, so often at most.
@@ -119,11 +123,13 @@ struct Excess {
     calls: u64,
     /// When they become more.
     next: Instant,
+    /// It is a function on the host that has not ended.
+    is_for_host: bool,
 }
 
 impl Excess {
-    fn new() -> Self {
-        Self { calls: 0, next: Instant::now() }
+    fn new(is_for_host: bool) -> Self {
+        Self { calls: 0, next: Instant::now(), is_for_host }
     }
 
     /// By half each time. How many more calls go.
@@ -167,6 +173,8 @@ pub struct Window {
     used_up: Option<Instant>,
     /// That is so for long.
     excess: Option<Excess>,
+    /// How long that is where it is for a function on the host.
+    patience_with_host: Duration,
     /// When a call was seen to have been made, and how many had been.
     made: (Instant, u64),
     turn: Turn,
@@ -194,6 +202,7 @@ impl Default for Window {
             was_blind: false,
             used_up: None,
             excess: None,
+            patience_with_host: PATIENCE_WITH_HOST,
             made: (Instant::now(), 0),
             turn: Turn::Begun,
             // Else all that the driver has room for would be under way before it is known.
@@ -381,9 +390,8 @@ impl Window {
         if let Some(passage) = passed {
             self.learn(&passage);
             self.used_up = None;
-            if self.excess.take().is_some() && self.made.0.elapsed() < SOON {
-                self.give_up();
-                self.end(Turn::Free);
+            if let Some(excess) = self.excess.take() {
+                self.note_end_of(excess);
             }
         }
         if process.contexts.is_one_leaving() {
@@ -440,8 +448,12 @@ impl Window {
         // What goes besides may end what work waits for.
         let is_quiet = self.made.0.elapsed() >= SPAN && GATE.count_waiting(true) > 0;
         let patience = PATIENCE.max(self.time_of_least() * 2);
-        if still >= if is_quiet { patience } else { patience * MOST_PATIENT } {
-            self.exceed(still);
+        let patience = if is_quiet { patience } else { patience * MOST_PATIENT };
+        let with_host = self.patience_with_host;
+        let waits_for_host =
+            still >= with_host && host_functions::longest().is_some_and(|time| time >= with_host);
+        if waits_for_host || still >= patience {
+            self.exceed(still, waits_for_host);
         }
         self.grant(submissions, credit, is_short);
     }
@@ -461,12 +473,26 @@ impl Window {
     }
 
     /// For so long no mark was passed, and all calls that were granted have been made: work may wait for more.
-    fn exceed(&mut self, still: Duration) {
-        let excess = self.excess.get_or_insert_with(Excess::new);
+    fn exceed(&mut self, still: Duration, is_for_host: bool) {
+        let excess = self.excess.get_or_insert_with(|| Excess::new(is_for_host));
         if GATE.credit() == Some(0) && GATE.count_waiting(true) > 0 && Instant::now() >= excess.next {
             let more = excess.grow();
             debug!("no work has ended for {still:?}: {more} calls more go, in case it waits for them");
             GATE.grant(u32::try_from(more).unwrap_or(u32::MAX));
+        }
+    }
+
+    /// Work has ended, and may have waited for what was added. Functions on the host may do so often, and many of them may only take
+    /// long: these are told apart anew each time.
+    fn note_end_of(&mut self, excess: Excess) {
+        let has_helped = self.made.0.elapsed() < SOON;
+        if excess.is_for_host {
+            let patience = self.patience_with_host;
+            let patience = if has_helped { patience / 2 } else { patience * 2 };
+            self.patience_with_host = patience.clamp(LEAST_WITH_HOST, PATIENCE_WITH_HOST);
+        } else if has_helped {
+            self.give_up();
+            self.end(Turn::Free);
         }
     }
 

@@ -30,6 +30,7 @@ mod vmm;
 use crate::collectives;
 use crate::driver;
 use crate::gate;
+use crate::host_functions;
 use crate::kernels;
 use crate::operands;
 use crate::status::Status;
@@ -146,15 +147,25 @@ abi::hooks! {
     fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) and cuStreamEndCapture_ptsz => capture::end;
 }
 
-/// Through the gate, then the driver.
-macro_rules! submit {
-    ($name:ident ($($arg:ident),*), $are_resident:expr) => {{
-        let call = || match crate::driver::get().$name {
+/// The driver's function.
+macro_rules! call {
+    ($name:ident ($($arg:ident),*)) => {
+        match crate::driver::get().$name {
             // SAFETY: the program's own arguments, and its promise.
             Some(function) => unsafe { function($($arg),*) },
             None => CUresult::CUDA_ERROR_NOT_FOUND.into(),
-        };
-        // SAFETY: as above.
+        }
+    };
+}
+
+/// Through the gate, then the driver, or another call that comes to it.
+macro_rules! submit {
+    ($name:ident ($($arg:ident),*), $are_resident:expr) => {
+        submit!($name($($arg),*), $are_resident, || call!($name($($arg),*)))
+    };
+    ($name:ident ($($arg:ident),*), $are_resident:expr, $call:expr) => {{
+        let call = $call;
+        // SAFETY: the program's own arguments, and its promise.
         let would_queue = || queues::are_busy(stringify!($name), unsafe { [$(queues::Argument($arg).stream()),*] });
         gate::submit(call, |failed| Status::from(failed).0.into(), $are_resident, would_queue)
     }};
@@ -188,6 +199,30 @@ macro_rules! export {
             // SAFETY: as above.
             let are_resident = || unsafe { kernels::are_operands_resident(($($arg),*).into()) };
             submit!($name($($arg),*), are_resident)
+        }
+    };
+    (gated cuLaunchHostFunc $parameters:tt) => { export!(host cuLaunchHostFunc $parameters); };
+    (gated cuLaunchHostFunc_ptsz $parameters:tt) => { export!(host cuLaunchHostFunc_ptsz $parameters); };
+    (gated cuLaunchHostFunc_v2 $parameters:tt) => { export!(host cuLaunchHostFunc_v2 $parameters); };
+    (gated cuLaunchHostFunc_v2_ptsz $parameters:tt) => { export!(host cuLaunchHostFunc_v2_ptsz $parameters); };
+    (gated cuStreamAddCallback $parameters:tt) => { export!(host cuStreamAddCallback $parameters); };
+    (gated cuStreamAddCallback_ptsz $parameters:tt) => { export!(host cuStreamAddCallback_ptsz $parameters); };
+    (host $name:ident (
+        $stream:ident : $stream_type:ty, $function:ident : $function_type:ty, $data:ident : $data_type:ty
+        $(, $arg:ident : $type:ty)* $(,)?
+    )) => {
+        #[doc = concat!("The program's `", stringify!($name), "`: the gate, then the driver, which calls ours.")]
+        ///
+        /// # Safety
+        /// What the driver's manual asks of the arguments.
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name(
+            $stream: $stream_type, $function: $function_type, $data: $data_type $(, $arg: $type)*
+        ) -> Code {
+            let submit = |$function, $data| call!($name($stream, $function, $data $(, $arg)*));
+            // SAFETY: as above.
+            let call = || unsafe { host_functions::launch($function, $data, submit) };
+            submit!($name($stream, $function, $data $(, $arg)*), operands::are_resident, call)
         }
     };
     (gated $name:ident ($($arg:ident : $type:ty),* $(,)?)) => {

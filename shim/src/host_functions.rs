@@ -1,0 +1,233 @@
+//! The program's functions that its streams call (`cuLaunchHostFunc`, `cuStreamAddCallback`): since when they have been running.
+//!
+//! Work behind such a function waits for it, and it may wait for a thread that stands at the gate, be it for a lock of that thread's
+//! (Python's interpreter lock). Of a kernel that has not ended it cannot be told whether it waits or takes long; of a function on
+//! the host it can be seen, at least, that it is this that has not ended.
+//!
+//! So the driver is given a function of ours, which calls the program's. Where a stream of the process captures it is given the program's
+//! own: what is captured is called each time that its graph is launched, and the program may ask for it
+//! (`cuGraphHostNodeGetParams`). A graph's host nodes are not known of here.
+//!
+//! Invariant: what the driver may call again, or has not said that it will not call, is never freed.
+
+use crate::captures::Captures;
+use crate::process;
+use parking_lot::Mutex;
+use std::ffi::c_void;
+use std::mem;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+use tidegate_ffi::cuda::sys::*;
+
+/// Those that are running.
+static RUNNING: Mutex<Vec<Running>> = Mutex::new(Vec::new());
+
+/// Neither has the launch returned nor the function ended.
+const LAUNCHED: u8 = 0;
+/// The launch has returned, and the function is called once.
+const ONCE: u8 = 1;
+/// The function has ended first.
+const ENDED: u8 = 2;
+
+/// One that is running, told apart by its [`Call`].
+struct Running {
+    call: usize,
+    since: Instant,
+}
+
+/// How long the one has been running that began first.
+pub fn longest() -> Option<Duration> {
+    RUNNING.lock().iter().map(|running| running.since.elapsed()).max()
+}
+
+/// The type of `cuLaunchHostFunc`'s functions.
+type HostFn = unsafe extern "C" fn(*mut c_void);
+/// That of `cuStreamAddCallback`'s.
+type Callback = unsafe extern "C" fn(CUstream, CUresult, *mut c_void);
+/// The same, as they are if an exception leaves them: that is the driver's to meet, as without us.
+type ThrowingHostFn = unsafe extern "C-unwind" fn(*mut c_void);
+type ThrowingCallback = unsafe extern "C-unwind" fn(CUstream, CUresult, *mut c_void);
+
+/// A function that the driver calls for a stream.
+pub trait HostFunction: Copy {
+    /// The function of ours that calls one of this type.
+    fn stand_in() -> Self;
+}
+
+impl HostFunction for HostFn {
+    fn stand_in() -> Self {
+        // SAFETY: the types differ only in what is said of exceptions.
+        unsafe { mem::transmute(call_host_function as ThrowingHostFn) }
+    }
+}
+
+impl HostFunction for Callback {
+    fn stand_in() -> Self {
+        // SAFETY: as above.
+        unsafe { mem::transmute(call_back as ThrowingCallback) }
+    }
+}
+
+/// What our function is given to call the program's.
+struct Call<F> {
+    function: F,
+    data: *mut c_void,
+    state: AtomicU8,
+}
+
+/// Submits the program's `function` with its `data` by `submit`, which says whether it was submitted.
+///
+/// # Safety
+/// What the driver's manual asks of a function that it is given.
+pub unsafe fn launch<F: HostFunction>(
+    function: Option<F>,
+    data: *mut c_void,
+    submit: impl FnOnce(Option<F>, *mut c_void) -> Code,
+) -> Code {
+    let captures = process::active().map(|process| &process.captures);
+    // SAFETY: the caller's promise.
+    unsafe { launch_beside(captures, function, data, submit) }
+}
+
+/// The same beside these captures; `None`: there is no manager.
+///
+/// # Safety
+/// As above.
+unsafe fn launch_beside<F: HostFunction>(
+    captures: Option<&Captures>,
+    function: Option<F>,
+    data: *mut c_void,
+    submit: impl FnOnce(Option<F>, *mut c_void) -> Code,
+) -> Code {
+    let beside = captures.and_then(|captures| Some((captures, captures.quiet()?)));
+    let (Some((captures, quiet)), Some(known)) = (beside, function) else { return submit(function, data) };
+    let call = Box::into_raw(Box::new(Call { function: known, data, state: AtomicU8::new(LAUNCHED) }));
+    let answer = submit(Some(F::stand_in()), call.cast());
+    if answer == CUresult::CUDA_SUCCESS && captures.is_still(quiet) {
+        // SAFETY: it is freed below or by its end, whichever comes last.
+        let state = unsafe { &(*call).state };
+        if state.swap(ONCE, Ordering::AcqRel) == ENDED {
+            // SAFETY: made of a box above. The function has ended, and is not called again: it was not captured.
+            drop(unsafe { Box::from_raw(call) });
+        }
+    }
+    answer
+}
+
+/// While it lives the function is running.
+struct Guard<F>(*const Call<F>);
+
+impl<F: Copy> Guard<F> {
+    /// # Safety
+    /// It is a call that was not freed, and is not until the guard is dropped.
+    unsafe fn enter(call: *const Call<F>) -> (Self, F, *mut c_void) {
+        RUNNING.lock().push(Running { call: call.addr(), since: Instant::now() });
+        // SAFETY: the caller's promise.
+        let Call { function, data, .. } = unsafe { &*call };
+        (Self(call), *function, *data)
+    }
+}
+
+impl<F> Drop for Guard<F> {
+    fn drop(&mut self) {
+        let mut running = RUNNING.lock();
+        if let Some(index) = running.iter().position(|running| running.call == self.0.addr()) {
+            running.swap_remove(index);
+        }
+        drop(running);
+        // SAFETY: not freed until now, by what `enter` was promised.
+        let state = unsafe { &(*self.0).state };
+        if state.swap(ENDED, Ordering::AcqRel) == ONCE {
+            // SAFETY: made of a box by `launch_beside`, which has returned and does not free it; and this was its only call.
+            drop(unsafe { Box::from_raw(self.0.cast_mut()) });
+        }
+    }
+}
+
+/// # Safety
+/// `data` is a call that `launch_beside` has made.
+unsafe extern "C-unwind" fn call_host_function(data: *mut c_void) {
+    // SAFETY: the caller's promise.
+    let (_running, function, data) = unsafe { Guard::<HostFn>::enter(data.cast()) };
+    // SAFETY: the types differ only in what is said of exceptions.
+    let function: ThrowingHostFn = unsafe { mem::transmute(function) };
+    // SAFETY: the program's function, with what it is to be given.
+    unsafe { function(data) }
+}
+
+/// # Safety
+/// As above.
+unsafe extern "C-unwind" fn call_back(stream: CUstream, status: CUresult, data: *mut c_void) {
+    // SAFETY: the caller's promise.
+    let (_running, function, data) = unsafe { Guard::<Callback>::enter(data.cast()) };
+    // SAFETY: the types differ only in what is said of exceptions.
+    let function: ThrowingCallback = unsafe { mem::transmute(function) };
+    // SAFETY: the program's function, with what the driver says to it.
+    unsafe { function(stream, status, data) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+
+    static FREED: AtomicU32 = AtomicU32::new(0);
+
+    impl<F> Drop for Call<F> {
+        fn drop(&mut self) {
+            FREED.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts up, and looks that it is known to be running.
+    unsafe extern "C" fn count(data: *mut c_void) {
+        assert!(longest().is_some());
+        // SAFETY: the test gives it one.
+        unsafe { &*data.cast::<AtomicU32>() }.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Launches `count` as the driver is told to by `submit`. Whether it was given a function of ours, and what was freed.
+    fn launch_counted(captures: &Captures, submit: impl FnOnce(HostFn, *mut c_void)) -> (bool, u32) {
+        static COUNTED: AtomicU32 = AtomicU32::new(0);
+        let before = FREED.load(Ordering::Relaxed);
+        let (data, mut is_ours) = (std::ptr::from_ref(&COUNTED).cast_mut().cast(), false);
+        let submit = |function: Option<HostFn>, given: *mut c_void| {
+            is_ours = given != data;
+            submit(function.unwrap(), given);
+            CUresult::CUDA_SUCCESS.into()
+        };
+        // SAFETY: what is given to `submit` below is called as a driver would.
+        let answer = unsafe { launch_beside(Some(captures), Some(count as HostFn), data, submit) };
+        assert_eq!(answer, CUresult::CUDA_SUCCESS);
+        (is_ours, FREED.load(Ordering::Relaxed) - before)
+    }
+
+    #[test]
+    fn what_is_called_once_is_freed_then_and_what_may_have_been_captured_never() {
+        let captures = Captures::default();
+        // SAFETY: as the driver calls what it was given, here and below.
+        let call = |(function, data): (HostFn, *mut c_void)| unsafe { function(data) };
+        assert_eq!(launch_counted(&captures, |function, data| call((function, data))), (true, 1), "at once");
+        let mut given = None;
+        assert_eq!(launch_counted(&captures, |function, data| given = Some((function, data))), (true, 0));
+        call(given.unwrap());
+        assert_eq!(FREED.load(Ordering::Relaxed), 2, "later");
+        let begin = || captures.begin(7, || Ok::<(), ()>(())).unwrap();
+        let during = |function, data| {
+            begin();
+            captures.ended(7);
+            given = Some((function, data));
+        };
+        assert_eq!(launch_counted(&captures, during), (true, 0));
+        call(given.unwrap());
+        call(given.unwrap());
+        assert_eq!(FREED.load(Ordering::Relaxed), 2, "it may have been captured");
+        begin();
+        assert_eq!(
+            launch_counted(&captures, |function, data| call((function, data))),
+            (false, 0),
+            "it is captured"
+        );
+        assert_eq!(longest(), None);
+    }
+}
