@@ -17,13 +17,9 @@ pub struct Captures {
     streams: Mutex<HashMap<Stream, Capture>>,
     /// So many calls were made while their thread captured.
     calls: AtomicU64,
-    /// So many captures have begun.
-    begun: AtomicU64,
+    /// So often a capture has begun or ended.
+    changes: AtomicU64,
 }
-
-/// No stream captured, and so many captures had begun.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Quiet(u64);
 
 /// One that has not ended.
 struct Capture {
@@ -57,7 +53,7 @@ impl Captures {
         call()?;
         let capture = Capture { thread: std::thread::current().id(), since: Stamp::now() };
         streams.insert(Stream::of(stream), capture);
-        self.begun.fetch_add(1, Ordering::Relaxed);
+        self.changes.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -72,6 +68,7 @@ impl Captures {
             capture.since = since.as_of_now();
         }
         streams.remove(&Stream::of(stream));
+        self.changes.fetch_add(1, Ordering::Relaxed);
     }
 
     /// How many calls have submitted work, so far: those that were captured have not, once the capture has ended.
@@ -85,15 +82,10 @@ impl Captures {
         !self.streams.lock().is_empty()
     }
 
-    /// `None`: a stream captures.
-    pub fn quiet(&self) -> Option<Quiet> {
-        let streams = self.streams.lock();
-        streams.is_empty().then(|| Quiet(self.begun.load(Ordering::Relaxed)))
-    }
-
-    /// Whether no stream has captured since then.
-    pub fn is_still(&self, quiet: Quiet) -> bool {
-        self.quiet() == Some(quiet)
+    /// How often a capture has begun or ended.
+    pub fn changes(&self) -> u64 {
+        let _none_changes = self.streams.lock();
+        self.changes.load(Ordering::Relaxed)
     }
 
     /// Makes a call that would break captures, which none begins meanwhile; `None`: a stream captures.
@@ -116,17 +108,6 @@ mod tests {
 
     fn begins() -> Result<(), ()> {
         Ok(())
-    }
-
-    #[test]
-    fn a_capture_that_has_ended_again_is_known_of() {
-        let captures = Captures::default();
-        let quiet = captures.quiet().unwrap();
-        assert!(captures.is_still(quiet));
-        captures.begin(7, begins).unwrap();
-        assert!(captures.quiet().is_none() && !captures.is_still(quiet));
-        captures.ended(7);
-        assert!(!captures.is_still(quiet) && captures.quiet().is_some());
     }
 
     #[test]

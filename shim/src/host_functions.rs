@@ -4,13 +4,14 @@
 //! (Python's interpreter lock). Of a kernel that has not ended it cannot be told whether it waits or takes long; of a function on
 //! the host it can be seen, at least, that it is this that has not ended.
 //!
-//! So the driver is given a function of ours, which calls the program's. Where a stream of the process captures it is given the program's
+//! So the driver is given a function of ours, which calls the program's. Where the stream captures it is given the program's
 //! own: what is captured is called each time that its graph is launched, and the program may ask for it
 //! (`cuGraphHostNodeGetParams`). A graph's host nodes are not known of here.
 //!
 //! Invariant: what the driver may call again, or has not said that it will not call, is never freed.
 
 use crate::captures::Captures;
+use crate::driver;
 use crate::process;
 use parking_lot::Mutex;
 use std::ffi::c_void;
@@ -75,35 +76,39 @@ struct Call<F> {
     state: AtomicU8,
 }
 
-/// Submits the program's `function` with its `data` by `submit`, which says whether it was submitted.
+/// Submits the program's `function` with its `data` to a stream, by `submit`.
 ///
 /// # Safety
-/// What the driver's manual asks of a function that it is given.
+/// What `submit` is given is submitted as the driver's manual says, and called for that alone.
 pub unsafe fn launch<F: HostFunction>(
+    stream: CUstream,
     function: Option<F>,
     data: *mut c_void,
     submit: impl FnOnce(Option<F>, *mut c_void) -> Code,
 ) -> Code {
-    let captures = process::active().map(|process| &process.captures);
+    let Some(process) = process::active() else { return submit(function, data) };
+    let is_captured = || process.captures.any() && driver::is_capturing(stream).unwrap_or(true);
     // SAFETY: the caller's promise.
-    unsafe { launch_beside(captures, function, data, submit) }
+    unsafe { launch_unless(is_captured, &process.captures, function, data, submit) }
 }
 
-/// The same beside these captures; `None`: there is no manager.
+/// The same, by ours unless it is captured now.
 ///
 /// # Safety
 /// As above.
-unsafe fn launch_beside<F: HostFunction>(
-    captures: Option<&Captures>,
+unsafe fn launch_unless<F: HostFunction>(
+    is_captured: impl Fn() -> bool,
+    captures: &Captures,
     function: Option<F>,
     data: *mut c_void,
     submit: impl FnOnce(Option<F>, *mut c_void) -> Code,
 ) -> Code {
-    let beside = captures.and_then(|captures| Some((captures, captures.quiet()?)));
-    let (Some((captures, quiet)), Some(known)) = (beside, function) else { return submit(function, data) };
+    let changes = captures.changes();
+    let Some(known) = function.filter(|_| !is_captured()) else { return submit(function, data) };
     let call = Box::into_raw(Box::new(Call { function: known, data, state: AtomicU8::new(LAUNCHED) }));
     let answer = submit(Some(F::stand_in()), call.cast());
-    if answer == CUresult::CUDA_SUCCESS && captures.is_still(quiet) {
+    // A stream that has become part of a capture is that until the capture ends.
+    if answer == CUresult::CUDA_SUCCESS && !is_captured() && captures.changes() == changes {
         // SAFETY: it is freed below or by its end, whichever comes last.
         let state = unsafe { &(*call).state };
         if state.swap(ONCE, Ordering::AcqRel) == ENDED {
@@ -138,14 +143,14 @@ impl<F> Drop for Guard<F> {
         // SAFETY: not freed until now, by what `enter` was promised.
         let state = unsafe { &(*self.0).state };
         if state.swap(ENDED, Ordering::AcqRel) == ONCE {
-            // SAFETY: made of a box by `launch_beside`, which has returned and does not free it; and this was its only call.
+            // SAFETY: made of a box by `launch_unless`, which has returned and does not free it; and this was its only call.
             drop(unsafe { Box::from_raw(self.0.cast_mut()) });
         }
     }
 }
 
 /// # Safety
-/// `data` is a call that `launch_beside` has made.
+/// `data` is a call that `launch_unless` has made.
 unsafe extern "C-unwind" fn call_host_function(data: *mut c_void) {
     // SAFETY: the caller's promise.
     let (_running, function, data) = unsafe { Guard::<HostFn>::enter(data.cast()) };
@@ -197,7 +202,8 @@ mod tests {
             CUresult::CUDA_SUCCESS.into()
         };
         // SAFETY: what is given to `submit` below is called as a driver would.
-        let answer = unsafe { launch_beside(Some(captures), Some(count as HostFn), data, submit) };
+        let answer =
+            unsafe { launch_unless(|| captures.any(), captures, Some(count as HostFn), data, submit) };
         assert_eq!(answer, CUresult::CUDA_SUCCESS);
         (is_ours, FREED.load(Ordering::Relaxed) - before)
     }

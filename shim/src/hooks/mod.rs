@@ -221,7 +221,9 @@ macro_rules! export {
         ) -> Code {
             let submit = |$function, $data| call!($name($stream, $function, $data $(, $arg)*));
             // SAFETY: as above.
-            let call = || unsafe { host_functions::launch($function, $data, submit) };
+            let call = || unsafe {
+                host_functions::launch(queues::stream_of(stringify!($name), $stream), $function, $data, submit)
+            };
             submit!($name($stream, $function, $data $(, $arg)*), operands::are_resident, call)
         }
     };

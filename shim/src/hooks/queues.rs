@@ -41,8 +41,13 @@ impl<T> SaysNothing for Argument<T> {}
 /// for the default stream.
 pub fn are_busy<const ARGUMENTS: usize>(name: &str, streams: [Option<CUstream>; ARGUMENTS]) -> bool {
     let stream = streams.into_iter().flatten().next().unwrap_or_default();
+    is_busy(stream_of(name, stream))
+}
+
+/// The stream that a call of this name means by `stream`.
+pub fn stream_of(name: &str, stream: CUstream) -> CUstream {
     let is_per_thread = name.ends_with("_ptsz") || name.ends_with("_ptds");
-    is_busy(if is_per_thread { per_thread(stream) } else { stream })
+    if is_per_thread { per_thread(stream) } else { stream }
 }
 
 /// Whether what is submitted to a stream would be queued behind work that has not ended. What a thread submits that captures is
