@@ -133,6 +133,8 @@ pub struct Draining<'a> {
     alone: Duration,
     /// Since when the GPU has passed no mark.
     still_since: Instant,
+    /// A function on the host that has not ended for so long may wait for what is held: less each time that it is let through.
+    patience_with_host: Duration,
     /// The pace at which calls were let through before, if it was. No more are while the gate flows, but for those whose work
     /// would begin at once.
     flows_at: Option<Pace>,
@@ -260,6 +262,7 @@ impl<'a> Draining<'a> {
             has_peers,
             alone: Duration::ZERO,
             still_since: started,
+            patience_with_host: limit / ON_HOST,
             flows_at: None,
             stalls: 0,
             rounds: 0,
@@ -752,11 +755,15 @@ impl<'a> Draining<'a> {
         !self.has_peers || self.stalls.is_multiple_of(PEERS_FIRST)
     }
 
-    /// Whether a function on the host has not ended for long, where for a kernel it would have to be waited until it most likely
-    /// does not only take long.
-    fn waits_for_host(&self) -> bool {
-        let is_long = |time| time >= self.limit / ON_HOST;
-        is_long(self.still_since.elapsed()) && host_functions::longest().is_some_and(is_long)
+    /// Whether a function on the host has not ended for long. It is not waited for as a kernel is, of which it cannot be seen sooner
+    /// that it does not only take long.
+    fn waits_for_host(&mut self) -> bool {
+        let is_long = |time| time >= self.patience_with_host;
+        let waits = is_long(self.still_since.elapsed()) && host_functions::longest().is_some_and(is_long);
+        if waits {
+            self.patience_with_host = (self.patience_with_host / 2).max(SHORTEST);
+        }
+        waits
     }
 
     /// Whether work that was there long ago has not ended, or a call is as old: else all of it only takes long. A stream

@@ -173,7 +173,9 @@ pub struct Window {
     used_up: Option<Instant>,
     /// That is so for long.
     excess: Option<Excess>,
-    /// How long that is where it is for a function on the host.
+    /// A function on the host has not ended since then for so long.
+    waits_for_host: bool,
+    /// For so long it is that.
     patience_with_host: Duration,
     /// When a call was seen to have been made, and how many had been.
     made: (Instant, u64),
@@ -202,6 +204,7 @@ impl Default for Window {
             was_blind: false,
             used_up: None,
             excess: None,
+            waits_for_host: false,
             patience_with_host: PATIENCE_WITH_HOST,
             made: (Instant::now(), 0),
             turn: Turn::Begun,
@@ -390,9 +393,7 @@ impl Window {
         if let Some(passage) = passed {
             self.learn(&passage);
             self.used_up = None;
-            if let Some(excess) = self.excess.take() {
-                self.note_end_of(excess);
-            }
+            self.note_end_of_wait();
         }
         if process.contexts.is_one_leaving() {
             self.marks.let_go();
@@ -431,7 +432,8 @@ impl Window {
         // What is submitted waits for what is not.
         let is_blind = is_unmarked || is_unknown || process.value_waits.any();
         let still = self.used_up.map(|since| since.elapsed()).unwrap_or_default();
-        let may_wait = still >= SPAN.max(self.time_of_least());
+        self.waits_for_host = self.may_wait_for_host(still);
+        let may_wait = self.waits_for_host || still >= SPAN.max(self.time_of_least());
         GATE.go_by_streams(is_blind || may_wait);
         if is_blind {
             self.was_blind = true;
@@ -449,11 +451,9 @@ impl Window {
         let is_quiet = self.made.0.elapsed() >= SPAN && GATE.count_waiting(true) > 0;
         let patience = PATIENCE.max(self.time_of_least() * 2);
         let patience = if is_quiet { patience } else { patience * MOST_PATIENT };
-        let with_host = self.patience_with_host;
-        let waits_for_host =
-            still >= with_host && host_functions::longest().is_some_and(|time| time >= with_host);
-        if waits_for_host || still >= patience {
-            self.exceed(still, waits_for_host);
+        let exceeds_for_host = self.waits_for_host && still >= self.patience_with_host * 2;
+        if exceeds_for_host || still >= patience {
+            self.exceed(still, exceeds_for_host);
         }
         self.grant(submissions, credit, is_short);
     }
@@ -482,15 +482,23 @@ impl Window {
         }
     }
 
-    /// Work has ended, and may have waited for what was added. Functions on the host may do so often, and many of them may only take
-    /// long: these are told apart anew each time.
-    fn note_end_of(&mut self, excess: Excess) {
+    /// Whether no mark was passed for as long as a function on the host has not ended, which may wait for calls.
+    fn may_wait_for_host(&self, still: Duration) -> bool {
+        let is_long = |time| time >= self.patience_with_host;
+        is_long(still) && host_functions::longest().is_some_and(is_long)
+    }
+
+    /// Work has ended, and may have waited for calls that went soon before. Functions on the host may do so often, or may only take long
+    /// often: which of the two is seen anew each time.
+    fn note_end_of_wait(&mut self) {
         let has_helped = self.made.0.elapsed() < SOON;
-        if excess.is_for_host {
+        let excess = self.excess.take();
+        if std::mem::take(&mut self.waits_for_host) {
             let patience = self.patience_with_host;
             let patience = if has_helped { patience / 2 } else { patience * 2 };
             self.patience_with_host = patience.clamp(LEAST_WITH_HOST, PATIENCE_WITH_HOST);
-        } else if has_helped {
+        }
+        if excess.is_some_and(|excess| !excess.is_for_host) && has_helped {
             self.give_up();
             self.end(Turn::Free);
         }
