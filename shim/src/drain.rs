@@ -12,7 +12,7 @@
 use crate::contexts::Used;
 use crate::driver::{Context, Current, Mark, relax_captures_of_this_thread, synchronize};
 use crate::gate::{Boundary, GATE, Pause, Record, drawn};
-use crate::host_functions;
+use crate::host_functions::Patience;
 use crate::log::info;
 use crate::marks::Marks;
 use crate::process::Process;
@@ -33,7 +33,7 @@ const UNMEASURED: u32 = 64;
 const LONGEST: u32 = 4;
 /// Little work that was submitted ends in such a part of the drain limit, if it waits for nothing.
 const LITTLE: u32 = 2;
-/// A function on the host may be what has not ended for such a part of the drain limit.
+/// A function on the host may wait that has not ended for such a part of the drain limit, at first.
 const ON_HOST: u32 = 64;
 /// So many times the pace work may go on to be submitted while no value wait ends.
 const BUSY: u32 = 8;
@@ -81,6 +81,8 @@ pub struct Drains {
     longest: AtomicU64,
     /// The last one ended when threads were caught at their waits.
     has_caught: AtomicBool,
+    /// In microseconds: the patience with functions on the host. Zero: it was never needed.
+    with_host: AtomicU64,
 }
 
 impl Drains {
@@ -95,6 +97,21 @@ impl Drains {
     /// Work did not end in the time that was measured before: to wait so long did not help.
     fn note_stall(&self) {
         self.longest.store(self.longest.load(Ordering::Relaxed) / 2, Ordering::Relaxed);
+    }
+
+    /// With functions on the host: as long as the last one had at its end.
+    fn patience_with_host(&self, limit: Duration) -> Patience {
+        let (first, most) = (limit / ON_HOST, limit / LITTLE);
+        let time = match self.with_host.load(Ordering::Relaxed) {
+            0 => first,
+            micros => Duration::from_micros(micros).min(most),
+        };
+        Patience::new(time, SHORTEST, most)
+    }
+
+    fn note_host(&self, patience: &Patience) {
+        let micros = u64::try_from(patience.time().as_micros()).unwrap_or(u64::MAX);
+        self.with_host.store(micros, Ordering::Relaxed);
     }
 
     /// After this time work that has not ended may be waiting for other work: twice what a drain takes.
@@ -133,8 +150,8 @@ pub struct Draining<'a> {
     alone: Duration,
     /// Since when the GPU has passed no mark.
     still_since: Instant,
-    /// A function on the host that has not ended for so long may wait for what is held: less each time that it is let through.
-    patience_with_host: Duration,
+    /// With functions on the host.
+    host: Patience,
     /// The pace at which calls were let through before, if it was. No more are while the gate flows, but for those whose work
     /// would begin at once.
     flows_at: Option<Pace>,
@@ -262,7 +279,7 @@ impl<'a> Draining<'a> {
             has_peers,
             alone: Duration::ZERO,
             still_since: started,
-            patience_with_host: limit / ON_HOST,
+            host: process.drains.patience_with_host(limit),
             flows_at: None,
             stalls: 0,
             rounds: 0,
@@ -319,6 +336,7 @@ impl<'a> Draining<'a> {
 
     /// Leaves the marks for what comes later.
     pub fn leave(self) -> &'a mut Marks {
+        self.process.drains.note_host(&self.host);
         if let Some((oldest, since)) = self.oldest {
             self.marks.add_first(oldest, since);
         }
@@ -328,6 +346,11 @@ impl<'a> Draining<'a> {
     /// Whether calls were let through that may have ended a wait of the work on the GPU.
     pub fn has_helped(&self) -> bool {
         self.has_helped
+    }
+
+    /// Whether calls have ended the wait of a function on the host.
+    pub fn has_helped_host(&self) -> bool {
+        self.host.has_helped()
     }
 
     /// Shuts the gate and waits until all work has ended. On an error the gate is closed or open, and the caller
@@ -363,7 +386,7 @@ impl<'a> Draining<'a> {
                 // What was submitted long ago goes on to end: nothing has to be let through for it.
                 Found::Stall if self.takes_long() => {}
                 // It may be only long: first it is seen whether it ends alone.
-                Found::Stall if self.still_since.elapsed() < self.alone && !self.waits_for_host() => {}
+                Found::Stall if self.still_since.elapsed() < self.alone => self.help_host(),
                 Found::Stall => {
                     if self.stalls == 0 {
                         self.process.drains.note_stall();
@@ -755,15 +778,16 @@ impl<'a> Draining<'a> {
         !self.has_peers || self.stalls.is_multiple_of(PEERS_FIRST)
     }
 
-    /// Whether a function on the host has not ended for long. It is not waited for as a kernel is, of which it cannot be seen sooner
-    /// that it does not only take long.
-    fn waits_for_host(&mut self) -> bool {
-        let is_long = |time| time >= self.patience_with_host;
-        let waits = is_long(self.still_since.elapsed()) && host_functions::longest().is_some_and(is_long);
-        if waits {
-            self.patience_with_host = (self.patience_with_host / 2).max(SHORTEST);
+    /// Of a kernel it cannot be seen that it does not only take long. Where it is a function on the host that does not end,
+    /// something is let through at times, and it is seen whether that has ended it.
+    fn help_host(&mut self) {
+        let is_over = self.host.is_over(self.still_since.elapsed(), self.quiet_since);
+        self.patience = self.patience.min(self.host.time()).max(SHORTEST);
+        let has_helped = self.has_helped;
+        if is_over && self.stalled() {
+            self.help();
+            self.has_helped = has_helped;
         }
-        waits
     }
 
     /// Whether work that was there long ago has not ended, or a call is as old: else all of it only takes long. A stream

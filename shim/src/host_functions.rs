@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use std::ffi::c_void;
 use std::mem;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tidegate_ffi::cuda::sys::*;
 
@@ -30,15 +31,78 @@ const ONCE: u8 = 1;
 /// The function has ended first.
 const ENDED: u8 = 2;
 
-/// One that is running, told apart by its [`Call`].
+/// Calls that have ended a function's wait did so in such a time.
+const SOON: Duration = Duration::from_millis(2);
+/// If a function goes on calls go again after such a part of the time that it has been running.
+const AGAIN: u32 = 4;
+
+/// One that is running.
+#[derive(Clone)]
 struct Running {
-    call: usize,
     since: Instant,
+    ended: Arc<OnceLock<Instant>>,
 }
 
-/// How long the one has been running that began first.
-pub fn longest() -> Option<Duration> {
-    RUNNING.lock().iter().map(|running| running.since.elapsed()).max()
+/// The one that began first.
+fn oldest() -> Option<Running> {
+    RUNNING.lock().iter().min_by_key(|running| running.since).cloned()
+}
+
+/// How long a function on the host runs before it is thought to wait for calls that are held: the shorter the more often such
+/// calls have ended one, and the longer the more often one has ended by itself.
+pub struct Patience {
+    time: Duration,
+    least: Duration,
+    most: Duration,
+    /// For this one calls have gone, and go again when it has been running for that long.
+    tried: Option<(Running, Duration)>,
+    has_helped: bool,
+}
+
+impl Patience {
+    /// So long at first, and never shorter or longer than that.
+    pub fn new(time: Duration, least: Duration, most: Duration) -> Self {
+        Self { time, least, most, tried: None, has_helped: false }
+    }
+
+    /// How long it is now.
+    pub fn time(&self) -> Duration {
+        self.time
+    }
+
+    /// Whether calls have gone for a function that has not ended.
+    pub fn is_trying(&self) -> bool {
+        self.tried.is_some()
+    }
+
+    /// Whether calls have ended a function's wait.
+    pub fn has_helped(&self) -> bool {
+        self.has_helped
+    }
+
+    /// Whether it is time for calls to go: no work has ended for that long, and `last_call` is when one went last.
+    pub fn is_over(&mut self, still: Duration, last_call: Instant) -> bool {
+        self.learn(last_call);
+        let Some(oldest) = oldest() else { return false };
+        let runs = oldest.since.elapsed();
+        let at = self.tried.as_ref().map_or(self.time, |(_, next)| *next);
+        let is_over = still >= self.time && runs >= at;
+        if is_over {
+            self.tried = Some((oldest, runs + runs / AGAIN));
+        }
+        is_over
+    }
+
+    /// Has the function ended for which calls went, and by these?
+    fn learn(&mut self, last_call: Instant) {
+        let ended = self.tried.as_ref().and_then(|(tried, _)| tried.ended.get().copied());
+        let Some(ended) = ended else { return };
+        self.tried = None;
+        let has_helped = ended.saturating_duration_since(last_call) < SOON;
+        self.has_helped |= has_helped;
+        let time = if has_helped { self.time / 2 } else { self.time * 2 };
+        self.time = time.clamp(self.least, self.most);
+    }
 }
 
 /// The type of `cuLaunchHostFunc`'s functions.
@@ -120,31 +184,32 @@ unsafe fn launch_unless<F: HostFunction>(
 }
 
 /// While it lives the function is running.
-struct Guard<F>(*const Call<F>);
+struct Guard<F> {
+    call: *const Call<F>,
+    running: Running,
+}
 
 impl<F: Copy> Guard<F> {
     /// # Safety
     /// It is a call that was not freed, and is not until the guard is dropped.
     unsafe fn enter(call: *const Call<F>) -> (Self, F, *mut c_void) {
-        RUNNING.lock().push(Running { call: call.addr(), since: Instant::now() });
+        let running = Running { since: Instant::now(), ended: Arc::default() };
+        RUNNING.lock().push(running.clone());
         // SAFETY: the caller's promise.
         let Call { function, data, .. } = unsafe { &*call };
-        (Self(call), *function, *data)
+        (Self { call, running }, *function, *data)
     }
 }
 
 impl<F> Drop for Guard<F> {
     fn drop(&mut self) {
-        let mut running = RUNNING.lock();
-        if let Some(index) = running.iter().position(|running| running.call == self.0.addr()) {
-            running.swap_remove(index);
-        }
-        drop(running);
+        RUNNING.lock().retain(|running| !Arc::ptr_eq(&running.ended, &self.running.ended));
+        let _ = self.running.ended.set(Instant::now());
         // SAFETY: not freed until now, by what `enter` was promised.
-        let state = unsafe { &(*self.0).state };
+        let state = unsafe { &(*self.call).state };
         if state.swap(ENDED, Ordering::AcqRel) == ONCE {
             // SAFETY: made of a box by `launch_unless`, which has returned and does not free it; and this was its only call.
-            drop(unsafe { Box::from_raw(self.0.cast_mut()) });
+            drop(unsafe { Box::from_raw(self.call.cast_mut()) });
         }
     }
 }
@@ -186,7 +251,7 @@ mod tests {
 
     /// Counts up, and looks that it is known to be running.
     unsafe extern "C" fn count(data: *mut c_void) {
-        assert!(longest().is_some());
+        assert!(oldest().is_some());
         // SAFETY: the test gives it one.
         unsafe { &*data.cast::<AtomicU32>() }.fetch_add(1, Ordering::Relaxed);
     }
@@ -206,6 +271,31 @@ mod tests {
             unsafe { launch_unless(|| captures.any(), captures, Some(count as HostFn), data, submit) };
         assert_eq!(answer, CUresult::CUDA_SUCCESS);
         (is_ours, FREED.load(Ordering::Relaxed) - before)
+    }
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// One that has been running for so long, and has it been long enough, with a call at its end or long before that?
+    fn ran(patience: &mut Patience, time: Duration, has_helped: bool) -> bool {
+        let ended = Arc::new(OnceLock::new());
+        let start = Instant::now() - time;
+        patience.tried =
+            (time >= patience.time).then(|| (Running { since: start, ended: ended.clone() }, time));
+        let is_over = patience.is_trying();
+        ended.set(start + time).unwrap();
+        patience.learn(if has_helped { start + time } else { start });
+        is_over
+    }
+
+    #[test]
+    fn what_takes_long_by_itself_is_waited_for_and_what_waits_is_not() {
+        let mut patience = Patience::new(MS * 100, MS * 10, MS * 2500);
+        for _ in 0..10 {
+            assert!(ran(&mut patience, MS * 3000, true), "it waited for calls");
+        }
+        assert_eq!((patience.time(), patience.has_helped()), (MS * 10, true));
+        let tried = (0..100).filter(|_| ran(&mut patience, MS * 500, false)).count();
+        assert_eq!((tried, patience.time()), (6, MS * 640), "10, 20, 40, 80, 160, 320");
     }
 
     #[test]
@@ -230,6 +320,6 @@ mod tests {
         assert_eq!(FREED.load(Ordering::Relaxed), 2, "it may have been captured");
         begin();
         assert_eq!(launch_counted(&captures, |_, _| ()), (false, 0), "it is captured");
-        assert_eq!(longest(), None);
+        assert!(oldest().is_none());
     }
 }

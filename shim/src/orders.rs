@@ -323,16 +323,17 @@ fn drain_and_report(
         draining.let_some_through(closing.calls);
     }
     let outcome = draining.run();
-    let (has_helped, has_gone_on, until) = (draining.has_helped(), draining.has_gone_on(), draining.until());
+    let (has_helped, has_helped_host) = (draining.has_helped(), draining.has_helped_host());
+    let (has_gone_on, until) = (draining.has_gone_on(), draining.until());
     let marks = draining.leave();
     if outcome.is_ok() {
         marks.end(process.captures.submissions());
     }
     let ended = if outcome.is_ok() { under_way } else { marks.passed() - passed };
-    if !has_helped {
-        window.note_ended(ended, started.elapsed());
-    } else if is_metered && closing.calls == 0 {
+    if has_helped && is_metered && closing.calls == 0 {
         window.give_up();
+    } else if !has_helped && !has_helped_host {
+        window.note_ended(ended, started.elapsed());
     }
     outcome?;
     let waited = if has_gone_on { BoundaryWait::Deadline } else { waited };

@@ -26,7 +26,7 @@
 #![forbid(unsafe_code)]
 
 use crate::gate::GATE;
-use crate::host_functions;
+use crate::host_functions::Patience;
 use crate::log::debug;
 use crate::marks::{Marks, Passage};
 use crate::process::Process;
@@ -73,7 +73,7 @@ const PATIENCE: Duration = Duration::from_millis(2500);
 const STEP: Duration = Duration::from_millis(250);
 /// So many times as long where calls are made meanwhile whose work begins at once.
 const MOST_PATIENT: u32 = 4;
-/// The same where a function on the host has not ended for so long, at most; and at least, where such ones have waited for calls.
+/// The same where a function on the host has not ended for so long, at first; and at least, where such ones have waited for calls.
 const PATIENCE_WITH_HOST: Duration = SPAN;
 const LEAST_WITH_HOST: Duration = Duration::from_millis(10);
 /// Work that ends so soon after calls that were let go waited for these.
@@ -123,13 +123,11 @@ struct Excess {
     calls: u64,
     /// When they become more.
     next: Instant,
-    /// It is a function on the host that has not ended.
-    is_for_host: bool,
 }
 
 impl Excess {
-    fn new(is_for_host: bool) -> Self {
-        Self { calls: 0, next: Instant::now(), is_for_host }
+    fn new() -> Self {
+        Self { calls: 0, next: Instant::now() }
     }
 
     /// By half each time. How many more calls go.
@@ -173,10 +171,8 @@ pub struct Window {
     used_up: Option<Instant>,
     /// That is so for long.
     excess: Option<Excess>,
-    /// A function on the host has not ended since then for so long.
-    waits_for_host: bool,
-    /// For so long it is that.
-    patience_with_host: Duration,
+    /// With functions on the host.
+    host: Patience,
     /// When a call was seen to have been made, and how many had been.
     made: (Instant, u64),
     turn: Turn,
@@ -204,8 +200,7 @@ impl Default for Window {
             was_blind: false,
             used_up: None,
             excess: None,
-            waits_for_host: false,
-            patience_with_host: PATIENCE_WITH_HOST,
+            host: Patience::new(PATIENCE_WITH_HOST, LEAST_WITH_HOST, PATIENCE),
             made: (Instant::now(), 0),
             turn: Turn::Begun,
             // Else all that the driver has room for would be under way before it is known.
@@ -393,7 +388,10 @@ impl Window {
         if let Some(passage) = passed {
             self.learn(&passage);
             self.used_up = None;
-            self.note_end_of_wait();
+            if self.excess.take().is_some() && self.made.0.elapsed() < SOON {
+                self.give_up();
+                self.end(Turn::Free);
+            }
         }
         if process.contexts.is_one_leaving() {
             self.marks.let_go();
@@ -432,8 +430,8 @@ impl Window {
         // What is submitted waits for what is not.
         let is_blind = is_unmarked || is_unknown || process.value_waits.any();
         let still = self.used_up.map(|since| since.elapsed()).unwrap_or_default();
-        self.waits_for_host = self.may_wait_for_host(still);
-        let may_wait = self.waits_for_host || still >= SPAN.max(self.time_of_least());
+        let is_for_host = self.host.is_over(still, self.made.0);
+        let may_wait = self.host.is_trying() || still >= SPAN.max(self.time_of_least());
         GATE.go_by_streams(is_blind || may_wait);
         if is_blind {
             self.was_blind = true;
@@ -442,7 +440,7 @@ impl Window {
             return GATE.look_again(if u64::from(credit) < self.calls { calls } else { 0 });
         }
         self.blind = None;
-        let is_used_up = credit == 0 || self.excess.is_some();
+        let is_used_up = credit == 0 || self.excess.is_some() || self.host.is_trying();
         self.used_up = is_used_up.then(|| self.used_up.unwrap_or_else(Instant::now));
         if may_wait {
             GATE.look_again(0);
@@ -451,9 +449,11 @@ impl Window {
         let is_quiet = self.made.0.elapsed() >= SPAN && GATE.count_waiting(true) > 0;
         let patience = PATIENCE.max(self.time_of_least() * 2);
         let patience = if is_quiet { patience } else { patience * MOST_PATIENT };
-        let exceeds_for_host = self.waits_for_host && still >= self.patience_with_host * 2;
-        if exceeds_for_host || still >= patience {
-            self.exceed(still, exceeds_for_host);
+        if still >= patience {
+            self.exceed(still);
+        } else if is_for_host && credit == 0 && GATE.count_waiting(true) > 0 {
+            debug!("no work has ended for {still:?}, nor has a function on the host: {LEAST} calls more go");
+            return GATE.grant(LEAST as u32);
         }
         self.grant(submissions, credit, is_short);
     }
@@ -473,34 +473,12 @@ impl Window {
     }
 
     /// For so long no mark was passed, and all calls that were granted have been made: work may wait for more.
-    fn exceed(&mut self, still: Duration, is_for_host: bool) {
-        let excess = self.excess.get_or_insert_with(|| Excess::new(is_for_host));
+    fn exceed(&mut self, still: Duration) {
+        let excess = self.excess.get_or_insert_with(Excess::new);
         if GATE.credit() == Some(0) && GATE.count_waiting(true) > 0 && Instant::now() >= excess.next {
             let more = excess.grow();
             debug!("no work has ended for {still:?}: {more} calls more go, in case it waits for them");
             GATE.grant(u32::try_from(more).unwrap_or(u32::MAX));
-        }
-    }
-
-    /// Whether no mark was passed for as long as a function on the host has not ended, which may wait for calls.
-    fn may_wait_for_host(&self, still: Duration) -> bool {
-        let is_long = |time| time >= self.patience_with_host;
-        is_long(still) && host_functions::longest().is_some_and(is_long)
-    }
-
-    /// Work has ended, and may have waited for calls that went soon before. Functions on the host may do so often, or may only take long
-    /// often: which of the two is seen anew each time.
-    fn note_end_of_wait(&mut self) {
-        let has_helped = self.made.0.elapsed() < SOON;
-        let excess = self.excess.take();
-        if std::mem::take(&mut self.waits_for_host) {
-            let patience = self.patience_with_host;
-            let patience = if has_helped { patience / 2 } else { patience * 2 };
-            self.patience_with_host = patience.clamp(LEAST_WITH_HOST, PATIENCE_WITH_HOST);
-        }
-        if excess.is_some_and(|excess| !excess.is_for_host) && has_helped {
-            self.give_up();
-            self.end(Turn::Free);
         }
     }
 
