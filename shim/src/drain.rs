@@ -12,7 +12,7 @@
 use crate::contexts::Used;
 use crate::driver::{Context, Current, Mark, relax_captures_of_this_thread, synchronize};
 use crate::gate::{Boundary, GATE, Pause, Record, drawn};
-use crate::host_functions::Patience;
+use crate::host_functions::{self, Patience};
 use crate::log::info;
 use crate::marks::Marks;
 use crate::process::Process;
@@ -779,15 +779,23 @@ impl<'a> Draining<'a> {
     }
 
     /// Of a kernel it cannot be seen that it does not only take long. Where it is a function on the host that does not end,
-    /// something is let through at times, and it is seen whether that has ended it.
+    /// what would begin at once goes, and at times something else, and it is seen whether that has ended it.
     fn help_host(&mut self) {
-        let is_over = self.host.is_over(self.still_since.elapsed(), self.quiet_since);
-        self.patience = self.patience.min(self.host.time()).max(SHORTEST);
-        let has_helped = self.has_helped;
-        if is_over && self.stalled() {
-            self.help();
-            self.has_helped = has_helped;
+        let still = self.still_since.elapsed();
+        let is_over = self.host.is_over(still);
+        let may_wait = is_over || host_functions::may_wait(still);
+        self.patience = self.patience.min(host_functions::AT_ONCE).max(SHORTEST);
+        if !may_wait || !self.stalled() {
+            return;
         }
+        let has_helped = self.has_helped;
+        if is_over {
+            self.help();
+        } else {
+            self.let_through(1, true);
+        }
+        self.has_helped = has_helped;
+        self.patience = SHORTEST;
     }
 
     /// Whether work that was there long ago has not ended, or a call is as old: else all of it only takes long. A stream

@@ -12,6 +12,7 @@
 
 use crate::captures::Captures;
 use crate::driver;
+use crate::gate::drawn;
 use crate::process;
 use parking_lot::Mutex;
 use std::ffi::c_void;
@@ -31,10 +32,11 @@ const ONCE: u8 = 1;
 /// The function has ended first.
 const ENDED: u8 = 2;
 
-/// Calls that have ended a function's wait did so in such a time.
+/// Where one has not ended for so long calls go whose work would begin at once: nothing comes to be ahead by them.
+pub const AT_ONCE: Duration = Duration::from_millis(10);
+/// Calls have ended a function's wait if it ended so soon after them, or in such a part of the time for which it had been running.
 const SOON: Duration = Duration::from_millis(2);
-/// If a function goes on calls go again after such a part of the time that it has been running.
-const AGAIN: u32 = 4;
+const SOON_PART: u32 = 4;
 
 /// One that is running.
 #[derive(Clone)]
@@ -48,21 +50,35 @@ fn oldest() -> Option<Running> {
     RUNNING.lock().iter().min_by_key(|running| running.since).cloned()
 }
 
-/// How long a function on the host runs before it is thought to wait for calls that are held: the shorter the more often such
-/// calls have ended one, and the longer the more often one has ended by itself.
+/// Whether calls go whose work would begin at once: no work has ended for `still`, and one is running for as long.
+pub fn may_wait(still: Duration) -> bool {
+    still >= AT_ONCE && oldest().is_some_and(|oldest| oldest.since.elapsed() >= AT_ONCE)
+}
+
+/// How long a function on the host runs before it is thought to wait for calls that come after others: the shorter the more often
+/// such calls have ended one, and the longer the more often one has ended by itself. If it goes on they go again when it has
+/// been running for about twice as long, as chance says: it might end just then each time.
 pub struct Patience {
     time: Duration,
     least: Duration,
     most: Duration,
-    /// For this one calls have gone, and go again when it has been running for that long.
-    tried: Option<(Running, Duration)>,
+    tried: Option<Tried>,
+    tries: u32,
     has_helped: bool,
+}
+
+/// Calls went for one.
+struct Tried {
+    running: Running,
+    at: Instant,
+    /// They go again when it has been running for so long.
+    next: Duration,
 }
 
 impl Patience {
     /// So long at first, and never shorter or longer than that.
     pub fn new(time: Duration, least: Duration, most: Duration) -> Self {
-        Self { time, least, most, tried: None, has_helped: false }
+        Self { time, least, most, tried: None, tries: 0, has_helped: false }
     }
 
     /// How long it is now.
@@ -80,25 +96,33 @@ impl Patience {
         self.has_helped
     }
 
-    /// Whether it is time for calls to go: no work has ended for that long, and `last_call` is when one went last.
-    pub fn is_over(&mut self, still: Duration, last_call: Instant) -> bool {
-        self.learn(last_call);
+    /// Whether calls are to go now: no work has ended for `still`.
+    pub fn is_over(&mut self, still: Duration) -> bool {
+        self.learn();
         let Some(oldest) = oldest() else { return false };
         let runs = oldest.since.elapsed();
-        let at = self.tried.as_ref().map_or(self.time, |(_, next)| *next);
-        let is_over = still >= self.time && runs >= at;
+        let from = self.tried.as_ref().map_or(self.time, |tried| tried.next);
+        let is_over = still >= self.time && runs >= from;
         if is_over {
-            self.tried = Some((oldest, runs + runs / AGAIN));
+            self.try_for(oldest, runs);
         }
         is_over
     }
 
+    fn try_for(&mut self, running: Running, runs: Duration) {
+        self.tries = self.tries.wrapping_add(1);
+        let times = 1.5 + f64::from(drawn(self.tries, 0) & 0xff) / 256.0;
+        self.tried = Some(Tried { running, at: Instant::now(), next: runs.mul_f64(times) });
+    }
+
     /// Has the function ended for which calls went, and by these?
-    fn learn(&mut self, last_call: Instant) {
-        let ended = self.tried.as_ref().and_then(|(tried, _)| tried.ended.get().copied());
-        let Some(ended) = ended else { return };
-        self.tried = None;
-        let has_helped = ended.saturating_duration_since(last_call) < SOON;
+    fn learn(&mut self) {
+        let Some(ended) = self.tried.as_ref().and_then(|tried| tried.running.ended.get().copied()) else {
+            return;
+        };
+        let Some(Tried { running, at, .. }) = self.tried.take() else { return };
+        let soon = SOON.max((at - running.since) / SOON_PART);
+        let has_helped = ended.saturating_duration_since(at) < soon;
         self.has_helped |= has_helped;
         let time = if has_helped { self.time / 2 } else { self.time * 2 };
         self.time = time.clamp(self.least, self.most);
@@ -275,27 +299,35 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// One that has been running for so long, and has it been long enough, with a call at its end or long before that?
-    fn ran(patience: &mut Patience, time: Duration, has_helped: bool) -> bool {
-        let ended = Arc::new(OnceLock::new());
-        let start = Instant::now() - time;
-        patience.tried =
-            (time >= patience.time).then(|| (Running { since: start, ended: ended.clone() }, time));
-        let is_over = patience.is_trying();
-        ended.set(start + time).unwrap();
-        patience.learn(if has_helped { start + time } else { start });
-        is_over
+    /// One runs for so long, or ends so soon after calls went for it. How often they did.
+    fn run(patience: &mut Patience, time: Duration, ends_after: Duration) -> u32 {
+        let running = Running { since: Instant::now() - time, ended: Arc::default() };
+        let before = patience.tries;
+        let mut runs = patience.time();
+        while runs < time {
+            patience.try_for(running.clone(), runs);
+            let tried = patience.tried.as_mut().unwrap();
+            tried.at = running.since + runs;
+            let ended = (tried.at + ends_after).min(running.since + time);
+            runs = tried.next;
+            if runs >= time || ends_after < MS * 10 {
+                running.ended.set(ended).unwrap();
+                break;
+            }
+        }
+        patience.learn();
+        patience.tries - before
     }
 
     #[test]
     fn what_takes_long_by_itself_is_waited_for_and_what_waits_is_not() {
         let mut patience = Patience::new(MS * 100, MS * 10, MS * 2500);
         for _ in 0..10 {
-            assert!(ran(&mut patience, MS * 3000, true), "it waited for calls");
+            run(&mut patience, MS * 3000, MS);
         }
         assert_eq!((patience.time(), patience.has_helped()), (MS * 10, true));
-        let tried = (0..100).filter(|_| ran(&mut patience, MS * 500, false)).count();
-        assert_eq!((tried, patience.time()), (6, MS * 640), "10, 20, 40, 80, 160, 320");
+        let tries: u32 = (0..1000).map(|_| run(&mut patience, MS * 500, MS * 3000)).sum();
+        assert!(tries < 1000, "less than one for each of 1000, {tries}");
     }
 
     #[test]

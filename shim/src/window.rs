@@ -26,7 +26,7 @@
 #![forbid(unsafe_code)]
 
 use crate::gate::GATE;
-use crate::host_functions::Patience;
+use crate::host_functions::{self, Patience};
 use crate::log::debug;
 use crate::marks::{Marks, Passage};
 use crate::process::Process;
@@ -430,8 +430,8 @@ impl Window {
         // What is submitted waits for what is not.
         let is_blind = is_unmarked || is_unknown || process.value_waits.any();
         let still = self.used_up.map(|since| since.elapsed()).unwrap_or_default();
-        let is_for_host = self.host.is_over(still, self.made.0);
-        let may_wait = self.host.is_trying() || still >= SPAN.max(self.time_of_least());
+        let is_for_host = self.host.is_over(still);
+        let may_wait = host_functions::may_wait(still) || still >= SPAN.max(self.time_of_least());
         GATE.go_by_streams(is_blind || may_wait);
         if is_blind {
             self.was_blind = true;
@@ -451,9 +451,10 @@ impl Window {
         let patience = if is_quiet { patience } else { patience * MOST_PATIENT };
         if still >= patience {
             self.exceed(still);
-        } else if is_for_host && credit == 0 && GATE.count_waiting(true) > 0 {
-            debug!("no work has ended for {still:?}, nor has a function on the host: {LEAST} calls more go");
-            return GATE.grant(LEAST as u32);
+        } else if is_for_host && credit == 0 {
+            let calls = GATE.count_waiting(true);
+            debug!("no work has ended for {still:?}, nor has a function on the host: {calls} calls more go");
+            return GATE.grant(calls);
         }
         self.grant(submissions, credit, is_short);
     }
