@@ -392,7 +392,7 @@ impl<'a> Draining<'a> {
                         self.process.drains.note_stall();
                     }
                     self.flows_in_vain += u32::from(std::mem::take(&mut self.has_flowed));
-                    let goes_on = self.stalled() && self.help();
+                    let goes_on = self.stalled() && self.help(1);
                     if !goes_on {
                         self.slow_down();
                     }
@@ -568,8 +568,8 @@ impl<'a> Draining<'a> {
         if Instant::now() >= self.until { Err(reason.into()) } else { Ok(Found::Stall) }
     }
 
-    /// Something is let through that may end a wait. True: threads that are behind went on, and may again.
-    fn help(&mut self) -> bool {
+    /// Something is let through that may end a wait, so many calls of each thread or more. True: threads that are behind went on, and may again.
+    fn help(&mut self, calls: u32) -> bool {
         self.turns = self.turns.wrapping_add(1);
         if self.rests() {
             // Work may wait for threads that were caught: theirs has ended. They go on to the gate.
@@ -579,7 +579,7 @@ impl<'a> Draining<'a> {
             self.catch_at_waits();
             return false;
         }
-        let goes_on = self.let_through(1, true) > 0;
+        let goes_on = self.let_through(calls, true) > 0;
         if goes_on {
             self.behind_at = Instant::now();
         }
@@ -589,7 +589,7 @@ impl<'a> Draining<'a> {
         let is_back_soon = self.behind_at.elapsed() < self.limit / BACK_SOON;
         let holds_others = self.rests() || is_back_soon && !self.would_come_out();
         if (is_others_turn || !goes_on) && !holds_others {
-            self.let_through(1, false);
+            self.let_through(calls, false);
             self.others_at = Instant::now() + self.pace;
             if goes_on {
                 self.slow_down();
@@ -782,17 +782,16 @@ impl<'a> Draining<'a> {
     /// what would begin at once goes, and at times something else, and it is seen whether that has ended it.
     fn help_host(&mut self) {
         let still = self.still_since.elapsed();
-        let is_over = self.host.is_over(still);
-        let may_wait = is_over || host_functions::may_wait(still);
+        let calls = self.host.calls(still);
+        let may_wait = calls.is_some() || host_functions::may_wait(still);
         self.patience = self.patience.min(host_functions::AT_ONCE).max(SHORTEST);
         if !may_wait || !self.stalled() {
             return;
         }
         let has_helped = self.has_helped;
-        if is_over {
-            self.help();
-        } else {
-            self.let_through(1, true);
+        match calls {
+            Some(calls) => _ = self.help(calls),
+            None => _ = self.let_through(1, true),
         }
         self.has_helped = has_helped;
         self.patience = SHORTEST;

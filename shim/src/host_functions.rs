@@ -37,6 +37,8 @@ pub const AT_ONCE: Duration = Duration::from_millis(10);
 /// Calls have ended a function's wait if it ended so soon after them, or in such a part of the time for which it had been running.
 const SOON: Duration = Duration::from_millis(2);
 const SOON_PART: u32 = 4;
+/// So many calls go from a thread at once, at most.
+const MOST_CALLS: u32 = 256;
 
 /// One that is running.
 #[derive(Clone)]
@@ -56,7 +58,7 @@ pub fn may_wait(still: Duration) -> bool {
 }
 
 /// How long a function on the host runs before it is thought to wait for calls that come after others: the shorter the more often
-/// such calls have ended one, and the longer the more often one has ended by itself. If it goes on they go again when it has
+/// such calls have ended one, and the longer the more often one has ended by itself. If it goes on twice as many go when it has
 /// been running for about twice as long, as chance says: it might end just then each time.
 pub struct Patience {
     time: Duration,
@@ -71,7 +73,9 @@ pub struct Patience {
 struct Tried {
     running: Running,
     at: Instant,
-    /// They go again when it has been running for so long.
+    /// So many went from each thread.
+    calls: u32,
+    /// Twice as many go when it has been running for so long.
     next: Duration,
 }
 
@@ -96,23 +100,21 @@ impl Patience {
         self.has_helped
     }
 
-    /// Whether calls are to go now: no work has ended for `still`.
-    pub fn is_over(&mut self, still: Duration) -> bool {
+    /// How many calls are to go now from each thread: no work has ended for `still`.
+    pub fn calls(&mut self, still: Duration) -> Option<u32> {
         self.learn();
-        let Some(oldest) = oldest() else { return false };
+        let oldest = oldest()?;
         let runs = oldest.since.elapsed();
         let from = self.tried.as_ref().map_or(self.time, |tried| tried.next);
-        let is_over = still >= self.time && runs >= from;
-        if is_over {
-            self.try_for(oldest, runs);
-        }
-        is_over
+        (still >= self.time && runs >= from).then(|| self.try_for(oldest, runs))
     }
 
-    fn try_for(&mut self, running: Running, runs: Duration) {
+    fn try_for(&mut self, running: Running, runs: Duration) -> u32 {
+        let calls = self.tried.as_ref().map_or(1, |tried| tried.calls.saturating_mul(2)).min(MOST_CALLS);
         self.tries = self.tries.wrapping_add(1);
         let times = 1.5 + f64::from(drawn(self.tries, 0) & 0xff) / 256.0;
-        self.tried = Some(Tried { running, at: Instant::now(), next: runs.mul_f64(times) });
+        self.tried = Some(Tried { running, at: Instant::now(), calls, next: runs.mul_f64(times) });
+        calls
     }
 
     /// Has the function ended for which calls went, and by these?
