@@ -100,6 +100,17 @@ impl Patience {
         self.has_helped
     }
 
+    /// Whether calls are to go from now until it ends: no work has ended for `still`.
+    pub fn is_over(&mut self, still: Duration) -> bool {
+        self.tried_runs() || self.calls(still).is_some()
+    }
+
+    /// Whether the one has not ended for which calls went.
+    fn tried_runs(&mut self) -> bool {
+        self.learn();
+        self.is_trying()
+    }
+
     /// How many calls are to go now from each thread: no work has ended for `still`.
     pub fn calls(&mut self, still: Duration) -> Option<u32> {
         self.learn();
