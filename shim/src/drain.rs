@@ -387,19 +387,22 @@ impl<'a> Draining<'a> {
                 Found::Stall if self.takes_long() => {}
                 // It may be only long: first it is seen whether it ends alone.
                 Found::Stall if self.still_since.elapsed() < self.alone => self.help_host(),
-                Found::Stall => {
-                    if self.stalls == 0 {
-                        self.process.drains.note_stall();
-                    }
-                    self.flows_in_vain += u32::from(std::mem::take(&mut self.has_flowed));
-                    let goes_on = self.stalled() && self.help(1);
-                    if !goes_on {
-                        self.slow_down();
-                    }
-                    self.patience = if goes_on { SHORTEST } else { self.pace };
-                }
+                Found::Stall => self.help_on(),
             }
         }
+    }
+
+    /// Work does not end: something is let through, if it is time for that.
+    fn help_on(&mut self) {
+        if self.stalls == 0 {
+            self.process.drains.note_stall();
+        }
+        self.flows_in_vain += u32::from(std::mem::take(&mut self.has_flowed));
+        let goes_on = self.stalled() && self.help();
+        if !goes_on {
+            self.slow_down();
+        }
+        self.patience = if goes_on { SHORTEST } else { self.pace };
     }
 
     /// Waits until no stream captures. Meanwhile the gate flows, so that no further capture begins; but one may have to
@@ -568,8 +571,8 @@ impl<'a> Draining<'a> {
         if Instant::now() >= self.until { Err(reason.into()) } else { Ok(Found::Stall) }
     }
 
-    /// Something is let through that may end a wait, so many calls of each thread or more. True: threads that are behind went on, and may again.
-    fn help(&mut self, calls: u32) -> bool {
+    /// Something is let through that may end a wait. True: threads that are behind went on, and may again.
+    fn help(&mut self) -> bool {
         self.turns = self.turns.wrapping_add(1);
         if self.rests() {
             // Work may wait for threads that were caught: theirs has ended. They go on to the gate.
@@ -579,7 +582,7 @@ impl<'a> Draining<'a> {
             self.catch_at_waits();
             return false;
         }
-        let goes_on = self.let_through(calls, true) > 0;
+        let goes_on = self.let_through(1, true) > 0;
         if goes_on {
             self.behind_at = Instant::now();
         }
@@ -589,7 +592,7 @@ impl<'a> Draining<'a> {
         let is_back_soon = self.behind_at.elapsed() < self.limit / BACK_SOON;
         let holds_others = self.rests() || is_back_soon && !self.would_come_out();
         if (is_others_turn || !goes_on) && !holds_others {
-            self.let_through(calls, false);
+            self.let_through(1, false);
             self.others_at = Instant::now() + self.pace;
             if goes_on {
                 self.slow_down();
@@ -779,22 +782,20 @@ impl<'a> Draining<'a> {
     }
 
     /// Of a kernel it cannot be seen that it does not only take long. Where it is a function on the host that does not end,
-    /// what would begin at once goes, and at times something else, and it is seen whether that has ended it.
+    /// what would begin at once goes, and after a time anything until it ends, and it is seen whether that has ended it.
     fn help_host(&mut self) {
         let still = self.still_since.elapsed();
-        let calls = self.host.calls(still);
-        let may_wait = calls.is_some() || host_functions::may_wait(still);
-        self.patience = self.patience.min(host_functions::AT_ONCE).max(SHORTEST);
-        if !may_wait || !self.stalled() {
-            return;
-        }
         let has_helped = self.has_helped;
-        match calls {
-            Some(calls) => _ = self.help(calls),
-            None => _ = self.let_through(1, true),
+        self.patience = self.patience.min(host_functions::AT_ONCE).max(SHORTEST);
+        if self.host.is_over(still) {
+            self.help_on();
+        } else {
+            self.pace = SHORTEST;
+            if host_functions::may_wait(still) && !self.has_peers {
+                self.let_through(1, true);
+            }
         }
         self.has_helped = has_helped;
-        self.patience = SHORTEST;
     }
 
     /// Whether work that was there long ago has not ended, or a call is as old: else all of it only takes long. A stream
