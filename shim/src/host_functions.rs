@@ -37,8 +37,6 @@ pub const AT_ONCE: Duration = Duration::from_millis(10);
 /// Calls have ended a function's wait if it ended so soon after them, or in such a part of the time for which it had been running.
 const SOON: Duration = Duration::from_millis(2);
 const SOON_PART: u32 = 4;
-/// So many calls go from a thread at once, at most.
-const MOST_CALLS: u32 = 256;
 
 /// One that is running.
 #[derive(Clone)]
@@ -58,7 +56,7 @@ pub fn may_wait(still: Duration) -> bool {
 }
 
 /// How long a function on the host runs before it is thought to wait for calls that come after others: the shorter the more often
-/// such calls have ended one, and the longer the more often one has ended by itself. If it goes on twice as many go when it has
+/// such calls have ended one, and the longer the more often one has ended by itself. If it goes on they go again when it has
 /// been running for about twice as long, as chance says: it might end just then each time.
 pub struct Patience {
     time: Duration,
@@ -66,28 +64,20 @@ pub struct Patience {
     most: Duration,
     tried: Option<Tried>,
     tries: u32,
-    has_helped: bool,
 }
 
 /// Calls went for one.
 struct Tried {
     running: Running,
     at: Instant,
-    /// So many went from each thread.
-    calls: u32,
-    /// Twice as many go when it has been running for so long.
+    /// They go again when it has been running for so long.
     next: Duration,
 }
 
 impl Patience {
     /// So long at first, and never shorter or longer than that.
     pub fn new(time: Duration, least: Duration, most: Duration) -> Self {
-        Self { time, least, most, tried: None, tries: 0, has_helped: false }
-    }
-
-    /// How long it is now.
-    pub fn time(&self) -> Duration {
-        self.time
+        Self { time, least, most, tried: None, tries: 0 }
     }
 
     /// Whether calls have gone for a function that has not ended.
@@ -95,37 +85,23 @@ impl Patience {
         self.tried.is_some()
     }
 
-    /// Whether calls have ended a function's wait.
-    pub fn has_helped(&self) -> bool {
-        self.has_helped
-    }
-
-    /// Whether calls are to go from now until it ends: no work has ended for `still`.
+    /// Whether calls are to go now: no work has ended for `still`.
     pub fn is_over(&mut self, still: Duration) -> bool {
-        self.tried_runs() || self.calls(still).is_some()
-    }
-
-    /// Whether the one has not ended for which calls went.
-    fn tried_runs(&mut self) -> bool {
         self.learn();
-        self.is_trying()
-    }
-
-    /// How many calls are to go now from each thread: no work has ended for `still`.
-    pub fn calls(&mut self, still: Duration) -> Option<u32> {
-        self.learn();
-        let oldest = oldest()?;
+        let Some(oldest) = oldest() else { return false };
         let runs = oldest.since.elapsed();
         let from = self.tried.as_ref().map_or(self.time, |tried| tried.next);
-        (still >= self.time && runs >= from).then(|| self.try_for(oldest, runs))
+        let is_over = still >= self.time && runs >= from;
+        if is_over {
+            self.try_for(oldest, runs);
+        }
+        is_over
     }
 
-    fn try_for(&mut self, running: Running, runs: Duration) -> u32 {
-        let calls = self.tried.as_ref().map_or(1, |tried| tried.calls.saturating_mul(2)).min(MOST_CALLS);
+    fn try_for(&mut self, running: Running, runs: Duration) {
         self.tries = self.tries.wrapping_add(1);
         let times = 1.5 + f64::from(drawn(self.tries, 0) & 0xff) / 256.0;
-        self.tried = Some(Tried { running, at: Instant::now(), calls, next: runs.mul_f64(times) });
-        calls
+        self.tried = Some(Tried { running, at: Instant::now(), next: runs.mul_f64(times) });
     }
 
     /// Has the function ended for which calls went, and by these?
@@ -136,7 +112,6 @@ impl Patience {
         let Some(Tried { running, at, .. }) = self.tried.take() else { return };
         let soon = SOON.max((at - running.since) / SOON_PART);
         let has_helped = ended.saturating_duration_since(at) < soon;
-        self.has_helped |= has_helped;
         let time = if has_helped { self.time / 2 } else { self.time * 2 };
         self.time = time.clamp(self.least, self.most);
     }
@@ -316,7 +291,7 @@ mod tests {
     fn run(patience: &mut Patience, time: Duration, ends_after: Duration) -> u32 {
         let running = Running { since: Instant::now() - time, ended: Arc::default() };
         let before = patience.tries;
-        let mut runs = patience.time();
+        let mut runs = patience.time;
         while runs < time {
             patience.try_for(running.clone(), runs);
             let tried = patience.tried.as_mut().unwrap();
@@ -338,7 +313,7 @@ mod tests {
         for _ in 0..10 {
             run(&mut patience, MS * 3000, MS);
         }
-        assert_eq!((patience.time(), patience.has_helped()), (MS * 10, true));
+        assert_eq!(patience.time, MS * 10);
         let tries: u32 = (0..1000).map(|_| run(&mut patience, MS * 500, MS * 3000)).sum();
         assert!(tries < 1000, "less than one for each of 1000, {tries}");
     }

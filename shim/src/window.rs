@@ -430,7 +430,7 @@ impl Window {
         // What is submitted waits for what is not.
         let is_blind = is_unmarked || is_unknown || process.value_waits.any();
         let still = self.used_up.map(|since| since.elapsed()).unwrap_or_default();
-        let for_host = self.host.calls(still);
+        let is_for_host = self.host.is_over(still);
         let may_wait = host_functions::may_wait(still) || still >= SPAN.max(self.time_of_least());
         GATE.go_by_streams(is_blind || may_wait);
         if is_blind {
@@ -451,8 +451,8 @@ impl Window {
         let patience = if is_quiet { patience } else { patience * MOST_PATIENT };
         if still >= patience {
             self.exceed(still);
-        } else if let Some(calls) = for_host.filter(|_| credit == 0) {
-            let calls = calls * GATE.count_waiting(true);
+        } else if is_for_host && credit == 0 {
+            let calls = GATE.count_waiting(true);
             debug!("no work has ended for {still:?}, nor has a function on the host: {calls} calls more go");
             return GATE.grant(calls);
         }
