@@ -64,6 +64,7 @@ pub struct Patience {
     most: Duration,
     tried: Option<Tried>,
     tries: u32,
+    has_helped: bool,
 }
 
 /// Calls went for one.
@@ -77,12 +78,22 @@ struct Tried {
 impl Patience {
     /// So long at first, and never shorter or longer than that.
     pub fn new(time: Duration, least: Duration, most: Duration) -> Self {
-        Self { time, least, most, tried: None, tries: 0 }
+        Self { time, least, most, tried: None, tries: 0, has_helped: false }
+    }
+
+    /// How long it is now.
+    pub fn time(&self) -> Duration {
+        self.time
     }
 
     /// Whether calls have gone for a function that has not ended.
     pub fn is_trying(&self) -> bool {
         self.tried.is_some()
+    }
+
+    /// Whether calls have ended a function's wait.
+    pub fn has_helped(&self) -> bool {
+        self.has_helped
     }
 
     /// Whether calls are to go now: no work has ended for `still`.
@@ -112,6 +123,7 @@ impl Patience {
         let Some(Tried { running, at, .. }) = self.tried.take() else { return };
         let soon = SOON.max((at - running.since) / SOON_PART);
         let has_helped = ended.saturating_duration_since(at) < soon;
+        self.has_helped |= has_helped;
         let time = if has_helped { self.time / 2 } else { self.time * 2 };
         self.time = time.clamp(self.least, self.most);
     }
@@ -291,7 +303,7 @@ mod tests {
     fn run(patience: &mut Patience, time: Duration, ends_after: Duration) -> u32 {
         let running = Running { since: Instant::now() - time, ended: Arc::default() };
         let before = patience.tries;
-        let mut runs = patience.time;
+        let mut runs = patience.time();
         while runs < time {
             patience.try_for(running.clone(), runs);
             let tried = patience.tried.as_mut().unwrap();
@@ -313,7 +325,7 @@ mod tests {
         for _ in 0..10 {
             run(&mut patience, MS * 3000, MS);
         }
-        assert_eq!(patience.time, MS * 10);
+        assert_eq!((patience.time(), patience.has_helped()), (MS * 10, true));
         let tries: u32 = (0..1000).map(|_| run(&mut patience, MS * 500, MS * 3000)).sum();
         assert!(tries < 1000, "less than one for each of 1000, {tries}");
     }
