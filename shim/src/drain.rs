@@ -785,10 +785,12 @@ impl<'a> Draining<'a> {
         let is_over = self.host.is_over(still);
         self.patience = self.patience.min(host_functions::AT_ONCE).max(SHORTEST);
         let has_helped = self.has_helped;
-        if is_over && self.stalled() {
-            self.help();
-        } else if !self.has_peers && host_functions::may_wait(still) {
-            self.let_through(1, true);
+        let may_wait = !self.has_peers && host_functions::may_wait(still);
+        let goes_on = may_wait && self.let_through(1, true) > 0;
+        if is_over && self.stalled() && !goes_on {
+            self.let_through(1, false);
+        }
+        if may_wait {
             self.patience = SHORTEST;
         }
         self.has_helped = has_helped;
