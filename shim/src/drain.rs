@@ -788,7 +788,7 @@ impl<'a> Draining<'a> {
         let may_wait = !self.has_peers && host_functions::may_wait(still);
         let goes_on = may_wait && self.let_through(1, true) > 0;
         if is_over && self.stalled() && !goes_on {
-            self.let_through(1, false);
+            self.let_through(self.host.calls(), false);
         }
         if may_wait {
             self.patience = SHORTEST;

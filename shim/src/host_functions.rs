@@ -37,6 +37,8 @@ pub const AT_ONCE: Duration = Duration::from_millis(10);
 /// Calls have ended a function's wait if it ended so soon after them, or in such a part of the time for which it had been running.
 const SOON: Duration = Duration::from_millis(2);
 const SOON_PART: u32 = 4;
+/// So many calls of a thread go at once, at most.
+const MOST_CALLS: u32 = 64;
 
 /// One that is running.
 #[derive(Clone)]
@@ -64,6 +66,8 @@ pub struct Patience {
     most: Duration,
     tried: Option<Tried>,
     tries: u32,
+    /// So many calls of each thread go at once: twice as many each time that such calls have ended one.
+    calls: u32,
     has_helped: bool,
 }
 
@@ -78,7 +82,7 @@ struct Tried {
 impl Patience {
     /// So long at first, and never shorter or longer than that.
     pub fn new(time: Duration, least: Duration, most: Duration) -> Self {
-        Self { time, least, most, tried: None, tries: 0, has_helped: false }
+        Self { time, least, most, tried: None, tries: 0, calls: 1, has_helped: false }
     }
 
     /// How long it is now.
@@ -94,6 +98,11 @@ impl Patience {
     /// Whether calls have ended a function's wait.
     pub fn has_helped(&self) -> bool {
         self.has_helped
+    }
+
+    /// How many calls of each thread are to go at once.
+    pub fn calls(&self) -> u32 {
+        self.calls
     }
 
     /// Whether calls are to go now: no work has ended for `still`.
@@ -126,6 +135,7 @@ impl Patience {
         self.has_helped |= has_helped;
         let time = if has_helped { self.time / 2 } else { self.time * 2 };
         self.time = time.clamp(self.least, self.most);
+        self.calls = if has_helped { (self.calls * 2).min(MOST_CALLS) } else { 1 };
     }
 }
 

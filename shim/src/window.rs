@@ -452,7 +452,7 @@ impl Window {
         if still >= patience {
             self.exceed(still);
         } else if is_for_host && credit == 0 {
-            let calls = GATE.count_waiting(true);
+            let calls = self.host.calls() * GATE.count_waiting(true);
             debug!("no work has ended for {still:?}, nor has a function on the host: {calls} calls more go");
             return GATE.grant(calls);
         }
