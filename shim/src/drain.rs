@@ -12,7 +12,7 @@
 use crate::contexts::Used;
 use crate::driver::{Context, Current, Mark, relax_captures_of_this_thread, synchronize};
 use crate::gate::{Boundary, GATE, Pause, Record, drawn};
-use crate::host_functions::{self, Patience};
+use crate::host_functions;
 use crate::log::info;
 use crate::marks::Marks;
 use crate::process::Process;
@@ -33,8 +33,6 @@ const UNMEASURED: u32 = 64;
 const LONGEST: u32 = 4;
 /// Little work that was submitted ends in such a part of the drain limit, if it waits for nothing.
 const LITTLE: u32 = 2;
-/// A function on the host may wait that has not ended for such a part of the drain limit, at first.
-const ON_HOST: u32 = 64;
 /// So many times the pace work may go on to be submitted while no value wait ends.
 const BUSY: u32 = 8;
 /// While value waits are released calls go at twice the pace after each second, so often at most.
@@ -81,8 +79,6 @@ pub struct Drains {
     longest: AtomicU64,
     /// The last one ended when threads were caught at their waits.
     has_caught: AtomicBool,
-    /// In microseconds: the patience with functions on the host. Zero: it was never needed.
-    with_host: AtomicU64,
 }
 
 impl Drains {
@@ -97,21 +93,6 @@ impl Drains {
     /// Work did not end in the time that was measured before: to wait so long did not help.
     fn note_stall(&self) {
         self.longest.store(self.longest.load(Ordering::Relaxed) / 2, Ordering::Relaxed);
-    }
-
-    /// With functions on the host: as long as the last one had at its end.
-    fn patience_with_host(&self, limit: Duration) -> Patience {
-        let (first, most) = (limit / ON_HOST, limit / LITTLE);
-        let time = match self.with_host.load(Ordering::Relaxed) {
-            0 => first,
-            micros => Duration::from_micros(micros).min(most),
-        };
-        Patience::new(time, SHORTEST, most)
-    }
-
-    fn note_host(&self, patience: &Patience) {
-        let micros = u64::try_from(patience.time().as_micros()).unwrap_or(u64::MAX);
-        self.with_host.store(micros, Ordering::Relaxed);
     }
 
     /// After this time work that has not ended may be waiting for other work: twice what a drain takes.
@@ -150,8 +131,8 @@ pub struct Draining<'a> {
     alone: Duration,
     /// Since when the GPU has passed no mark.
     still_since: Instant,
-    /// With functions on the host.
-    host: Patience,
+    /// Calls were let through for a function on the host.
+    has_helped_host: bool,
     /// The pace at which calls were let through before, if it was. No more are while the gate flows, but for those whose work
     /// would begin at once.
     flows_at: Option<Pace>,
@@ -279,7 +260,7 @@ impl<'a> Draining<'a> {
             has_peers,
             alone: Duration::ZERO,
             still_since: started,
-            host: process.drains.patience_with_host(limit),
+            has_helped_host: false,
             flows_at: None,
             stalls: 0,
             rounds: 0,
@@ -336,7 +317,6 @@ impl<'a> Draining<'a> {
 
     /// Leaves the marks for what comes later.
     pub fn leave(self) -> &'a mut Marks {
-        self.process.drains.note_host(&self.host);
         if let Some((oldest, since)) = self.oldest {
             self.marks.add_first(oldest, since);
         }
@@ -348,9 +328,9 @@ impl<'a> Draining<'a> {
         self.has_helped
     }
 
-    /// Whether calls have ended the wait of a function on the host.
+    /// Whether calls were let through for a function on the host.
     pub fn has_helped_host(&self) -> bool {
-        self.host.has_helped()
+        self.has_helped_host
     }
 
     /// Shuts the gate and waits until all work has ended. On an error the gate is closed or open, and the caller
@@ -782,18 +762,20 @@ impl<'a> Draining<'a> {
     /// what would begin at once goes, and at times something else, and it is seen whether that has ended it.
     fn help_host(&mut self) {
         let still = self.still_since.elapsed();
-        let is_over = self.host.is_over(still);
+        let mut host = self.process.host_functions.lock();
+        let (is_over, calls) = (host.is_over(still), host.calls());
+        drop(host);
         self.patience = self.patience.min(host_functions::AT_ONCE).max(SHORTEST);
         let has_helped = self.has_helped;
         let may_wait = !self.has_peers && host_functions::may_wait(still);
         let goes_on = may_wait && self.let_through(1, true) > 0;
         if is_over && self.stalled() && !goes_on {
-            self.let_through(self.host.calls(), false);
+            self.let_through(calls, false);
         }
         if may_wait {
             self.patience = SHORTEST;
         }
-        self.has_helped = has_helped;
+        self.has_helped_host |= std::mem::replace(&mut self.has_helped, has_helped);
     }
 
     /// Whether work that was there long ago has not ended, or a call is as old: else all of it only takes long. A stream

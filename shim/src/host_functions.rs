@@ -34,6 +34,10 @@ const ENDED: u8 = 2;
 
 /// Where one has not ended for so long calls go whose work would begin at once: nothing comes to be ahead by them.
 pub const AT_ONCE: Duration = Duration::from_millis(10);
+/// A function is thought to wait that has not ended for so long, at first; at least; and at most.
+const FIRST: Duration = Duration::from_millis(100);
+const LEAST: Duration = AT_ONCE;
+const MOST: Duration = Duration::from_millis(2500);
 /// Calls have ended a function's wait if it ended so soon after them, or in such a part of the time for which it had been running.
 const SOON: Duration = Duration::from_millis(2);
 const SOON_PART: u32 = 4;
@@ -62,13 +66,10 @@ pub fn may_wait(still: Duration) -> bool {
 /// been running for about twice as long, as chance says: it might end just then each time.
 pub struct Patience {
     time: Duration,
-    least: Duration,
-    most: Duration,
     tried: Option<Tried>,
     tries: u32,
     /// So many calls of each thread go at once: twice as many each time that such calls have ended one.
     calls: u32,
-    has_helped: bool,
 }
 
 /// Calls went for one.
@@ -79,25 +80,16 @@ struct Tried {
     next: Duration,
 }
 
+impl Default for Patience {
+    fn default() -> Self {
+        Self { time: FIRST, tried: None, tries: 0, calls: 1 }
+    }
+}
+
 impl Patience {
-    /// So long at first, and never shorter or longer than that.
-    pub fn new(time: Duration, least: Duration, most: Duration) -> Self {
-        Self { time, least, most, tried: None, tries: 0, calls: 1, has_helped: false }
-    }
-
-    /// How long it is now.
-    pub fn time(&self) -> Duration {
-        self.time
-    }
-
     /// Whether calls have gone for a function that has not ended.
     pub fn is_trying(&self) -> bool {
         self.tried.is_some()
-    }
-
-    /// Whether calls have ended a function's wait.
-    pub fn has_helped(&self) -> bool {
-        self.has_helped
     }
 
     /// How many calls of each thread are to go at once.
@@ -132,9 +124,8 @@ impl Patience {
         let Some(Tried { running, at, .. }) = self.tried.take() else { return };
         let soon = SOON.max((at - running.since) / SOON_PART);
         let has_helped = ended.saturating_duration_since(at) < soon;
-        self.has_helped |= has_helped;
         let time = if has_helped { self.time / 2 } else { self.time * 2 };
-        self.time = time.clamp(self.least, self.most);
+        self.time = time.clamp(LEAST, MOST);
         self.calls = if has_helped { (self.calls * 2).min(MOST_CALLS) } else { 1 };
     }
 }
@@ -313,7 +304,7 @@ mod tests {
     fn run(patience: &mut Patience, time: Duration, ends_after: Duration) -> u32 {
         let running = Running { since: Instant::now() - time, ended: Arc::default() };
         let before = patience.tries;
-        let mut runs = patience.time();
+        let mut runs = patience.time;
         while runs < time {
             patience.try_for(running.clone(), runs);
             let tried = patience.tried.as_mut().unwrap();
@@ -331,11 +322,11 @@ mod tests {
 
     #[test]
     fn what_takes_long_by_itself_is_waited_for_and_what_waits_is_not() {
-        let mut patience = Patience::new(MS * 100, MS * 10, MS * 2500);
+        let mut patience = Patience::default();
         for _ in 0..10 {
             run(&mut patience, MS * 3000, MS);
         }
-        assert_eq!((patience.time(), patience.has_helped()), (MS * 10, true));
+        assert_eq!(patience.time, LEAST);
         let tries: u32 = (0..1000).map(|_| run(&mut patience, MS * 500, MS * 3000)).sum();
         assert!(tries < 1000, "less than one for each of 1000, {tries}");
     }

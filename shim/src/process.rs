@@ -18,6 +18,7 @@ use crate::driver;
 use crate::gate::{Fence, GATE};
 use crate::graphs::Graphs;
 use crate::greeting::{Kit, Met, NoManager, Welcome, meet};
+use crate::host_functions::Patience;
 use crate::link::{Gone, Link, Reply};
 use crate::liveness::Moment;
 use crate::log::{info, warning};
@@ -87,6 +88,8 @@ pub struct Process {
     pub value_waits: ValueWaits,
     /// How long its drains take.
     pub drains: Drains,
+    /// How long its functions on the host run before calls go for them.
+    pub host_functions: Mutex<Patience>,
     /// For its live maps: one for each tenant.
     pub spares: Spares,
     boundaries: AtomicU64,
@@ -222,6 +225,7 @@ impl Process {
             waits: Waits::default(),
             value_waits: ValueWaits::default(),
             drains: Drains::default(),
+            host_functions: Mutex::default(),
             spares: Spares::default(),
             boundaries: AtomicU64::new(0),
             switches: AtomicU64::new(0),

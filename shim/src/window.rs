@@ -26,7 +26,7 @@
 #![forbid(unsafe_code)]
 
 use crate::gate::GATE;
-use crate::host_functions::{self, Patience};
+use crate::host_functions;
 use crate::log::debug;
 use crate::marks::{Marks, Passage};
 use crate::process::Process;
@@ -73,9 +73,6 @@ const PATIENCE: Duration = Duration::from_millis(2500);
 const STEP: Duration = Duration::from_millis(250);
 /// So many times as long where calls are made meanwhile whose work begins at once.
 const MOST_PATIENT: u32 = 4;
-/// The same where a function on the host has not ended for so long, at first; and at least, where such ones have waited for calls.
-const PATIENCE_WITH_HOST: Duration = SPAN;
-const LEAST_WITH_HOST: Duration = Duration::from_millis(10);
 /// Work that ends so soon after calls that were let go waited for these.
 const SOON: Duration = Duration::from_millis(20);
 /// Where work waits calls are not counted in so many turns; twice as many each time, so often at most.
@@ -171,8 +168,6 @@ pub struct Window {
     used_up: Option<Instant>,
     /// That is so for long.
     excess: Option<Excess>,
-    /// With functions on the host.
-    host: Patience,
     /// When a call was seen to have been made, and how many had been.
     made: (Instant, u64),
     turn: Turn,
@@ -200,7 +195,6 @@ impl Default for Window {
             was_blind: false,
             used_up: None,
             excess: None,
-            host: Patience::new(PATIENCE_WITH_HOST, LEAST_WITH_HOST, PATIENCE),
             made: (Instant::now(), 0),
             turn: Turn::Begun,
             // Else all that the driver has room for would be under way before it is known.
@@ -430,7 +424,9 @@ impl Window {
         // What is submitted waits for what is not.
         let is_blind = is_unmarked || is_unknown || process.value_waits.any();
         let still = self.used_up.map(|since| since.elapsed()).unwrap_or_default();
-        let is_for_host = self.host.is_over(still);
+        let mut host = process.host_functions.lock();
+        let (is_for_host, is_trying) = (host.is_over(still), host.is_trying());
+        drop(host);
         let may_wait = host_functions::may_wait(still) || still >= SPAN.max(self.time_of_least());
         GATE.go_by_streams(is_blind || may_wait);
         if is_blind {
@@ -440,7 +436,7 @@ impl Window {
             return GATE.look_again(if u64::from(credit) < self.calls { calls } else { 0 });
         }
         self.blind = None;
-        let is_used_up = credit == 0 || self.excess.is_some() || self.host.is_trying();
+        let is_used_up = credit == 0 || self.excess.is_some() || is_trying;
         self.used_up = is_used_up.then(|| self.used_up.unwrap_or_else(Instant::now));
         if may_wait {
             GATE.look_again(0);
@@ -452,7 +448,7 @@ impl Window {
         if still >= patience {
             self.exceed(still);
         } else if is_for_host && credit == 0 {
-            let calls = self.host.calls() * GATE.count_waiting(true);
+            let calls = process.host_functions.lock().calls() * GATE.count_waiting(true);
             debug!("no work has ended for {still:?}, nor has a function on the host: {calls} calls more go");
             return GATE.grant(calls);
         }
