@@ -531,7 +531,7 @@ impl<'a> Draining<'a> {
         let passed = self.marks.age_of_passed();
         // Where calls were let through one may have ended a wait: a mark is as old as that then.
         let is_own = !self.has_peers || !self.alone.is_zero();
-        if let Some(rest) = passed.filter(|_| is_own && !self.has_helped) {
+        if let Some(rest) = passed.filter(|_| is_own && !self.has_helped && !self.has_helped_host) {
             self.still_since = Instant::now();
             self.goes_on_until = self.still_since + rest.min(self.longest_quiet());
             let until = self.still_since + self.alone + self.limit;
