@@ -762,14 +762,15 @@ impl<'a> Draining<'a> {
     /// what would begin at once goes, and at times something else, and it is seen whether that has ended it.
     fn help_host(&mut self) {
         let still = self.still_since.elapsed();
-        let mut host = self.process.host_functions.lock();
-        let (is_over, calls) = (host.is_over(still), host.calls());
-        drop(host);
+        let calls = self.process.host_functions.lock().calls(still);
         self.patience = self.patience.min(host_functions::AT_ONCE).max(SHORTEST);
         let has_helped = self.has_helped;
         let may_wait = !self.has_peers && host_functions::may_wait(still);
         let goes_on = may_wait && self.let_through(1, true) > 0;
-        if is_over && self.stalled() && !goes_on {
+        if let Some(calls) = calls
+            && self.stalled()
+            && !goes_on
+        {
             self.let_through(calls, false);
         }
         if may_wait {

@@ -32,7 +32,7 @@ const ONCE: u8 = 1;
 /// The function has ended first.
 const ENDED: u8 = 2;
 
-/// Where one has not ended for so long calls go whose work would begin at once: nothing comes to be ahead by them.
+/// Where one has not ended for so long calls go that would begin at once: nothing comes to be ahead by them.
 pub const AT_ONCE: Duration = Duration::from_millis(10);
 /// A function is thought to wait that has not ended for so long, at first; at least; and at most.
 const FIRST: Duration = Duration::from_millis(100);
@@ -56,7 +56,7 @@ fn oldest() -> Option<Running> {
     RUNNING.lock().iter().min_by_key(|running| running.since).cloned()
 }
 
-/// Whether calls go whose work would begin at once: no work has ended for `still`, and one is running for as long.
+/// Whether calls go that would begin at once: no work has ended for `still`, and one is running for as long.
 pub fn may_wait(still: Duration) -> bool {
     still >= AT_ONCE && oldest().is_some_and(|oldest| oldest.since.elapsed() >= AT_ONCE)
 }
@@ -92,22 +92,16 @@ impl Patience {
         self.tried.is_some()
     }
 
-    /// How many calls of each thread are to go at once.
-    pub fn calls(&self) -> u32 {
-        self.calls
-    }
-
-    /// Whether calls are to go now: no work has ended for `still`.
-    pub fn is_over(&mut self, still: Duration) -> bool {
+    /// How many calls of each thread are to go now, if it is time for that: no work has ended for `still`.
+    pub fn calls(&mut self, still: Duration) -> Option<u32> {
         self.learn();
-        let Some(oldest) = oldest() else { return false };
+        let oldest = oldest()?;
         let runs = oldest.since.elapsed();
         let from = self.tried.as_ref().map_or(self.time, |tried| tried.next);
-        let is_over = still >= self.time && runs >= from;
-        if is_over {
+        (still >= self.time && runs >= from).then(|| {
             self.try_for(oldest, runs);
-        }
-        is_over
+            self.calls
+        })
     }
 
     fn try_for(&mut self, running: Running, runs: Duration) {

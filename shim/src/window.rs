@@ -329,8 +329,8 @@ impl Window {
 
     /// So many calls may be under way.
     fn room(&self) -> u64 {
-        let times = if self.is_alone() { ALONE } else { self.times };
-        let span = if self.is_alone() { self.span() } else { SPAN * times };
+        let (times, span) =
+            if self.is_alone() { (ALONE, self.span()) } else { (self.times, SPAN * self.times) };
         let fits = self.each.map_or(u128::MAX, |each| span.as_nanos() / each.as_nanos().max(1));
         u64::try_from(fits).unwrap_or(u64::MAX).clamp(self.calls, self.calls * u64::from(times)).min(MOST)
     }
@@ -425,7 +425,7 @@ impl Window {
         let is_blind = is_unmarked || is_unknown || process.value_waits.any();
         let still = self.used_up.map(|since| since.elapsed()).unwrap_or_default();
         let mut host = process.host_functions.lock();
-        let (is_for_host, is_trying) = (host.is_over(still), host.is_trying());
+        let (for_host, is_trying) = (host.calls(still), host.is_trying());
         drop(host);
         let may_wait = host_functions::may_wait(still) || still >= SPAN.max(self.time_of_least());
         GATE.go_by_streams(is_blind || may_wait);
@@ -447,8 +447,8 @@ impl Window {
         let patience = if is_quiet { patience } else { patience * MOST_PATIENT };
         if still >= patience {
             self.exceed(still);
-        } else if is_for_host && credit == 0 {
-            let calls = process.host_functions.lock().calls() * GATE.count_waiting(true);
+        } else if let Some(calls) = for_host.filter(|_| credit == 0) {
+            let calls = calls * GATE.count_waiting(true);
             debug!("no work has ended for {still:?}, nor has a function on the host: {calls} calls more go");
             return GATE.grant(calls);
         }
@@ -515,5 +515,20 @@ impl Window {
         // What was not used up says nothing of a larger one.
         let most = if is_metered && !passage.is_full { self.calls } else { self.calls * GROWTH };
         self.calls = fits.clamp(self.calls / 2, most).clamp(LEAST, MOST);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longer_a_job_is_alone_the_further_ahead_its_work_may_be() {
+        let span_after = |seconds| {
+            let alone = Some(Instant::now() - Duration::from_secs(seconds));
+            Window { alone, ..Window::default() }.span().as_secs()
+        };
+        assert_eq!([0, 1, 6, 100].map(span_after), [1, 1, 3, 4]);
+        assert_eq!(Window::default().span(), SPAN, "it is not alone");
     }
 }
