@@ -767,6 +767,7 @@ impl<'a> Draining<'a> {
         let has_helped = self.has_helped;
         let may_wait = !self.has_peers && host_functions::may_wait(still);
         let goes_on = may_wait && self.let_through(1, true) > 0;
+        self.has_helped_host |= goes_on;
         if let Some(calls) = calls
             && self.stalled()
             && !goes_on
@@ -776,7 +777,7 @@ impl<'a> Draining<'a> {
         if may_wait {
             self.patience = SHORTEST;
         }
-        self.has_helped_host |= std::mem::replace(&mut self.has_helped, has_helped);
+        self.has_helped = has_helped;
     }
 
     /// Whether work that was there long ago has not ended, or a call is as old: else all of it only takes long. A stream

@@ -38,9 +38,8 @@ pub const AT_ONCE: Duration = Duration::from_millis(10);
 const FIRST: Duration = Duration::from_millis(100);
 const LEAST: Duration = AT_ONCE;
 const MOST: Duration = Duration::from_millis(2500);
-/// Calls have ended a function's wait if it ended so soon after them, or in such a part of the time for which it had been running.
-const SOON: Duration = Duration::from_millis(2);
-const SOON_PART: u32 = 4;
+/// Calls have ended a function's wait if it ended so soon after them: one that only takes long seldom does.
+const SOON: Duration = Duration::from_millis(10);
 /// So many calls of a thread go at once, at most.
 const MOST_CALLS: u32 = 64;
 
@@ -115,9 +114,8 @@ impl Patience {
         let Some(ended) = self.tried.as_ref().and_then(|tried| tried.running.ended.get().copied()) else {
             return;
         };
-        let Some(Tried { running, at, .. }) = self.tried.take() else { return };
-        let soon = SOON.max((at - running.since) / SOON_PART);
-        let has_helped = ended.saturating_duration_since(at) < soon;
+        let Some(Tried { at, .. }) = self.tried.take() else { return };
+        let has_helped = ended.saturating_duration_since(at) < SOON;
         let time = if has_helped { self.time / 2 } else { self.time * 2 };
         self.time = time.clamp(LEAST, MOST);
         self.calls = if has_helped { (self.calls * 2).min(MOST_CALLS) } else { 1 };
