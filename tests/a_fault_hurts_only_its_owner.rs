@@ -6,6 +6,7 @@
 mod support;
 
 use support::faults::{Faults, Worker, hurt_jobs, manager, nothing_is_held, until_struck};
+use support::{Jobs, MIB, Manager, Probe};
 
 /// What a job's process calls at each step of its life and of a switch; every how many-th call fails.
 const OF_JOBS: [(&str, u32); 13] = [
@@ -67,4 +68,28 @@ fn a_fault_in_a_mover_loses_no_byte() {
         manager.status_when(nothing_is_held);
     }
     eprintln!("{total} faults in movers");
+}
+
+/// As in a notebook: a program lives on after a kernel of its own has touched what it may not. No work of it runs any more.
+#[test]
+fn a_job_that_lives_on_after_a_fault_of_its_own_gives_way() {
+    let manager = Manager::start("1x6MiB", &["--unit", "64KiB", "--offset", "64KiB"]);
+    let start = |name| {
+        let mut probe = Probe::start(manager.run(&["--name", name], &support::probe()));
+        probe.tell("device 0");
+        probe
+    };
+    let mut faulted = start("faulted");
+    faulted.tell(&format!("alloc x {}", 4 * MIB));
+    let touch = format!("set x {} 64 1", 5 * MIB);
+    let error = faulted.try_tell(&touch).unwrap_err();
+    assert!(error.contains("ILLEGAL_ADDRESS"), "{error}");
+
+    let mut other = start("other");
+    other.tell(&format!("alloc t {}", 4 * MIB));
+    other.tell("fill t 1");
+    assert_eq!(manager.status().job("faulted").figures.failed_drains, 0);
+    // It gets its turns, and its error.
+    assert_eq!(faulted.try_tell(&touch).unwrap_err(), error);
+    other.tell("check t 1");
 }

@@ -826,6 +826,7 @@ struct Part {
 }
 
 enum Kind {
+    /// `None`: the context has come to an end by an error, and its work with it.
     Event(Option<Mark>),
     Helper(Arc<AtomicU32>),
 }
@@ -889,6 +890,7 @@ impl Part {
         let kind = match mark {
             Ok(mark) => Kind::Event(Some(mark)),
             Err(error) if is_missing(error) => Kind::Helper(help(process, used.context)?),
+            Err(error) if error.ends_context() => Kind::Event(None),
             Err(error) => return Err(error.into()),
         };
         Ok(Self { kind, used })
@@ -896,7 +898,11 @@ impl Part {
 
     fn is_passed(&self) -> Result<bool, DriverError> {
         match &self.kind {
-            Kind::Event(mark) => mark.as_ref().map_or(Ok(true), Mark::is_passed),
+            Kind::Event(None) => Ok(true),
+            Kind::Event(Some(mark)) => match mark.is_passed() {
+                Err(error) if error.ends_context() => Ok(true),
+                asked => asked,
+            },
             Kind::Helper(answer) => match answer.load(Ordering::Acquire) {
                 RUNNING => Ok(false),
                 0 => Ok(true),
@@ -925,7 +931,9 @@ fn help(process: &'static Process, context: Context) -> std::io::Result<Arc<Atom
     let told = answer.clone();
     threads::spawn("tidegate-drain", move || {
         relax_captures_of_this_thread();
-        told.store(wait_for(process, context).is_err().into(), Ordering::Release);
+        let has_ended =
+            |waited: Result<(), DriverError>| waited.map_or_else(|error| error.ends_context(), |()| true);
+        told.store((!has_ended(wait_for(process, context))).into(), Ordering::Release);
     })?;
     Ok(answer)
 }

@@ -17,10 +17,13 @@ use crate::process;
 use parking_lot::Mutex;
 use std::ffi::c_void;
 use std::mem;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tidegate_ffi::cuda::sys::*;
+
+/// Functions that are launched now may be waited for.
+static ARE_WATCHED: AtomicBool = AtomicBool::new(true);
 
 /// Those that are running.
 static RUNNING: Mutex<Vec<Running>> = Mutex::new(Vec::new());
@@ -48,6 +51,18 @@ const MOST_CALLS: u32 = 64;
 struct Running {
     since: Instant,
     ended: Arc<OnceLock<Instant>>,
+}
+
+/// Whether the driver is to be given ours.
+#[inline(always)]
+pub fn are_watched() -> bool {
+    ARE_WATCHED.load(Ordering::Relaxed)
+}
+
+/// Whether it is from now on: not in a job that has been alone for long, which is never disturbed. Of those that it launches then nothing is
+/// known if another job comes.
+pub fn watch(are_watched: bool) {
+    ARE_WATCHED.store(are_watched, Ordering::Relaxed);
 }
 
 /// The one that began first.
@@ -161,6 +176,8 @@ struct Call<F> {
 ///
 /// # Safety
 /// What `submit` is given is submitted as the driver's manual says, and called for that alone.
+#[cold]
+#[inline(never)]
 pub unsafe fn launch<F: HostFunction>(
     stream: CUstream,
     function: Option<F>,

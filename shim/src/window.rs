@@ -357,6 +357,7 @@ impl Window {
             self.calls = self.in_short_span().max(LEAST);
         }
         self.alone = is_alone.then(|| self.alone.unwrap_or_else(Instant::now));
+        host_functions::watch(GATE.is_metered() || self.span() < MOST_ALONE);
     }
 
     /// The same as a [look](Self::look) while a boundary is waited for, or a wait for the GPU: when again, at the latest.

@@ -18,6 +18,27 @@ pub struct DriverError {
     pub code: CUresult,
 }
 
+impl DriverError {
+    /// Whether it says that its context has come to an end: none of the context's work runs any more, and every later call on it
+    /// answers the same. (The manual: "the process must be terminated and relaunched".)
+    pub fn ends_context(&self) -> bool {
+        use CUresult::*;
+        matches!(
+            self.code,
+            CUDA_ERROR_ECC_UNCORRECTABLE
+                | CUDA_ERROR_ILLEGAL_ADDRESS
+                | CUDA_ERROR_LAUNCH_TIMEOUT
+                | CUDA_ERROR_ASSERT
+                | CUDA_ERROR_HARDWARE_STACK_ERROR
+                | CUDA_ERROR_ILLEGAL_INSTRUCTION
+                | CUDA_ERROR_MISALIGNED_ADDRESS
+                | CUDA_ERROR_INVALID_ADDRESS_SPACE
+                | CUDA_ERROR_INVALID_PC
+                | CUDA_ERROR_LAUNCH_FAILED
+        )
+    }
+}
+
 /// Why a driver library could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {

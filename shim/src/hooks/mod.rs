@@ -220,9 +220,13 @@ macro_rules! export {
             $stream: $stream_type, $function: $function_type, $data: $data_type $(, $arg: $type)*
         ) -> Code {
             let submit = |$function, $data| call!($name($stream, $function, $data $(, $arg)*));
-            // SAFETY: as above.
-            let call = || unsafe {
-                host_functions::launch(queues::stream_of(stringify!($name), $stream), $function, $data, submit)
+            let call = || {
+                if !host_functions::are_watched() {
+                    return submit($function, $data);
+                }
+                let stream = queues::stream_of(stringify!($name), $stream);
+                // SAFETY: as above.
+                unsafe { host_functions::launch(stream, $function, $data, submit) }
             };
             submit!($name($stream, $function, $data $(, $arg)*), operands::are_resident, call)
         }
