@@ -14,7 +14,7 @@ use crate::driver::{Context, Current, Mark, relax_captures_of_this_thread, synch
 use crate::gate::{Boundary, GATE, Pause, Record, drawn};
 use crate::host_functions;
 use crate::log::info;
-use crate::marks::Marks;
+use crate::marks::{Calls, Marks};
 use crate::process::Process;
 use crate::threads;
 use crate::window::Pace;
@@ -516,7 +516,7 @@ impl<'a> Draining<'a> {
                 self.forget_what_has_ended();
                 match self.oldest {
                     None => self.oldest = Some((probe, Instant::now())),
-                    Some(_) => self.marks.add(probe, self.process.captures.submissions()),
+                    Some(_) => self.marks.add(probe, Calls::now(self.process)),
                 }
                 self.stalls(&late.to_string())
             }

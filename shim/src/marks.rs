@@ -12,7 +12,7 @@
 #![forbid(unsafe_code)]
 
 use crate::drain::Probe;
-use crate::gate::Record;
+use crate::gate::{GATE, Record};
 use crate::process::Process;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -26,10 +26,31 @@ const MOST: usize = 8;
 struct Mark {
     probe: Probe,
     set: Instant,
-    /// How many calls had been made.
-    submissions: u64,
+    calls: Calls,
     /// More calls would have been made.
     is_full: bool,
+}
+
+/// The calls that were made until a moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Calls {
+    /// All of them.
+    pub all: u64,
+    /// Those in batches, which are not counted.
+    in_batches: u64,
+}
+
+impl Calls {
+    /// Until now.
+    pub fn now(process: &Process) -> Self {
+        Self { all: process.captures.submissions(), in_batches: GATE.in_batches() }
+    }
+
+    /// How many of those after that moment are counted.
+    pub fn counted_since(&self, before: Self) -> u64 {
+        let since = self.all.saturating_sub(before.all);
+        since.saturating_sub(self.in_batches.saturating_sub(before.in_batches))
+    }
 }
 
 /// The GPU was seen to have passed a mark.
@@ -37,7 +58,7 @@ struct Mark {
 pub struct Passage {
     /// How long ago the mark was set: so far ahead is work submitted.
     pub age: Duration,
-    /// The calls before it, and after the mark that was passed before.
+    /// The calls that are counted, before it and after the mark that was passed before.
     pub calls: u64,
     /// How long the GPU took for them, at most: since it passed that one, or as long after that one as this one was set, or since
     /// this one was set.
@@ -64,8 +85,8 @@ pub struct Marks {
     marks: VecDeque<Mark>,
     /// When the last one was set, and how many calls had been made.
     last: Option<(Instant, u64)>,
-    /// When the last one was set, and seen to be passed, and how many calls were before it.
-    passed: Option<(Instant, Instant, u64)>,
+    /// When the last one was set, and seen to be passed, and the calls before it.
+    passed: Option<(Instant, Instant, Calls)>,
     /// How old it was then.
     age: Duration,
     /// So many were let go of that may not have been passed.
@@ -94,26 +115,26 @@ impl Marks {
         if self.is_a_thread_stuck() || !self.has_room() {
             return true;
         }
-        let submissions = process.captures.submissions();
-        self.last = Some((Instant::now(), submissions));
+        let calls = Calls::now(process);
+        self.last = Some((Instant::now(), calls.all));
         // Without a mark less is known.
         let Ok(probe) = Probe::start(process) else { return false };
-        self.keep(probe, submissions, is_full);
+        self.keep(probe, calls, is_full);
         true
     }
 
-    /// Keeps a mark behind all calls that were made, so many.
-    pub fn add(&mut self, probe: Probe, submissions: u64) {
-        self.keep(probe, submissions, false);
+    /// Keeps a mark behind all calls that were made.
+    pub fn add(&mut self, probe: Probe, calls: Calls) {
+        self.keep(probe, calls, false);
     }
 
     /// Keeps one that was set then, before all others. How many calls were made before it is not known.
     pub fn add_first(&mut self, probe: Probe, set: Instant) {
-        self.marks.push_front(Mark { probe, set, submissions: self.passed(), is_full: false });
+        self.marks.push_front(Mark { probe, set, calls: self.passed(), is_full: false });
     }
 
-    fn keep(&mut self, probe: Probe, submissions: u64, is_full: bool) {
-        self.marks.push_back(Mark { probe, set: Instant::now(), submissions, is_full });
+    fn keep(&mut self, probe: Probe, calls: Calls, is_full: bool) {
+        self.marks.push_back(Mark { probe, set: Instant::now(), calls, is_full });
     }
 
     /// Whether one more may be set. One that is not passed says that all after it are not, either.
@@ -141,14 +162,14 @@ impl Marks {
         self.marks.front().is_some_and(|mark| mark.probe.is_passed().unwrap_or(true))
     }
 
-    /// How many calls were before the last mark that is there.
-    pub fn marked(&self) -> u64 {
-        self.marks.back().map_or(self.passed(), |mark| mark.submissions)
+    /// The calls before the last mark that is there.
+    pub fn marked(&self) -> Calls {
+        self.marks.back().map_or(self.passed(), |mark| mark.calls)
     }
 
-    /// So many calls are known to have ended, with their work.
-    pub fn passed(&self) -> u64 {
-        self.passed.map_or(0, |(.., submissions)| submissions)
+    /// Those that are known to have ended, with their work.
+    pub fn passed(&self) -> Calls {
+        self.passed.map_or(Calls::default(), |(.., calls)| calls)
     }
 
     /// How long ago the last mark was set that the GPU has passed since it was asked last, if it has passed any: so far ahead
@@ -163,20 +184,20 @@ impl Marks {
         // Those that were let go of were set before.
         self.let_go = 0;
         self.age = mark.set.elapsed();
-        let before = self.passed.replace((mark.set, Instant::now(), mark.submissions));
+        let before = self.passed.replace((mark.set, Instant::now(), mark.calls));
         // It may have been looked late at the one before.
-        let (since, calls) = before.map_or((self.age, 0), |(set, seen, submissions)| {
-            (seen.elapsed().max(mark.set - set), mark.submissions.saturating_sub(submissions))
+        let (since, calls) = before.map_or((self.age, 0), |(set, seen, before)| {
+            (seen.elapsed().max(mark.set - set), mark.calls.counted_since(before))
         });
         Some(Passage { age: self.age, calls, took: self.age.min(since), is_full: mark.is_full })
     }
 
-    /// All work has ended, so many calls having been made.
-    pub fn end(&mut self, submissions: u64) {
+    /// All work has ended, of these calls.
+    pub fn end(&mut self, calls: Calls) {
         self.marks.clear();
         self.let_go = 0;
         let now = Instant::now();
-        self.passed = Some((now, now, submissions));
+        self.passed = Some((now, now, calls));
     }
 
     /// Lets go of the contexts that the marks use.

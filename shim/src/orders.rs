@@ -9,7 +9,7 @@ use crate::gate::{Boundary, BoundaryWait, GATE, Goal, Record};
 use crate::link::{Gone, Order};
 use crate::liveness::Stop;
 use crate::log::{info, warning};
-use crate::marks::Marks;
+use crate::marks::{Calls, Marks};
 use crate::process::Process;
 use crate::tenant::Tenant;
 use crate::window::Window;
@@ -311,7 +311,7 @@ fn drain_and_report(
     let is_metered = GATE.is_metered() || !is_little && window.counts_calls();
     let time = window.span().max(least);
     let marks = window.marks();
-    let passed = marks.passed();
+    let passed = marks.passed().all;
     let mut draining =
         Draining::new(process, closing.step, at, closing.drain, until, closing.has_peers(), marks);
     draining = match closing.peers {
@@ -327,9 +327,9 @@ fn drain_and_report(
     let (has_gone_on, until) = (draining.has_gone_on(), draining.until());
     let marks = draining.leave();
     if outcome.is_ok() {
-        marks.end(process.captures.submissions());
+        marks.end(Calls::now(process));
     }
-    let ended = if outcome.is_ok() { under_way } else { marks.passed() - passed };
+    let ended = if outcome.is_ok() { under_way } else { marks.passed().all - passed };
     if has_helped && is_metered && closing.calls == 0 {
         window.give_up();
     } else if !has_helped && !has_helped_host {
@@ -513,10 +513,10 @@ impl Watch {
     /// Whether the work submitted so far has ended; sets a mark behind it, if there is none.
     fn has_drained(process: &'static Process, marks: &mut Marks) -> bool {
         let submissions = process.captures.submissions();
-        if marks.marked() < submissions && !marks.set_now(process, false) {
+        if marks.marked().all < submissions && !marks.set_now(process, false) {
             return false;
         }
-        marks.passed() >= submissions && !process.captures.any()
+        marks.passed().all >= submissions && !process.captures.any()
     }
 }
 

@@ -9,6 +9,8 @@
 //! take longer than those before, and that work goes on. Where calls are so short that parts have ended when it is looked again all are granted
 //! at once; and while no other job waits such calls are not counted, until marks show that work is far ahead.
 //!
+//! Threads that have little ahead of them go in [batches](crate::gate) besides, which are not counted.
+//!
 //! Where marks say nothing (a stream captures, or a value wait is unreleased) calls are granted at the last [`Pace`], and
 //! those go besides whose work would begin at once.
 //!
@@ -28,7 +30,7 @@
 use crate::gate::GATE;
 use crate::host_functions;
 use crate::log::debug;
-use crate::marks::{Marks, Passage};
+use crate::marks::{Calls, Marks, Passage};
 use crate::process::Process;
 use std::time::{Duration, Instant};
 
@@ -228,7 +230,7 @@ impl Window {
 
     /// So many calls are under way, at most.
     pub fn under_way(&self, process: &Process) -> u64 {
-        let under_way = process.captures.submissions().saturating_sub(self.marks.passed());
+        let under_way = process.captures.submissions().saturating_sub(self.marks.passed().all);
         debug!("at most {under_way} calls are under way, {} may be", self.room());
         under_way
     }
@@ -376,9 +378,9 @@ impl Window {
     pub fn look(&mut self, process: &'static Process, is_contended: bool) {
         // Those that are passed at once may all have waited for one thing: one of them says little of what the GPU does.
         let passed = std::iter::from_fn(|| self.marks.next_passed()).reduce(Passage::and);
-        let submissions = process.captures.submissions();
-        if submissions != self.made.1 {
-            self.made = (Instant::now(), submissions);
+        let calls = Calls::now(process);
+        if calls.all != self.made.1 {
+            self.made = (Instant::now(), calls.all);
         }
         if let Some(passage) = passed {
             self.learn(&passage);
@@ -410,12 +412,13 @@ impl Window {
             self.marks.set(process);
         }
         let Some(credit) = GATE.credit() else { return };
-        let new = submissions.saturating_sub(self.marks.marked());
+        let marked = self.marks.marked();
+        let (all, new) = (calls.all.saturating_sub(marked.all), calls.counted_since(marked));
         // Those that go besides are marked as seldom as others.
         let is_last = credit == 0 && self.used_up.is_none();
-        let is_due = new > 0 && (is_last || self.marks.is_empty() || new >= self.room() / MARKS);
+        let is_due = all > 0 && self.marks.is_empty() || new > 0 && (is_last || new >= self.room() / MARKS);
         let is_full = || credit == 0 && GATE.count_waiting(true) > 0;
-        let captures = new > 0 && credit == 0 && process.captures.any();
+        let captures = all > 0 && credit == 0 && process.captures.any();
         let is_unmarked = captures || is_due && !self.marks.set_now(process, is_full());
         // None can be set that would be passed before others.
         let is_unknown = self.marks.is_empty() && !self.marks.has_room();
@@ -439,7 +442,8 @@ impl Window {
         self.blind = None;
         let is_used_up = credit == 0 || self.excess.is_some() || is_trying;
         self.used_up = is_used_up.then(|| self.used_up.unwrap_or_else(Instant::now));
-        if may_wait {
+        // A stream's work may have ended.
+        if may_wait || is_used_up {
             GATE.look_again(0);
         }
         // What goes besides may end what work waits for.
@@ -453,19 +457,18 @@ impl Window {
             debug!("no work has ended for {still:?}, nor has a function on the host: {calls} calls more go");
             return GATE.grant(calls);
         }
-        self.grant(submissions, credit, is_short);
+        self.grant(calls, credit, is_short);
     }
 
     /// Grants what the window has room for, of which so many are left: in parts, so that there are marks between them, but where
     /// calls are short.
-    fn grant(&self, submissions: u64, credit: u32, is_short: bool) {
+    fn grant(&self, calls: Calls, credit: u32, is_short: bool) {
         let parts = if is_short { 1 } else { MARKS };
         let part = (self.room() / parts).max(FIRST.into());
         let under_way = if self.is_alone() { self.room() } else { self.room().min(part * PARTS) };
         // Without room for a mark behind the next part it comes when one is passed.
-        let unmarked =
-            if self.marks.has_room() { 0 } else { submissions.saturating_sub(self.marks.marked()) };
-        let room = (self.marks.passed() + under_way).saturating_sub(submissions);
+        let unmarked = if self.marks.has_room() { 0 } else { calls.counted_since(self.marks.marked()) };
+        let room = under_way.saturating_sub(calls.counted_since(self.marks.passed()));
         let room = room.min(part.saturating_sub(unmarked));
         GATE.grant(u32::try_from(room).unwrap_or(u32::MAX).saturating_sub(credit));
     }

@@ -39,14 +39,16 @@
 //! closed. Where seccomp forbids the system call the word is [`OPEN_FENCED`] instead of
 //! [`OPEN`]: threads then take the slow path and fence for themselves.
 
+mod batch;
 mod closing;
 mod record;
 mod slot;
 
+pub use batch::Queue;
 pub use closing::{Arrival, BoundaryWait, Goal, Look};
 pub use record::{Record, Stamp};
 
-use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use crate::sync::{constructor, futex, global, membarrier, thread};
 use closing::Closing;
 use std::time::{Duration, Instant};
@@ -163,6 +165,8 @@ pub struct Gate {
     credit: AtomicU32,
     /// While metered, calls go through without a grant whose work would begin at once; while flowing, no others do without one.
     goes_by_streams: AtomicBool,
+    /// Calls that have gone through while metered as parts of [batches](batch).
+    in_batches: AtomicU64,
     /// Threads that a round, or the flowing gate, has let through.
     let_through: AtomicU32,
     /// Threads that a round would have let through, but their work would not have begun at once.
@@ -201,21 +205,21 @@ impl Drop for Pass {
 }
 
 /// Lets a submitting call through: waits while the gate is closed, or ajar and the work is not `resident`
-/// (its operands are known, and all are there), then calls; or refuses, if it will never open. `would_queue`: work that was
-/// submitted before has to end first.
+/// (its operands are known, and all are there), then calls; or refuses, if it will never open. `queue`: where what it
+/// submits is queued.
 ///
 /// All answers are the caller's, and the way through the open gate is written out here: no result
 /// is wrapped and unwrapped on it.
 #[inline(always)]
-pub fn submit<R>(
+pub fn submit<R, Q: Queue>(
     call: impl FnOnce() -> R,
     refuse: impl FnOnce(Failed) -> R,
     resident: impl Fn() -> bool,
-    would_queue: impl Fn() -> bool,
+    queue: impl Fn() -> Q,
 ) -> R {
     let record = match GATE.admit_at_once() {
         Some(record) => Some(record),
-        None => match GATE.admit_slowly(|| Role::Works, resident, would_queue) {
+        None => match GATE.admit_slowly(|| Role::Works, resident, queue) {
             Ok(record) => record,
             Err(failed) => return refuse(failed),
         },
@@ -239,6 +243,7 @@ impl Gate {
                 grants: AtomicU32::new(METERED),
                 credit: AtomicU32::new(0),
                 goes_by_streams: AtomicBool::new(false),
+                in_batches: AtomicU64::new(0),
                 let_through: AtomicU32::new(0),
                 declined: AtomicU32::new(0),
                 draw: AtomicU32::new(0),
@@ -275,15 +280,15 @@ impl Gate {
 
     /// The same for a call that submits work in a hook: it goes through as [`submit`] lets it. What it has submitted
     /// it [notes](Pass::note_submission).
-    pub fn pass_as(
+    pub fn pass_as<Q: Queue>(
         &self,
         role: impl Fn() -> Role,
         is_resident: impl Fn() -> bool,
-        would_queue: impl Fn() -> bool,
+        queue: impl Fn() -> Q,
     ) -> Result<Pass, Failed> {
         let record = match self.admit_at_once() {
             Some(record) => Some(record),
-            None => self.admit_slowly(role, is_resident, would_queue)?,
+            None => self.admit_slowly(role, is_resident, queue)?,
         };
         Ok(Pass { record })
     }
@@ -304,11 +309,11 @@ impl Gate {
     /// `None`: nothing is gated. Else the thread's record, entered.
     #[cold]
     #[inline(never)]
-    fn admit_slowly(
+    fn admit_slowly<Q: Queue>(
         &self,
         role: impl Fn() -> Role,
         is_resident: impl Fn() -> bool,
-        would_queue: impl Fn() -> bool,
+        queue: impl Fn() -> Q,
     ) -> Result<Option<&'static Record>, Failed> {
         if self.word.0.load(Ordering::Relaxed) == INERT {
             return Ok(None);
@@ -325,14 +330,14 @@ impl Gate {
                 || match word & STATE {
                     CLOSED | FAILED => false,
                     AJAR => is_resident(),
-                    METERED => self.take_credit() || self.goes_by_streams() && !would_queue(),
+                    METERED => self.goes_metered(&queue()),
                     FLOWING if word & CATCHING != 0 => {
                         is_chosen(self.draw.load(Ordering::Relaxed), record.number())
                     }
                     FLOWING if role() == Role::Waits => false,
-                    FLOWING => !self.goes_by_streams() || self.take_credit() || !would_queue(),
+                    FLOWING => !self.goes_by_streams() || self.take_credit() || !queue().is_busy(),
                     ROUND if !waits.is_let_through_by(word) => false,
-                    ROUND if word & AT_ONCE != 0 && would_queue() => {
+                    ROUND if word & AT_ONCE != 0 && queue().is_busy() => {
                         self.declined.fetch_add(1, Ordering::Relaxed);
                         false
                     }
@@ -366,6 +371,20 @@ impl Gate {
 
     fn goes_by_streams(&self) -> bool {
         self.goes_by_streams.load(Ordering::Relaxed)
+    }
+
+    /// Metered: whether a call goes.
+    fn goes_metered(&self, queue: &impl Queue) -> bool {
+        if batch::takes(queue) {
+            self.in_batches.fetch_add(1, Ordering::Relaxed);
+            return true;
+        }
+        self.take_credit() || self.goes_by_streams() && !queue.is_busy()
+    }
+
+    /// So many calls have gone through the metered gate without a grant, of threads that had little work ahead.
+    pub fn in_batches(&self) -> u64 {
+        self.in_batches.load(Ordering::Relaxed)
     }
 
     fn take_credit(&self) -> bool {

@@ -1,7 +1,9 @@
 //! The gate under threads. All promises share the process's one gate, so one test runs them in
 //! turn.
 
-use crate::gate::{Boundary, BoundaryWait, Failed, Fence, GATE, Goal, Record, Role, is_chosen, submit};
+use crate::gate::{
+    Boundary, BoundaryWait, Failed, Fence, GATE, Goal, Queue, Record, Role, is_chosen, submit,
+};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::ptr;
 use std::sync::Barrier;
@@ -41,6 +43,7 @@ fn the_gate_keeps_its_promises() {
         a_boundary_holds_nobody_while_the_gate_is_ajar();
         only_a_closed_gate_can_be_ajar();
         metered_as_many_calls_go_through_as_are_granted();
+        metered_calls_with_little_ahead_go_without_a_grant();
         a_thread_that_waits_for_a_grant_says_so_when_the_gate_closes();
         flowing_the_gate_holds_only_what_would_wait();
         a_round_lets_each_thread_through_once();
@@ -523,6 +526,39 @@ fn metered_as_many_calls_go_through_as_are_granted() {
     assert_eq!(GATE.credit(), None);
     GATE.grant(1);
     assert!(GATE.credit().is_none() && try_submit(|| 1) == Ok(1));
+}
+
+/// A stream that has no work, or all that was submitted to it.
+struct Stream(bool);
+
+impl Queue for Stream {
+    fn stream(&self) -> Option<usize> {
+        Some(7)
+    }
+
+    fn is_busy(&self) -> bool {
+        self.0
+    }
+}
+
+fn metered_calls_with_little_ahead_go_without_a_grant() {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        GATE.meter();
+        let go = |is_busy| {
+            GATE.pass_as(|| Role::Works, || false, move || Stream(is_busy)).unwrap().note_submission()
+        };
+        let before = GATE.in_batches();
+        scope.spawn(move || {
+            (0..2).for_each(|_| go(false));
+            go(true);
+            go(true);
+        });
+        until(|| GATE.count_waiting(true) == 1);
+        assert_eq!(GATE.in_batches() - before, 3, "the second batch is of two");
+        GATE.grant(1);
+    });
 }
 
 fn a_thread_that_waits_for_a_grant_says_so_when_the_gate_closes() {

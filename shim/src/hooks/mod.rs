@@ -166,8 +166,8 @@ macro_rules! submit {
     ($name:ident ($($arg:ident),*), $are_resident:expr, $call:expr) => {{
         let call = $call;
         // SAFETY: the program's own arguments, and its promise.
-        let would_queue = || queues::are_busy(stringify!($name), unsafe { [$(queues::Argument($arg).stream()),*] });
-        gate::submit(call, |failed| Status::from(failed).0.into(), $are_resident, would_queue)
+        let queue = || queues::of_call(stringify!($name), unsafe { [$(queues::Argument($arg).stream()),*] });
+        gate::submit(call, |failed| Status::from(failed).0.into(), $are_resident, queue)
     }};
 }
 

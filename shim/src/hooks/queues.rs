@@ -3,6 +3,7 @@
 use super::pool::per_thread;
 use crate::captures::PER_THREAD;
 use crate::driver::Relaxed;
+use crate::gate::Queue;
 use crate::{driver, process};
 use tidegate_ffi::cuda::sys::{CUlaunchConfig, CUstream};
 
@@ -37,11 +38,23 @@ pub trait SaysNothing {
 
 impl<T> SaysNothing for Argument<T> {}
 
-/// Whether what a call of this name submits would be queued behind work that has not ended. A call that names no stream is
-/// for the default stream.
-pub fn are_busy<const ARGUMENTS: usize>(name: &str, streams: [Option<CUstream>; ARGUMENTS]) -> bool {
-    let stream = streams.into_iter().flatten().next().unwrap_or_default();
-    is_busy(stream_of(name, stream))
+/// Where a call submits to a stream.
+pub struct Stream(pub CUstream);
+
+impl Queue for Stream {
+    /// What is captured is not submitted.
+    fn stream(&self) -> Option<usize> {
+        process::active().is_some_and(|process| !process.captures.any()).then(|| self.0.addr())
+    }
+
+    fn is_busy(&self) -> bool {
+        is_busy(self.0)
+    }
+}
+
+/// Where a call of this name queues what it submits. One that names no stream is for the default stream.
+pub fn of_call<const ARGUMENTS: usize>(name: &str, streams: [Option<CUstream>; ARGUMENTS]) -> Stream {
+    Stream(stream_of(name, streams.into_iter().flatten().next().unwrap_or_default()))
 }
 
 /// The stream that a call of this name means by `stream`.
@@ -52,7 +65,7 @@ pub fn stream_of(name: &str, stream: CUstream) -> CUstream {
 
 /// Whether what is submitted to a stream would be queued behind work that has not ended. What a thread submits that captures is
 /// taken to begin at once, so that the capture comes to its end; so is what is captured, which is not submitted yet.
-pub fn is_busy(stream: CUstream) -> bool {
+fn is_busy(stream: CUstream) -> bool {
     let Some(process) = process::active() else { return driver::is_busy(stream) };
     let asked = process.captures.unless_any(|| driver::is_busy(stream));
     asked.unwrap_or_else(|| !process.captures.any_of_this_thread() && is_busy_beside_captures(stream))

@@ -173,8 +173,8 @@ pub fn batch_per_thread(
 
 /// The gate, the driver, and what is known then.
 fn submit(process: &Process, real: Real<'_>, stream: CUstream, operations: &[Operation]) -> Answer {
-    let would_queue = || queues::is_busy(stream);
-    let pass = GATE.pass_as(|| role(process, operations), operands::are_resident, would_queue)?;
+    let queue = || queues::Stream(stream);
+    let pass = GATE.pass_as(|| role(process, operations), operands::are_resident, queue)?;
     real()?;
     // What is captured is done when the graph is launched, and is not looked for there.
     if !process.captures.any() || !driver::is_capturing(stream).unwrap_or(true) {
