@@ -104,36 +104,34 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     /// A thread that makes `calls` calls and waits for them, each of which takes so long: how many of the last such went.
-    fn steps(batch: &mut Batch, calls: u32, each: Duration) -> u32 {
-        let mut now = Instant::now() + LONG * 100;
+    fn steps(batch: &mut Batch, now: &mut Instant, calls: u32, each: Duration) -> u32 {
         let mut went = 0;
         for _ in 0..20 {
             went = 0;
-            let begin = now;
+            let begin = *now;
             for call in 0..calls {
                 let busy_until = begin + each * call;
-                went += u32::from(batch.takes(1, || now < busy_until, now));
-                now += MS / 1000;
+                went += u32::from(batch.takes(1, || *now < busy_until, *now));
+                *now += MS / 1000;
             }
-            now = now.max(begin + each * calls) + MS;
+            *now = (*now).max(begin + each * calls) + MS;
         }
         went
     }
 
     #[test]
     fn short_calls_that_are_waited_for_all_go_and_few_long_ones_do() {
-        let mut batch = Batch::NONE;
-        assert_eq!(steps(&mut batch, 20, MS / 10), 20);
-        assert_eq!(steps(&mut batch, 20, MS * 20), 2, "which take 40 ms");
-        assert_eq!(steps(&mut batch, 20, MS * 200), 1);
-        assert_eq!(steps(&mut batch, 100, MS / 10), MOST);
+        let (mut batch, mut now) = (Batch::NONE, Instant::now());
+        let mut went = |calls, each| steps(&mut batch, &mut now, calls, each);
+        assert_eq!([went(20, MS / 10), went(20, MS * 20), went(100, MS / 10)], [20, 1, MOST]);
     }
 
     #[test]
     fn a_thread_of_many_streams_has_one_batch_at_a_time() {
         let (mut batch, now) = (Batch::NONE, Instant::now());
-        let mut went =
-            |after: Duration| (0..64).filter(|stream| batch.takes(*stream, || false, now + after)).count();
-        assert_eq!([went(MS), went(MS * 90), went(MS * 110)], [1, 2, 1]);
+        let mut goes = |stream, after| batch.takes(stream, || false, now + after);
+        assert!(goes(1, MS));
+        assert!((2..64).all(|stream| !goes(stream, MS * 50)));
+        assert_eq!([goes(2, LONG * 2), goes(3, LONG * 2), goes(1, LONG * 2)], [true, false, false]);
     }
 }
