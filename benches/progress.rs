@@ -5,7 +5,7 @@
 //!                    its steps in a second, while all were there, ÷ those it makes alone
 //!                            the same ÷ what max-min fairness gives it: what it wants, or an equal part of what is left
 //!                                          while all were there, once it had its memory
-//!                                                                   all, from the first start to the last end,
+//!                                                                   all, from the first process's start to the last one's end,
 //!                                                                   ÷ the sum of each alone
 //!                                                                              of the time, by the manager's figures
 //! ```
@@ -31,7 +31,7 @@ use stage::Stage;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::patience::{finish_within, output_within};
 use support::{Jobs, Manager, tidegate};
 use tidegate_manager::server::status::EndedJob;
@@ -90,8 +90,8 @@ const MIXES: [Mix; 20] = [
         gpu: "1x1200MiB",
         options: &["--slice", "300ms"],
         jobs: &[
-            rhythm("mib=1000 kernel=20000 steps=600", 100),
-            rhythm("mib=1000 kernel=20000 steps=600", 100),
+            rhythm("mib=1000 kernel=20000 steps=1800", 100),
+            rhythm("mib=1000 kernel=20000 steps=1800", 100),
         ],
     },
     on_small("equal-160MiB", &[BUSY, BUSY]),
@@ -222,6 +222,21 @@ struct Times {
     digest: Option<String>,
 }
 
+/// A program by itself, and how long its process lived: from its start to its end, when it has looked at its bytes.
+#[derive(Clone)]
+struct Alone {
+    times: Times,
+    life: Duration,
+}
+
+impl Alone {
+    fn measure(command: Command) -> Self {
+        let begin = Instant::now();
+        let times = Times::said(&output_within(PATIENCE, command));
+        Self { times, life: begin.elapsed() }
+    }
+}
+
 impl Times {
     fn of(child: Child) -> Self {
         Self::said(&finish_within(PATIENCE, child))
@@ -259,29 +274,32 @@ fn measure(mix: &Mix, stage: &Stage, picture: &mut Picture) {
     let poisoned: &[&str] = if poison { &["--poison", "--boundary-deadline", "1ms"] } else { &[] };
     let manager = Manager::start(mix.gpu, &[mix.options, poisoned].concat());
     // Alone, under the same manager: what is compared is sharing. Equal jobs are measured once.
-    let mut alone: Vec<Times> = Vec::new();
+    let mut alone: Vec<Alone> = Vec::new();
     for (nth, plan) in mix.jobs.iter().enumerate() {
         let earlier = mix.jobs[..nth].iter().position(|other| other.what == plan.what);
         let times = match earlier {
             Some(earlier) => alone[earlier].clone(),
-            None => Times::said(&output_within(PATIENCE, plan.command(&manager, "alone", stage))),
+            None => Alone::measure(plan.command(&manager, "alone", stage)),
         };
         alone.push(times);
     }
+    let serial: Duration = alone.iter().map(|alone| alone.life).sum();
+    let alone: Vec<Times> = alone.into_iter().map(|alone| alone.times).collect();
     let names: Vec<String> = (0..mix.jobs.len()).map(|nth| format!("{}-{nth}", mix.name)).collect();
     let start = |(name, plan): (&String, &Plan)| {
         std::thread::sleep(Duration::from_millis(plan.later));
         plan.command(&manager, name, stage).spawn().unwrap()
     };
+    let begin = Instant::now();
     let started: Vec<Child> = names.iter().zip(mix.jobs).map(start).collect();
     let shared: Vec<Times> = started.into_iter().map(Times::of).collect();
+    let makespan = begin.elapsed();
     for (name, (job, alone)) in names.iter().zip(shared.iter().zip(&alone)) {
         assert_eq!(job.digest, alone.digest, "{name} ends with other bytes than alone");
     }
     let status = manager.status_when(|status| names.iter().all(|name| status.has_ended(name)));
     let [first, last] =
         [shared.iter().map(|job| job.began).min().unwrap(), shared.iter().map(Times::end).max().unwrap()];
-    let serial: u64 = alone.iter().map(|job| job.end() - job.began).sum();
     picture.add(mix, &names, &shared, first, last);
     let all_there = shared.iter().map(|job| job.ready).max().unwrap();
     let first_end = shared.iter().map(Times::end).min().unwrap();
@@ -304,7 +322,7 @@ fn measure(mix: &Mix, stage: &Stage, picture: &mut Picture) {
             worst / part,
             seconds(window),
             seconds(job.longest(all_there, first_end)),
-            (last - first) as f64 / serial as f64,
+            makespan.as_secs_f64() / serial.as_secs_f64(),
             100.0 * switching(figures) as f64 / (job.end() - job.began) as f64,
         );
     }
