@@ -2,9 +2,10 @@
 //! their captures. What is captured is not submitted yet: those calls are counted apart.
 #![forbid(unsafe_code)]
 
+use crate::driver::Context;
 use crate::gate::{Record, Stamp};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::ThreadId;
 
@@ -25,12 +26,14 @@ pub struct Captures {
 struct Capture {
     /// That began it.
     thread: ThreadId,
+    /// The thread's context, with which the capture ends at the latest.
+    context: Option<Context>,
     /// What the thread makes after this is captured, most likely.
     since: Stamp,
 }
 
 /// A stream, by its handle; a default stream by its thread.
-#[derive(PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Stream {
     Made(usize),
     Default(ThreadId),
@@ -47,11 +50,16 @@ impl Stream {
 }
 
 impl Captures {
-    /// Begins a capture by a call of the driver, in this thread.
-    pub fn begin<E>(&self, stream: usize, call: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+    /// Begins a capture by a call of the driver, in this thread, whose context is current.
+    pub fn begin<E>(
+        &self,
+        stream: usize,
+        context: Option<Context>,
+        call: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut streams = self.streams.lock();
         call()?;
-        let capture = Capture { thread: std::thread::current().id(), since: Stamp::now() };
+        let capture = Capture { thread: std::thread::current().id(), context, since: Stamp::now() };
         streams.insert(Stream::of(stream), capture);
         self.changes.fetch_add(1, Ordering::Relaxed);
         Ok(())
@@ -59,16 +67,32 @@ impl Captures {
 
     /// A capture has ended, well or not.
     pub fn ended(&self, stream: usize) {
+        self.end(&mut self.streams.lock(), Stream::of(stream));
+    }
+
+    /// A context has come to its end, or all that was in it, and its captures with it.
+    pub fn ended_with(&self, context: Context) {
         let mut streams = self.streams.lock();
-        let Some(ended) = streams.get(&Stream::of(stream)) else { return };
-        let (thread, since) = (ended.thread, ended.since);
-        self.calls.fetch_add(since.submissions_since(), Ordering::Relaxed);
-        // Where the thread has more captures its calls count once.
-        for capture in streams.values_mut().filter(|capture| capture.thread == thread) {
-            capture.since = since.as_of_now();
+        let is_of = |capture: &Capture| capture.context == Some(context);
+        let ended = streams.iter().filter(|(_, capture)| is_of(capture)).map(|(stream, _)| *stream);
+        for stream in ended.collect::<Vec<_>>() {
+            self.end(&mut streams, stream);
         }
-        streams.remove(&Stream::of(stream));
+    }
+
+    fn end(&self, streams: &mut HashMap<Stream, Capture>, stream: Stream) {
+        let Some(ended) = streams.remove(&stream) else { return };
+        self.calls.fetch_add(ended.since.submissions_since(), Ordering::Relaxed);
+        // Where the thread has more captures its calls count once.
+        for capture in streams.values_mut().filter(|capture| capture.thread == ended.thread) {
+            capture.since = ended.since.as_of_now();
+        }
         self.changes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The contexts in which there are captures that have not ended.
+    pub fn contexts(&self) -> BTreeSet<Context> {
+        self.streams.lock().values().filter_map(|capture| capture.context).collect()
     }
 
     /// How many calls have submitted work, so far: those that were captured have not, once the capture has ended.
@@ -113,10 +137,10 @@ mod tests {
     #[test]
     fn each_thread_has_a_default_stream_of_its_own() {
         let captures = Captures::default();
-        captures.begin(PER_THREAD, begins).unwrap();
+        captures.begin(PER_THREAD, None, begins).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                captures.begin(0, begins).unwrap();
+                captures.begin(0, None, begins).unwrap();
                 captures.ended(PER_THREAD);
                 assert!(!captures.any_of_this_thread());
             });
@@ -135,9 +159,9 @@ mod tests {
     #[test]
     fn what_is_captured_is_not_submitted() {
         let captures = Captures::default();
-        captures.begin(77, begins).unwrap();
+        captures.begin(77, None, begins).unwrap();
         call();
-        captures.begin(78, begins).unwrap();
+        captures.begin(78, None, begins).unwrap();
         call();
         captures.ended(77);
         call();
@@ -149,7 +173,7 @@ mod tests {
     #[test]
     fn the_end_of_what_did_not_begin_ends_nothing() {
         let captures = Captures::default();
-        captures.begin(77, begins).unwrap();
+        captures.begin(77, None, begins).unwrap();
         captures.ended(78);
         assert!(captures.any());
         captures.ended(77);
@@ -157,9 +181,21 @@ mod tests {
     }
 
     #[test]
+    fn a_contexts_captures_end_with_it() {
+        let contexts = [1, 2].map(|handle| Context(std::ptr::without_provenance_mut(handle)));
+        let captures = Captures::default();
+        captures.begin(77, Some(contexts[0]), begins).unwrap();
+        captures.begin(78, Some(contexts[1]), begins).unwrap();
+        captures.ended_with(contexts[0]);
+        assert_eq!(captures.contexts(), BTreeSet::from([contexts[1]]));
+        captures.ended_with(contexts[1]);
+        assert!(!captures.any());
+    }
+
+    #[test]
     fn a_capture_that_is_refused_has_not_begun() {
         let captures = Captures::default();
-        captures.begin(77, || Err("refused")).unwrap_err();
+        captures.begin(77, None, || Err("refused")).unwrap_err();
         assert!(!captures.any());
     }
 
@@ -170,7 +206,7 @@ mod tests {
             let called = captures.unless_any(|| {
                 scope.spawn(|| {
                     captures
-                        .begin(77, || if is_called.load(Ordering::SeqCst) { Ok(()) } else { Err(()) })
+                        .begin(77, None, || if is_called.load(Ordering::SeqCst) { Ok(()) } else { Err(()) })
                         .unwrap()
                 });
                 // A capture that did not wait would have begun by then.

@@ -386,7 +386,11 @@ impl<'a> Draining<'a> {
     /// for another to end: after a time what is held goes through once.
     fn wait_for_captures(&mut self) -> Result<(), String> {
         let mut patience = self.limit / UNMEASURED;
-        while self.process.captures.any() {
+        loop {
+            self.process.forget_dead_captures();
+            if !self.process.captures.any() {
+                return Ok(());
+            }
             // Ajar, work waits for memory too.
             if !GATE.is_partial() {
                 self.gone_on |= self.boundary == Boundary::GoesOn;
@@ -412,7 +416,6 @@ impl<'a> Draining<'a> {
             }
             patience += patience / 4;
         }
-        Ok(())
     }
 
     /// While work waits for values that are not submitted, the gate lets through all but what would itself wait.

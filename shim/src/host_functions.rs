@@ -350,7 +350,7 @@ mod tests {
         assert_eq!(launch_counted(&captures, |function, data| given = Some((function, data))), (true, 0));
         call(given.unwrap());
         assert_eq!(FREED.load(Ordering::Relaxed), 2, "later");
-        let begin = || captures.begin(7, || Ok::<(), ()>(())).unwrap();
+        let begin = || captures.begin(7, None, || Ok::<(), ()>(())).unwrap();
         let during = |function, data| {
             begin();
             captures.ended(7);

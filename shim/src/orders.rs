@@ -512,6 +512,7 @@ impl Watch {
 
     /// Whether the work submitted so far has ended; sets a mark behind it, if there is none.
     fn has_drained(process: &'static Process, marks: &mut Marks) -> bool {
+        process.forget_dead_captures();
         let submissions = process.captures.submissions();
         if marks.marked().all < submissions && !marks.set_now(process, false) {
             return false;

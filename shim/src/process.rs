@@ -14,7 +14,7 @@ use crate::borrowed::Borrowed;
 use crate::captures::Captures;
 use crate::contexts::Contexts;
 use crate::drain::Drains;
-use crate::driver;
+use crate::driver::{self, Current, has_context_ended};
 use crate::gate::{Fence, GATE};
 use crate::graphs::Graphs;
 use crate::greeting::{Kit, Met, NoManager, Welcome, meet};
@@ -268,6 +268,19 @@ impl Process {
         self.page.boundaries.store(count, Ordering::Relaxed);
         self.page.last_boundary.store(number, Ordering::Relaxed);
         number
+    }
+
+    /// Forgets captures whose context has come to its end by an error, or was destroyed: they never end otherwise.
+    pub fn forget_dead_captures(&self) {
+        for context in self.captures.contexts() {
+            let has_ended = self.contexts.keep(context).is_none_or(|used| {
+                Current::make(used.context)
+                    .map_or_else(|error| error.ends_context(), |_current| has_context_ended())
+            });
+            if has_ended {
+                self.captures.ended_with(context);
+            }
+        }
     }
 
     /// The boundary's number, if this moment is one; it is published then.

@@ -2,7 +2,7 @@
 //!
 //! A job is switched when all its work has ended. A program that never waits for its GPU fills the driver's queue: a thousand
 //! calls in each stream, be they of 50 ms each. So the [gate](crate::gate) is metered: as many calls are under way as the GPU
-//! can do in [`SPAN`] while other jobs wait. While none does it is [`SPAN_ALONE`], and more the longer that lasts, for it becomes less
+//! can do in [`SPAN`] while other jobs wait. While none does it is more the longer that lasts, for it becomes less
 //! likely that one comes soon. [Marks] tell how many have ended. The window begins
 //! with two calls, before it is known whether others wait, and is doubled by a mark that is passed soon. What it has
 //! room for is granted in parts, with a mark behind each, [a few](PARTS) at a time while other jobs wait: so it is seen soon that calls
@@ -36,13 +36,14 @@ use std::time::{Duration, Instant};
 
 /// Work is under way that takes so long.
 const SPAN: Duration = Duration::from_millis(100);
-/// The same while no other job waits, at least. A stream that has no work waits until the longest of the others has done a part of
-/// its own, so a program of many streams that never waits for its GPU needs some seconds.
-const SPAN_ALONE: Duration = Duration::from_secs(1);
-/// At most: so long a job that comes waits for the first closing.
+/// The same while no other job waits, at most: so long a job that comes waits for the first closing. A stream that has no work
+/// waits until the longest of the others has done a part of its own, so a program of many streams that never waits for its GPU
+/// needs some seconds.
 const MOST_ALONE: Duration = Duration::from_secs(4);
-/// Such a part of the time for which none has waited.
+/// Such a part of the time for which none has waited: one that only pauses comes back soon.
 const OF_TIME_ALONE: u32 = 2;
+/// Work that is ahead by so much while calls are not counted, and no other job waits, is far ahead.
+const FAR_ALONE: Duration = Duration::from_secs(1);
 /// Between two looks while the gate is metered, at least.
 const LOOK: Duration = Duration::from_millis(2);
 /// Between two looks at the open gate while no other job waits; and while there are marks then.
@@ -339,7 +340,7 @@ impl Window {
 
     /// Work may be under way that takes so long.
     pub fn span(&self) -> Duration {
-        let alone = |since: Instant| (since.elapsed() / OF_TIME_ALONE).clamp(SPAN_ALONE, MOST_ALONE);
+        let alone = |since: Instant| (since.elapsed() / OF_TIME_ALONE).clamp(SPAN, MOST_ALONE);
         self.alone.map_or(SPAN, alone)
     }
 
@@ -509,7 +510,7 @@ impl Window {
     fn learn(&mut self, passage: &Passage) {
         let is_metered = matches!(self.turn, Turn::Metered(_));
         self.was_far |= !is_metered && passage.age >= FAR;
-        self.is_far_alone |= !is_metered && passage.age >= self.span().max(SPAN_ALONE);
+        self.is_far_alone |= !is_metered && passage.age >= self.span().max(FAR_ALONE);
         if passage.calls == 0 || !is_metered && passage.age < SPAN / DEEP {
             return;
         }
@@ -530,9 +531,9 @@ mod tests {
     fn the_longer_a_job_is_alone_the_further_ahead_its_work_may_be() {
         let span_after = |seconds| {
             let alone = Some(Instant::now() - Duration::from_secs(seconds));
-            Window { alone, ..Window::default() }.span().as_secs()
+            Window { alone, ..Window::default() }.span().as_millis() / 100
         };
-        assert_eq!([0, 1, 6, 100].map(span_after), [1, 1, 3, 4]);
+        assert_eq!([0, 1, 6, 100].map(span_after), [1, 5, 30, 40]);
         assert_eq!(Window::default().span(), SPAN, "it is not alone");
     }
 }

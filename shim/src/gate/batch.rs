@@ -1,21 +1,23 @@
-//! Calls that go through the metered gate without a grant: a few of each thread, in one stream, from when that was seen to
+//! Calls that go through the metered gate without a grant: a few of each thread, in a stream from when that was seen to
 //! have no work on.
 //!
 //! So a thread that waits for its GPU after every few calls does not wait for grants as well, which others of its process use up that
 //! never wait. And its calls end at other times than theirs, so they are not counted together.
 //!
-//! Invariant: a batch begins in a stream that has no work, and where its last one has ended, or it was begun long ago.
-//! It becomes larger if all of it has ended soon: at most [`MOST`] calls go, that took less than [`SHORT`] when half as many did.
+//! Invariant: a batch begins in a stream that has no work, and a thread has one in at most [`STREAMS`] streams, but for those
+//! that it began long ago. It becomes larger if all of it has ended soon: at most [`MOST`] calls go, that took less than [`SHORT`] when half as many did.
 
 use crate::sync::per_thread;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+/// In so many streams a thread may have a batch.
+const STREAMS: usize = 4;
 /// The most calls of a batch.
 const MOST: u32 = 64;
 /// A batch that ended so soon may be twice as large.
 const SHORT: Duration = Duration::from_millis(50);
-/// One that did not end in this time may be half as large; and then the thread may begin one in another stream.
+/// One that did not end in this time may be half as large; and then another stream may take its place.
 const LONG: Duration = Duration::from_millis(100);
 /// After it was asked in vain whether a stream has work a thread does not ask for so long.
 const AGAIN: Duration = Duration::from_millis(1);
@@ -40,59 +42,73 @@ impl Queue for bool {
 }
 
 per_thread! {
-    static BATCH: Cell<Batch> = const { Cell::new(Batch::NONE) };
+    static BATCHES: Cell<Batches> = const { Cell::new(Batches([None; STREAMS])) };
 }
 
 /// Whether a call of this thread goes as part of a batch.
 pub fn takes(queue: &impl Queue) -> bool {
     let Some(stream) = queue.stream() else { return false };
-    let mut batch = BATCH.with(Cell::get);
-    let takes = batch.takes(stream, || queue.is_busy(), Instant::now());
-    BATCH.with(|of_thread| of_thread.set(batch));
+    let mut batches = BATCHES.with(Cell::get);
+    let takes = batches.takes(stream, || queue.is_busy(), Instant::now());
+    BATCHES.with(|of_thread| of_thread.set(batches));
     takes
 }
 
-/// A thread's batch.
+/// A thread's batches.
+#[derive(Clone, Copy)]
+struct Batches([Option<Batch>; STREAMS]);
+
+/// One, of a stream.
 #[derive(Clone, Copy)]
 struct Batch {
-    /// Its stream, and when it began.
-    begun: Option<(usize, Instant)>,
+    stream: usize,
+    begun: Instant,
     calls: u32,
     most: u32,
     /// When the stream was seen to have work.
     busy: Option<Instant>,
 }
 
-impl Batch {
-    const NONE: Self = Self { begun: None, calls: 0, most: 1, busy: None };
-
+impl Batches {
     fn takes(&mut self, stream: usize, is_busy: impl FnOnce() -> bool, now: Instant) -> bool {
-        let time = |since: Instant| now.saturating_duration_since(since);
-        let took = self.begun.map(|(_, since)| time(since));
-        let is_same = self.begun.is_some_and(|(begun, _)| begun == stream);
-        if is_same && self.calls < self.most {
+        if let Some(batch) = self.0.iter_mut().flatten().find(|batch| batch.stream == stream) {
+            return batch.takes(is_busy, now);
+        }
+        let lasted = |place: &Option<Batch>| place.map_or(Duration::MAX, |batch| batch.has_lasted(now));
+        let oldest = self.0.iter_mut().max_by_key(|place| lasted(place));
+        let Some(place) = oldest.filter(|place| lasted(place) >= LONG && !is_busy()) else { return false };
+        *place = Some(Batch { stream, begun: now, calls: 1, most: 1, busy: None });
+        true
+    }
+}
+
+impl Batch {
+    fn has_lasted(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.begun)
+    }
+
+    fn takes(&mut self, is_busy: impl FnOnce() -> bool, now: Instant) -> bool {
+        if self.calls < self.most {
             self.calls += 1;
             return true;
         }
-        let is_long = took.is_some_and(|took| took >= LONG);
-        let may_begin = is_same || took.is_none() || is_long;
-        if !may_begin || self.busy.is_some_and(|seen| time(seen) < AGAIN) {
+        if self.busy.is_some_and(|seen| now.saturating_duration_since(seen) < AGAIN) {
             return false;
         }
-        let most = match took {
-            Some(took) if is_same && took < SHORT => (self.most * 2).min(MOST),
-            Some(_) if is_same && !is_long => self.most,
-            Some(_) if is_same => (self.most / 2).max(1),
-            _ => 1,
+        let lasted = self.has_lasted(now);
+        let most = match lasted {
+            _ if lasted < SHORT => (self.most * 2).min(MOST),
+            _ if lasted < LONG => self.most,
+            _ => (self.most / 2).max(1),
         };
         if is_busy() {
             self.busy = Some(now);
-            if is_same && is_long {
-                *self = Self { begun: Some((stream, now)), calls: most, most, ..*self };
+            if lasted >= LONG {
+                (self.begun, self.calls, self.most) = (now, most, most);
             }
             return false;
         }
-        *self = Self { begun: Some((stream, now)), calls: 1, most, busy: None };
+        *self = Self { begun: now, calls: 1, most, busy: None, ..*self };
         true
     }
 }
@@ -104,14 +120,14 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     /// A thread that makes `calls` calls and waits for them, each of which takes so long: how many of the last such went.
-    fn steps(batch: &mut Batch, now: &mut Instant, calls: u32, each: Duration) -> u32 {
+    fn steps(batches: &mut Batches, now: &mut Instant, calls: u32, each: Duration) -> u32 {
         let mut went = 0;
         for _ in 0..20 {
             went = 0;
             let begin = *now;
             for call in 0..calls {
                 let busy_until = begin + each * call;
-                went += u32::from(batch.takes(1, || *now < busy_until, *now));
+                went += u32::from(batches.takes(1, || *now < busy_until, *now));
                 *now += MS / 1000;
             }
             *now = (*now).max(begin + each * calls) + MS;
@@ -121,17 +137,17 @@ mod tests {
 
     #[test]
     fn short_calls_that_are_waited_for_all_go_and_few_long_ones_do() {
-        let (mut batch, mut now) = (Batch::NONE, Instant::now());
-        let mut went = |calls, each| steps(&mut batch, &mut now, calls, each);
+        let (mut batches, mut now) = (Batches([None; STREAMS]), Instant::now());
+        let mut went = |calls, each| steps(&mut batches, &mut now, calls, each);
         assert_eq!([went(20, MS / 10), went(20, MS * 20), went(100, MS / 10)], [20, 1, MOST]);
     }
 
     #[test]
-    fn a_thread_of_many_streams_has_one_batch_at_a_time() {
-        let (mut batch, now) = (Batch::NONE, Instant::now());
-        let mut goes = |stream, after| batch.takes(stream, || false, now + after);
-        assert!(goes(1, MS));
-        assert!((2..64).all(|stream| !goes(stream, MS * 50)));
-        assert_eq!([goes(2, LONG * 2), goes(3, LONG * 2), goes(1, LONG * 2)], [true, false, false]);
+    fn a_thread_of_many_streams_has_few_batches_at_a_time() {
+        let (mut batches, now) = (Batches([None; STREAMS]), Instant::now());
+        let mut went = |streams: std::ops::Range<usize>, after| {
+            streams.filter(|stream| batches.takes(*stream, || false, now + after)).count()
+        };
+        assert_eq!([went(0..64, MS), went(4..64, MS * 50), went(4..64, LONG * 2)], [STREAMS, 0, STREAMS]);
     }
 }

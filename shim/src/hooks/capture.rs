@@ -57,7 +57,7 @@ pub fn begin_again(
 fn begin_any(process: &'static Process, real: Real<'_>, stream: CUstream) -> Answer {
     let role = || if process.captures.any_of_this_thread() { Role::Works } else { Role::Waits };
     let _pass = GATE.pass_as(role, || false, || false)?;
-    process.captures.begin(stream.addr(), real)
+    process.captures.begin(stream.addr(), driver::current_context(), real)
 }
 
 /// `cuStreamEndCapture`: also a capture that failed has ended. What it allocated is the graph's.

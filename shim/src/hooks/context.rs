@@ -147,6 +147,7 @@ fn wait_for_ordered(process: &Process, context: Context) {
 }
 
 fn free_all_of(process: &Process, context: Context) {
+    process.captures.ended_with(context);
     // What it shared with contexts of other devices it shares no more.
     let _ = peer::renew(process);
     process.tenants.all().iter().for_each(|tenant| tenant.free_all_of(process, context));
