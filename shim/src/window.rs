@@ -298,7 +298,7 @@ impl Window {
     pub fn pause(&self, tick: Option<Duration>) -> Duration {
         let own = if GATE.is_metered() {
             // Most of what a program does before its first calls takes long.
-            let is_idle = tick.is_none() && self.each.is_none() && GATE.credit() == Some(FIRST);
+            let is_idle = tick.is_none() && self.made.1 == 0 && GATE.credit() == Some(FIRST);
             let part = self.time_of_part().min(LOOK_AT_MARKS);
             // Each look lets calls go on, also those whose work would begin at once.
             let holds_calls = self.blind.is_some() || self.used_up.is_some();

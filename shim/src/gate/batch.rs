@@ -28,6 +28,27 @@ pub trait Queue {
     fn stream(&self) -> Option<usize>;
     /// Whether that has work which has not ended.
     fn is_busy(&self) -> bool;
+    /// Whether the call submits work at all.
+    fn gets_work(&self) -> bool {
+        true
+    }
+}
+
+/// Of a call that submits nothing, and so is never too much.
+pub struct Nowhere;
+
+impl Queue for Nowhere {
+    fn stream(&self) -> Option<usize> {
+        None
+    }
+
+    fn is_busy(&self) -> bool {
+        false
+    }
+
+    fn gets_work(&self) -> bool {
+        false
+    }
 }
 
 /// No stream is known, but whether there is work before it.

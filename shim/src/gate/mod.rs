@@ -44,7 +44,7 @@ mod closing;
 mod record;
 mod slot;
 
-pub use batch::Queue;
+pub use batch::{Nowhere, Queue};
 pub use closing::{Arrival, BoundaryWait, Goal, Look};
 pub use record::{Record, Stamp};
 
@@ -275,7 +275,7 @@ impl Gate {
 
     /// Waits while the gate is closed or ajar. While the pass lives it cannot shut.
     pub fn pass(&self) -> Result<Pass, Failed> {
-        self.pass_as(|| Role::Works, || false, || false)
+        self.pass_as(|| Role::Works, || false, || Nowhere)
     }
 
     /// The same for a call that submits work in a hook: it goes through as [`submit`] lets it. What it has submitted
@@ -375,6 +375,9 @@ impl Gate {
 
     /// Metered: whether a call goes.
     fn goes_metered(&self, queue: &impl Queue) -> bool {
+        if !queue.gets_work() {
+            return true;
+        }
         if batch::takes(queue) {
             self.in_batches.fetch_add(1, Ordering::Relaxed);
             return true;

@@ -3,7 +3,7 @@
 
 use super::abi::{Out, Real};
 use crate::driver;
-use crate::gate::{GATE, Role};
+use crate::gate::{GATE, Nowhere, Role};
 use crate::graphs::User;
 use crate::process::Process;
 use crate::status::Answer;
@@ -56,7 +56,7 @@ pub fn begin_again(
 /// captures to end holds new ones back, but for those of a thread that captures already.
 fn begin_any(process: &'static Process, real: Real<'_>, stream: CUstream) -> Answer {
     let role = || if process.captures.any_of_this_thread() { Role::Works } else { Role::Waits };
-    let _pass = GATE.pass_as(role, || false, || false)?;
+    let _pass = GATE.pass_as(role, || false, || Nowhere)?;
     process.captures.begin(stream.addr(), driver::current_context(), real)
 }
 
