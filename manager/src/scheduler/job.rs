@@ -297,6 +297,11 @@ impl Job {
         self.virtual_runtime += self.virtual_time(time);
     }
 
+    /// The time that is so much virtual time.
+    pub(super) fn time_of(&self, virtual_time: u64) -> Duration {
+        Duration::from_nanos(virtual_time.saturating_mul(self.spec.weight.max(1).into()))
+    }
+
     /// So much time divided by the weight, in nanoseconds.
     pub(super) fn virtual_time(&self, time: Duration) -> u64 {
         time.as_nanos() as u64 / u64::from(self.spec.weight.max(1))

@@ -23,6 +23,7 @@
 
 use super::{Effect, Job, Pages, Phase, QueuePlace, Scheduler, Tenant, Time};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, TenantId};
 use tidegate_ffi::wire::message::ToShim;
 
@@ -156,8 +157,21 @@ impl Scheduler {
         if job.running() && self.now < job.slice_end {
             return job.slice_end;
         }
-        let end = self.now + self.slice_of(id);
+        let slice = self.slice_of(id);
+        let length = if job.phase == Phase::Open { slice.min(self.owed(id)) } else { slice };
+        let end = self.now + length;
         horizon.map_or(end, |horizon| horizon.min(end))
+    }
+
+    /// How much longer a job goes on whose slice is over, and that has had less than all who wait: until one of them has had as
+    /// little, or for the shortest slice. After a whole one the others would have waited for two.
+    fn owed(&self, id: JobId) -> Duration {
+        let job = &self.jobs[&id];
+        let waiting = self.jobs_near(id).into_iter().filter(|other| self.wants_turn(*other));
+        let peers =
+            waiting.map(|other| &self.jobs[&other]).filter(|other| other.spec.priority == job.spec.priority);
+        let lead = peers.map(|other| other.virtual_runtime.saturating_sub(job.virtual_runtime)).min();
+        lead.map_or(Duration::MAX, |lead| self.config.slice.max(job.time_of(lead)))
     }
 
     /// When all who are in the way on these GPUs will have had their slices; `None`: never, for

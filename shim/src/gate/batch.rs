@@ -5,14 +5,15 @@
 //! never wait. And its calls end at other times than theirs, so they are not counted together.
 //!
 //! Invariant: a batch begins in a stream that has no work, and a thread has one in at most [`STREAMS`] streams, but for those
-//! that it began long ago. It becomes larger if all of it has ended soon: at most [`MOST`] calls go, that took less than [`SHORT`] when half as many did.
+//! that it began long ago, or before it waited for its GPU. It becomes larger if all of it has ended soon: at most [`MOST`] calls go, that took less than [`SHORT`] when half as many did.
 
 use crate::sync::per_thread;
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-/// In so many streams a thread may have a batch.
-const STREAMS: usize = 4;
+/// In so many streams a thread may have a batch; in so many of those in which none has ended soon.
+const STREAMS: usize = 16;
+const UNPROVEN: usize = 4;
 /// The most calls of a batch.
 const MOST: u32 = 64;
 /// A batch that ended so soon may be twice as large.
@@ -63,20 +64,23 @@ impl Queue for bool {
 }
 
 per_thread! {
-    static BATCHES: Cell<Batches> = const { Cell::new(Batches([None; STREAMS])) };
+    static BATCHES: RefCell<Batches> = const { RefCell::new(Batches([None; STREAMS])) };
 }
 
 /// Whether a call of this thread goes as part of a batch.
 pub fn takes(queue: &impl Queue) -> bool {
     let Some(stream) = queue.stream() else { return false };
-    let mut batches = BATCHES.with(Cell::get);
-    let takes = batches.takes(stream, || queue.is_busy(), Instant::now());
-    BATCHES.with(|of_thread| of_thread.set(batches));
-    takes
+    BATCHES.with(|batches| batches.borrow_mut().takes(stream, || queue.is_busy(), Instant::now()))
+}
+
+/// This thread has waited for its GPU: what it submitted has ended, most likely.
+pub fn waited() {
+    BATCHES
+        .with(|batches| batches.borrow_mut().0.iter_mut().flatten().for_each(|batch| batch.is_over = true));
 }
 
 /// A thread's batches.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Batches([Option<Batch>; STREAMS]);
 
 /// One, of a stream.
@@ -88,6 +92,8 @@ struct Batch {
     most: u32,
     /// When the stream was seen to have work.
     busy: Option<Instant>,
+    /// The thread has waited for its GPU since.
+    is_over: bool,
 }
 
 impl Batches {
@@ -95,10 +101,12 @@ impl Batches {
         if let Some(batch) = self.0.iter_mut().flatten().find(|batch| batch.stream == stream) {
             return batch.takes(is_busy, now);
         }
-        let lasted = |place: &Option<Batch>| place.map_or(Duration::MAX, |batch| batch.has_lasted(now));
-        let oldest = self.0.iter_mut().max_by_key(|place| lasted(place));
-        let Some(place) = oldest.filter(|place| lasted(place) >= LONG && !is_busy()) else { return false };
-        *place = Some(Batch { stream, begun: now, calls: 1, most: 1, busy: None });
+        let is_unproven = |batch: &&Batch| batch.most == 1 && batch.idle_since(now) < LONG;
+        let has_room = self.0.iter().flatten().filter(is_unproven).count() < UNPROVEN;
+        let idle = |place: &Option<Batch>| place.map_or(Duration::MAX, |batch| batch.idle_since(now));
+        let place = self.0.iter_mut().max_by_key(|place| idle(place)).filter(|place| idle(place) >= LONG);
+        let Some(place) = place.filter(|_| has_room && !is_busy()) else { return false };
+        *place = Some(Batch { stream, begun: now, calls: 1, most: 1, busy: None, is_over: false });
         true
     }
 }
@@ -106,6 +114,11 @@ impl Batches {
 impl Batch {
     fn has_lasted(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.begun)
+    }
+
+    /// How long its stream has had no work, at most; without end if the thread has waited since.
+    fn idle_since(&self, now: Instant) -> Duration {
+        if self.is_over { Duration::MAX } else { self.has_lasted(now) }
     }
 
     fn takes(&mut self, is_busy: impl FnOnce() -> bool, now: Instant) -> bool {
@@ -129,7 +142,7 @@ impl Batch {
             }
             return false;
         }
-        *self = Self { begun: now, calls: 1, most, busy: None, ..*self };
+        *self = Self { begun: now, calls: 1, most, busy: None, is_over: false, ..*self };
         true
     }
 }
@@ -169,6 +182,8 @@ mod tests {
         let mut went = |streams: std::ops::Range<usize>, after| {
             streams.filter(|stream| batches.takes(*stream, || false, now + after)).count()
         };
-        assert_eq!([went(0..64, MS), went(4..64, MS * 50), went(4..64, LONG * 2)], [STREAMS, 0, STREAMS]);
+        assert_eq!([went(0..64, MS), went(4..64, MS * 50), went(4..64, LONG * 2)], [UNPROVEN, 0, UNPROVEN]);
+        let times = (0..10).map(|nth| LONG * 2 + MS * nth);
+        assert_eq!(times.map(|time| went(0..64, time)).last(), Some(STREAMS), "they have all ended soon");
     }
 }

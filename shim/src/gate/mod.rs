@@ -717,6 +717,7 @@ impl Gate {
     /// gate it is the next submission that waits.
     pub fn waited(&self) {
         if self.word.0.load(Ordering::Relaxed) != INERT {
+            batch::waited();
             self.closing.waited(|| self.announce());
         }
     }

@@ -33,6 +33,20 @@ fn a_slice_is_as_long_as_its_switches_cost_and_no_longer_than_the_longest() {
 }
 
 #[test]
+fn who_is_a_little_behind_at_the_end_of_its_slice_gets_no_second_whole_one() {
+    let mut desk = Desk::new(|config| config.slice_max = ms(2_000));
+    desk.order_time = ms(20);
+    let [a, b] = switched(&mut desk);
+    let slice = desk.job_of(a).slice_end.saturating_sub(desk.now);
+    stand(&mut desk, a, ms(0));
+    stand(&mut desk, b, slice + ms(30));
+    desk.until(|desk| desk.phase(a) != Phase::Open);
+    let last = grants(&desk, a).pop().unwrap();
+    assert!(last <= slice + desk.scheduler.config.slice + ms(100), "{last:?} where a slice is {slice:?}");
+    assert!(stands(&desk, a) >= slice + ms(30), "it has had what it was owed");
+}
+
+#[test]
 fn where_many_wait_they_all_get_their_turn_in_three_of_the_longest_slices() {
     let mut desk = Desk::new(|config| config.slice_max = ms(2_000));
     desk.order_time = ms(35);
