@@ -70,13 +70,20 @@ per_thread! {
 /// Whether a call of this thread goes as part of a batch.
 pub fn takes(queue: &impl Queue) -> bool {
     let Some(stream) = queue.stream() else { return false };
-    BATCHES.with(|batches| batches.borrow_mut().takes(stream, || queue.is_busy(), Instant::now()))
+    // A signal's handler may come here while the thread is here.
+    BATCHES.with(|batches| {
+        let batches = batches.try_borrow_mut();
+        batches.is_ok_and(|mut batches| batches.takes(stream, || queue.is_busy(), Instant::now()))
+    })
 }
 
 /// This thread has waited for its GPU: what it submitted has ended, most likely.
 pub fn waited() {
-    BATCHES
-        .with(|batches| batches.borrow_mut().0.iter_mut().flatten().for_each(|batch| batch.is_over = true));
+    BATCHES.with(|batches| {
+        if let Ok(mut batches) = batches.try_borrow_mut() {
+            batches.0.iter_mut().flatten().for_each(|batch| batch.is_over = true);
+        }
+    });
 }
 
 /// A thread's batches.
