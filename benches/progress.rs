@@ -277,11 +277,11 @@ fn measure(mix: &Mix, stage: &Stage, picture: &mut Picture) {
     let mut alone: Vec<Alone> = Vec::new();
     for (nth, plan) in mix.jobs.iter().enumerate() {
         let earlier = mix.jobs[..nth].iter().position(|other| other.what == plan.what);
-        let times = match earlier {
+        let measured = match earlier {
             Some(earlier) => alone[earlier].clone(),
             None => Alone::measure(plan.command(&manager, "alone", stage)),
         };
-        alone.push(times);
+        alone.push(measured);
     }
     let serial: Duration = alone.iter().map(|alone| alone.life).sum();
     let alone: Vec<Times> = alone.into_iter().map(|alone| alone.times).collect();

@@ -6,7 +6,7 @@
 mod support;
 
 use support::faults::{Faults, Worker, hurt_jobs, manager, nothing_is_held, until_struck};
-use support::{Jobs, MIB, Manager, Probe};
+use support::{Jobs, MIB, Manager};
 
 /// What a job's process calls at each step of its life and of a switch; every how many-th call fails.
 const OF_JOBS: [(&str, u32); 13] = [
@@ -75,7 +75,7 @@ fn a_fault_in_a_mover_loses_no_byte() {
 fn a_job_that_lives_on_after_a_fault_of_its_own_gives_way() {
     let manager = Manager::start("1x6MiB", &["--unit", "64KiB", "--offset", "64KiB"]);
     let start = |name| {
-        let mut probe = Probe::start(manager.run(&["--name", name], &support::probe()));
+        let mut probe = manager.probe(&["--name", name]);
         probe.tell("device 0");
         probe
     };

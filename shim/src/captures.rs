@@ -50,7 +50,7 @@ impl Stream {
 }
 
 impl Captures {
-    /// Begins a capture by a call of the driver, in this thread, whose context is current.
+    /// Begins a capture by a call of the driver in this thread; `context` is the current one.
     pub fn begin<E>(
         &self,
         stream: usize,

@@ -902,10 +902,7 @@ impl Part {
     fn is_passed(&self) -> Result<bool, DriverError> {
         match &self.kind {
             Kind::Event(None) => Ok(true),
-            Kind::Event(Some(mark)) => match mark.is_passed() {
-                Err(error) if error.ends_context() => Ok(true),
-                asked => asked,
-            },
+            Kind::Event(Some(mark)) => mark.is_passed().or_else(|error| ends_work(error).map(|()| true)),
             Kind::Helper(answer) => match answer.load(Ordering::Acquire) {
                 RUNNING => Ok(false),
                 0 => Ok(true),
@@ -934,9 +931,7 @@ fn help(process: &'static Process, context: Context) -> std::io::Result<Arc<Atom
     let told = answer.clone();
     threads::spawn("tidegate-drain", move || {
         relax_captures_of_this_thread();
-        let has_ended =
-            |waited: Result<(), DriverError>| waited.map_or_else(|error| error.ends_context(), |()| true);
-        told.store((!has_ended(wait_for(process, context))).into(), Ordering::Release);
+        told.store(wait_for(process, context).is_err().into(), Ordering::Release);
     })?;
     Ok(answer)
 }
@@ -945,5 +940,10 @@ fn wait_for(process: &Process, context: Context) -> Result<(), DriverError> {
     // Destroyed meanwhile: its work has ended with it.
     let Some(used) = process.contexts.keep(context) else { return Ok(()) };
     let _current = Current::make(used.context)?;
-    synchronize()
+    synchronize().or_else(ends_work)
+}
+
+/// What has ended its context has ended the context's work.
+fn ends_work(error: DriverError) -> Result<(), DriverError> {
+    if error.ends_context() { Ok(()) } else { Err(error) }
 }

@@ -138,12 +138,11 @@ impl Drop for Current {
     }
 }
 
-/// Whether the current context has come to its end by an error.
-pub fn has_context_ended() -> bool {
+/// The error that the current context answers all calls with, if there is one.
+pub fn check_context() -> Result<(), DriverError> {
     let _relaxed = Relaxed::begin();
     // An event behind nothing is passed.
-    let asked = Mark::recorded(|_| Ok(())).and_then(|event| event.is_passed());
-    asked.is_err_and(|error| error.ends_context())
+    Mark::recorded(|_| Ok(()))?.is_passed().map(|_| ())
 }
 
 /// While it lives, what this thread calls does not disturb a capture, be it its own.

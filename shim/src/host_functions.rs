@@ -59,8 +59,8 @@ pub fn are_watched() -> bool {
     ARE_WATCHED.load(Ordering::Relaxed)
 }
 
-/// Whether it is from now on: not in a job that has been alone for long, which is never disturbed. Of those that it launches then nothing is
-/// known if another job comes.
+/// Whether it is from now on: not in a job that has been alone for long, which is never disturbed. Of the functions that are launched
+/// then nothing is known if another job comes.
 pub fn watch(are_watched: bool) {
     ARE_WATCHED.store(are_watched, Ordering::Relaxed);
 }

@@ -14,7 +14,7 @@ use crate::borrowed::Borrowed;
 use crate::captures::Captures;
 use crate::contexts::Contexts;
 use crate::drain::Drains;
-use crate::driver::{self, Current, has_context_ended};
+use crate::driver::{self, Current};
 use crate::gate::{Fence, GATE};
 use crate::graphs::Graphs;
 use crate::greeting::{Kit, Met, NoManager, Welcome, meet};
@@ -270,12 +270,12 @@ impl Process {
         number
     }
 
-    /// Forgets captures whose context has come to its end by an error, or was destroyed: they never end otherwise.
+    /// Forgets the captures of contexts that were destroyed, or have come to their end by an error: they never end otherwise.
     pub fn forget_dead_captures(&self) {
         for context in self.captures.contexts() {
             let has_ended = self.contexts.keep(context).is_none_or(|used| {
-                Current::make(used.context)
-                    .map_or_else(|error| error.ends_context(), |_current| has_context_ended())
+                let asked = Current::make(used.context).and_then(|_current| driver::check_context());
+                asked.is_err_and(|error| error.ends_context())
             });
             if has_ended {
                 self.captures.ended_with(context);

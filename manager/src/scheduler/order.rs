@@ -163,8 +163,8 @@ impl Scheduler {
         horizon.map_or(end, |horizon| horizon.min(end))
     }
 
-    /// How much longer a job goes on whose slice is over, and that has had less than all who wait: until one of them has had as
-    /// little, or for the shortest slice. After a whole one the others would have waited for two.
+    /// How much longer a job may run whose slice is over and that has had less time than every job that waits: until it has had as
+    /// much as one of them, but for the shortest slice at least. For a whole slice more those jobs would wait for two.
     fn owed(&self, id: JobId) -> Duration {
         let job = &self.jobs[&id];
         let waiting = self.jobs_near(id).into_iter().filter(|other| self.wants_turn(*other));

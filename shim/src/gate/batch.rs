@@ -1,17 +1,18 @@
-//! Calls that go through the metered gate without a grant: a few of each thread, in a stream from when that was seen to
-//! have no work on.
+//! Calls that go through the metered gate without a grant: a few of each thread, in a stream that had no work at the first of them.
 //!
-//! So a thread that waits for its GPU after every few calls does not wait for grants as well, which others of its process use up that
-//! never wait. And its calls end at other times than theirs, so they are not counted together.
+//! A thread that waits for its GPU after every few calls is not far ahead by itself. It does not wait for grants as well, which
+//! threads of its process that never wait would use up. And its calls end at other times than theirs, so they are not counted
+//! together.
 //!
-//! Invariant: a batch begins in a stream that has no work, and a thread has one in at most [`STREAMS`] streams, but for those
-//! that it began long ago, or before it waited for its GPU. It becomes larger if all of it has ended soon: at most [`MOST`] calls go, that took less than [`SHORT`] when half as many did.
+//! Invariant: a batch begins in a stream that has no work, and a thread has batches in at most [`STREAMS`] streams, but for those
+//! that began long ago, or before the thread waited for its GPU. A batch has at most [`MOST`] calls, and more than one only if half
+//! as many ended within [`SHORT`].
 
 use crate::sync::per_thread;
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-/// In so many streams a thread may have a batch; in so many of those in which none has ended soon.
+/// In so many streams a thread may have a batch; and in so many in which it is not known that batches end soon.
 const STREAMS: usize = 16;
 const UNPROVEN: usize = 4;
 /// The most calls of a batch.
@@ -53,6 +54,7 @@ impl Queue for Nowhere {
 }
 
 /// No stream is known, but whether there is work before it.
+#[cfg(test)]
 impl Queue for bool {
     fn stream(&self) -> Option<usize> {
         None
@@ -87,7 +89,6 @@ pub fn waited() {
 }
 
 /// A thread's batches.
-#[derive(Clone)]
 struct Batches([Option<Batch>; STREAMS]);
 
 /// One, of a stream.
@@ -108,10 +109,10 @@ impl Batches {
         if let Some(batch) = self.0.iter_mut().flatten().find(|batch| batch.stream == stream) {
             return batch.takes(is_busy, now);
         }
-        let is_unproven = |batch: &&Batch| batch.most == 1 && batch.idle_since(now) < LONG;
+        let is_unproven = |batch: &&Batch| batch.most == 1 && batch.unused_for(now) < LONG;
         let has_room = self.0.iter().flatten().filter(is_unproven).count() < UNPROVEN;
-        let idle = |place: &Option<Batch>| place.map_or(Duration::MAX, |batch| batch.idle_since(now));
-        let place = self.0.iter_mut().max_by_key(|place| idle(place)).filter(|place| idle(place) >= LONG);
+        let unused = |place: &Option<Batch>| place.map_or(Duration::MAX, |batch| batch.unused_for(now));
+        let place = self.0.iter_mut().max_by_key(|place| unused(place)).filter(|place| unused(place) >= LONG);
         let Some(place) = place.filter(|_| has_room && !is_busy()) else { return false };
         *place = Some(Batch { stream, begun: now, calls: 1, most: 1, busy: None, is_over: false });
         true
@@ -123,8 +124,8 @@ impl Batch {
         now.saturating_duration_since(self.begun)
     }
 
-    /// How long its stream has had no work, at most; without end if the thread has waited since.
-    fn idle_since(&self, now: Instant) -> Duration {
+    /// How long ago it began; longest if the thread has waited since, for it most likely is over.
+    fn unused_for(&self, now: Instant) -> Duration {
         if self.is_over { Duration::MAX } else { self.has_lasted(now) }
     }
 

@@ -33,7 +33,7 @@ fn a_slice_is_as_long_as_its_switches_cost_and_no_longer_than_the_longest() {
 }
 
 #[test]
-fn who_is_a_little_behind_at_the_end_of_its_slice_gets_no_second_whole_one() {
+fn a_job_a_little_behind_at_the_end_of_its_slice_gets_no_second_whole_one() {
     let mut desk = Desk::new(|config| config.slice_max = ms(2_000));
     desk.order_time = ms(20);
     let [a, b] = switched(&mut desk);
