@@ -67,7 +67,20 @@ impl Captures {
 
     /// A capture has ended, well or not.
     pub fn ended(&self, stream: usize) {
-        self.end(&mut self.streams.lock(), Stream::of(stream));
+        self.note_end(&mut self.streams.lock(), Stream::of(stream));
+    }
+
+    /// Ends a stream's capture by a call of the driver, after which another stream may have the handle.
+    pub fn end<E>(&self, stream: usize, call: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let mut streams = self.streams.lock();
+        call()?;
+        self.note_end(&mut streams, Stream::of(stream));
+        Ok(())
+    }
+
+    /// Whether a capture has begun in this stream that has not ended.
+    pub fn is_one_of(&self, stream: usize) -> bool {
+        self.streams.lock().contains_key(&Stream::of(stream))
     }
 
     /// A context has come to its end, or all that was in it, and its captures with it.
@@ -76,11 +89,11 @@ impl Captures {
         let is_of = |capture: &Capture| capture.context == Some(context);
         let ended = streams.iter().filter(|(_, capture)| is_of(capture)).map(|(stream, _)| *stream);
         for stream in ended.collect::<Vec<_>>() {
-            self.end(&mut streams, stream);
+            self.note_end(&mut streams, stream);
         }
     }
 
-    fn end(&self, streams: &mut HashMap<Stream, Capture>, stream: Stream) {
+    fn note_end(&self, streams: &mut HashMap<Stream, Capture>, stream: Stream) {
         let Some(ended) = streams.remove(&stream) else { return };
         self.calls.fetch_add(ended.since.submissions_since(), Ordering::Relaxed);
         // Where the thread has more captures its calls count once.
@@ -177,6 +190,16 @@ mod tests {
         captures.ended(78);
         assert!(captures.any());
         captures.ended(77);
+        assert!(!captures.any());
+    }
+
+    #[test]
+    fn a_capture_ends_with_its_stream_if_the_driver_destroys_it() {
+        let captures = Captures::default();
+        captures.begin(77, None, begins).unwrap();
+        captures.end(77, || Err("refused")).unwrap_err();
+        assert!(captures.is_one_of(77) && !captures.is_one_of(78));
+        captures.end(77, begins).unwrap();
         assert!(!captures.any());
     }
 

@@ -118,6 +118,8 @@ macro_rules! driver_functions {
         hooked [older] cuIpcOpenMemHandle(pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, Flags: c_uint);
         hooked cuIpcCloseMemHandle(dptr: CUdeviceptr);
         hooked cuStreamSynchronize(hStream: CUstream) and cuStreamSynchronize_ptsz;
+        hooked cuStreamDestroy_v2(hStream: CUstream);
+        hooked [older] cuStreamDestroy(hStream: CUstream);
         hooked cuMemGetAddressRange_v2(pbase: *mut CUdeviceptr, psize: *mut usize, dptr: CUdeviceptr);
         hooked cuPointerGetAttribute(data: *mut c_void, attribute: PointerAttribute, ptr: CUdeviceptr);
         hooked cuPointerGetAttributes(numAttributes: c_uint, attributes: *mut PointerAttribute, data: *mut *mut c_void, ptr: CUdeviceptr);
@@ -259,7 +261,6 @@ macro_rules! driver_functions {
         passes cuEventQuery(hEvent: CUevent);
         passes cuEventSynchronize(hEvent: CUevent);
         passes cuStreamCreate(phStream: *mut CUstream, Flags: c_uint);
-        passes cuStreamDestroy_v2(hStream: CUstream);
         passes cuStreamGetId(hStream: CUstream, streamId: *mut c_ulonglong);
         passes cuStreamGetCtx(hStream: CUstream, pctx: *mut CUcontext);
         passes [older] cuStreamGetCaptureInfo_v2(hStream: CUstream, captureStatus_out: *mut CUstreamCaptureStatus, id_out: *mut cuuint64_t, graph_out: *mut CUgraph, dependencies_out: *mut *const CUgraphNode, numDependencies_out: *mut usize);
@@ -381,7 +382,7 @@ macro_rules! driver_names {
             cuEventDestroy cuEventElapsedTime cuEventElapsedTime_v2 cuEventRecordWithFlags
             cuEventRecordWithFlags_ptsz cuStreamAttachMemAsync
             cuStreamAttachMemAsync_ptsz cuStreamCopyAttributes cuStreamCopyAttributes_ptsz
-            cuStreamCreateWithPriority cuStreamDestroy cuStreamGetAttribute cuStreamGetAttribute_ptsz
+            cuStreamCreateWithPriority cuStreamGetAttribute cuStreamGetAttribute_ptsz
             cuStreamGetCaptureInfo cuStreamGetCaptureInfo_ptsz cuStreamGetCaptureInfo_v2_ptsz cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo_v3_ptsz
             cuStreamGetCtx_ptsz cuStreamGetCtx_v2 cuStreamGetCtx_v2_ptsz
             cuStreamGetDevResource cuStreamGetDevResource_ptsz cuStreamGetDevice cuStreamGetDevice_ptsz

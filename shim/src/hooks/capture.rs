@@ -67,15 +67,21 @@ pub fn end(
     stream: CUstream,
     graph: Option<Out<'_, CUgraph>>,
 ) -> Answer {
-    let capture = (!process.graphs.is_empty()).then(|| driver::capture_number(stream).ok()).flatten();
+    let capture = number_of(process, stream);
     let graph = graph.map(|graph| graph.preset(std::ptr::null_mut()));
     let ended = real();
     process.captures.ended(stream.addr());
-    if let Some(capture) = capture.map(User::Capture) {
+    if let Some(capture) = capture {
         if let (Ok(()), Some(graph)) = (ended, graph) {
             process.graphs.share(capture, User::Graph(graph.get().addr()));
         }
         super::graph::end(process, capture);
     }
     ended
+}
+
+/// The stream's capture, if that may have to do with memory.
+pub fn number_of(process: &'static Process, stream: CUstream) -> Option<User> {
+    let number = (!process.graphs.is_empty()).then(|| driver::capture_number(stream).ok());
+    number.flatten().map(User::Capture)
 }

@@ -124,6 +124,8 @@ abi::hooks! {
     fn cuPointerSetAttribute(value: *const c_void, attribute: PointerAttribute, address: CUdeviceptr) => query::set_pointer_attribute;
     fn cuMemGetAccess(flags: *mut c_ulonglong, location: *const CUmemLocation, address: CUdeviceptr) => query::access;
     fn cuStreamSynchronize(stream: CUstream) and cuStreamSynchronize_ptsz => stream::synchronize;
+    fn cuStreamDestroy(stream: CUstream) => stream::destroy;
+    fn cuStreamDestroy_v2(stream: CUstream) => stream::destroy;
     fn cuStreamWaitValue32(stream: CUstream, address: CUdeviceptr, value: cuuint32_t, flags: c_uint) => values::wait_32;
     fn cuStreamWaitValue32_ptsz(stream: CUstream, address: CUdeviceptr, value: cuuint32_t, flags: c_uint) => values::wait_32_per_thread;
     fn cuStreamWriteValue32(stream: CUstream, address: CUdeviceptr, value: cuuint32_t, flags: c_uint) and cuStreamWriteValue32_ptsz => values::write_32;

@@ -1,6 +1,7 @@
-//! Streams: to wait for one is a moment at which little may be alive.
+//! Streams: to wait for one is a moment at which little may be alive; and with one ends what it captures.
 
 use super::abi::Real;
+use super::{capture, graph};
 use crate::process::Process;
 use crate::status::Answer;
 use tidegate_ffi::cuda::sys::*;
@@ -9,5 +10,16 @@ use tidegate_ffi::cuda::sys::*;
 pub fn synchronize(process: &'static Process, real: Real<'_>, _stream: CUstream) -> Answer {
     real()?;
     process.waits.come();
+    Ok(())
+}
+
+/// `cuStreamDestroy`: a capture that the stream began has ended, and never can otherwise. What it allocated is not used any more.
+pub fn destroy(process: &'static Process, real: Real<'_>, stream: CUstream) -> Answer {
+    if !process.captures.is_one_of(stream.addr()) {
+        return real();
+    }
+    let capture = capture::number_of(process, stream);
+    process.captures.end(stream.addr(), real)?;
+    capture.into_iter().for_each(|capture| graph::end(process, capture));
     Ok(())
 }

@@ -202,6 +202,7 @@ fn carry_out(driver: &Driver, words: &[&str], numbers: &[u64]) -> Result<String,
         ("end-capture", [capturing]) => {
             call!(driver, cuStreamEndCapture(stream(*capturing), (&raw mut first).cast()))?;
         }
+        ("destroy", [lane]) => call!(driver, cuStreamDestroy_v2(stream(*lane)))?,
         ("steps", [address, rounds]) => steps(driver, *address, *rounds)?,
         ("captures", [address, rounds]) => captures(driver, *address, *rounds)?,
         ("work", [seed, rounds]) => work(driver, *seed, *rounds)?,

@@ -216,6 +216,20 @@ promise! {
 }
 
 promise! {
+    fn a_capture_ends_with_its_stream() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        for _ in 0..2 {
+            let stream = line.ask("capture");
+            assert_eq!(line.ask(&format!("destroy {stream}")), "ok");
+            manager.close(0, 0);
+            manager.open();
+        }
+        guest.end();
+    }
+}
+
+promise! {
     fn a_capture_may_wait_for_what_only_the_manager_can_give() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();

@@ -173,9 +173,7 @@ pub fn record_context(context: CUcontext, event: CUevent) -> Answer {
     context.check_not_capturing()?;
     let busy = context.pending_streams();
     let record = Record::new(&event, context.clone(), busy.len() + 1);
-    for stream in busy {
-        stream.push_alone(Op::Record(record.clone()))?;
-    }
+    busy.iter().for_each(|stream| stream.follow(&record));
     record.arrive();
     *event.last.lock() = Last::Recorded(record);
     Ok(())

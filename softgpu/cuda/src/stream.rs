@@ -16,7 +16,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::abi::{Answer, Enum, HostMut, In, InMut, Out};
 use crate::context::{self, Context};
 use crate::crash;
-use crate::event;
+use crate::event::{self, Record};
 use crate::graph::node::RawValue;
 use crate::graph::{self, Capture};
 use crate::model::{self, Timeline};
@@ -44,6 +44,8 @@ pub struct Stream {
     wake: Condvar,
     submitted: AtomicU64,
     completed: AtomicU64,
+    /// Records that arrive when so many operations are done, the first ones first.
+    followers: Mutex<VecDeque<(u64, Arc<Record>)>>,
     capturing: AtomicBool,
     capture: Mutex<Option<Arc<Capture>>>,
     attributes: Mutex<HashMap<u32, RawValue>>,
@@ -113,6 +115,7 @@ impl Stream {
             wake: Condvar::new(),
             submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
+            followers: Mutex::default(),
             capturing: AtomicBool::new(false),
             capture: Mutex::new(None),
             attributes: Mutex::default(),
@@ -189,6 +192,23 @@ impl Stream {
         Ok(())
     }
 
+    /// Arrives at a record when all is done that has been submitted until now. That is no operation of the stream: once
+    /// its work is done there is nothing to wait for.
+    pub fn follow(&self, record: &Arc<Record>) {
+        let mut followers = self.followers.lock();
+        followers.push_back((self.submitted.load(Ordering::SeqCst), record.clone()));
+        drop(followers);
+        self.tell_followers();
+    }
+
+    fn tell_followers(&self) {
+        let mut followers = self.followers.lock();
+        let completed = self.completed.load(Ordering::SeqCst);
+        while followers.front().is_some_and(|(ticket, _)| *ticket <= completed) {
+            followers.pop_front().into_iter().for_each(|(_, record)| record.arrive());
+        }
+    }
+
     /// Waits for what has been submitted until now.
     pub fn synchronize(self: &Arc<Self>) -> Answer {
         self.check_not_capturing()?;
@@ -235,6 +255,7 @@ impl Stream {
 
     /// Ends the worker when all is done; a stream that has none is gone at once.
     pub fn stop(self: &Arc<Self>) {
+        graph::abandon(self);
         let started = {
             let mut queue = self.queue.lock();
             queue.stopping = true;
@@ -346,6 +367,7 @@ impl Stream {
             let last = matches!(op, Op::Stop) && self.may_end();
             drop(op);
             self.completed.fetch_add(1, Ordering::SeqCst);
+            self.tell_followers();
             self.context.monitor.announce();
             if last {
                 return self.context.forget_stream(&self);

@@ -264,6 +264,18 @@ pub fn end(stream: CUstream, out: Out<CUgraph>) -> Answer {
     Ok(())
 }
 
+/// A stream is destroyed, and a capture that it began with it; one that it had joined is broken.
+pub fn abandon(stream: &Arc<Stream>) {
+    let Some(capture) = stream.capture() else { return };
+    if !Arc::ptr_eq(&capture.origin, stream) {
+        return capture.invalidate();
+    }
+    capture.end();
+    if !capture.given {
+        super::forget(&capture.graph);
+    }
+}
+
 /// `cuStreamIsCapturing`
 pub fn is_capturing(stream: CUstream, out: Out<Status>) -> Answer {
     out.set(status(&*stream::resolve(stream)?));

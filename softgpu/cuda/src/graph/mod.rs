@@ -27,7 +27,9 @@ use crate::abi::{Answer, InOut, List, Out, OutEnum, Room, Text};
 use crate::registry::Registry;
 
 pub use self::allocation::free as free_memory_of_a_graph;
-pub use self::capture::{Capture, capture_allocation, capture_free, check_unsafe_call, is_any_capturing};
+pub use self::capture::{
+    Capture, abandon, capture_allocation, capture_free, check_unsafe_call, is_any_capturing,
+};
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 

@@ -222,6 +222,20 @@ promise! {
 }
 
 promise! {
+    fn a_capture_ends_with_its_stream() on PLAIN; {
+        let context = start();
+        let lane = stream(1);
+        begin(lane, GLOBAL);
+        ok!(cuStreamDestroy_v2(lane));
+        ok!(cuCtxRecordEvent(context, event()));
+        begin(stream(1), RELAXED);
+        ok!(cuDevicePrimaryCtxReset_v2(0));
+        let context = start();
+        ok!(cuCtxRecordEvent(context, event()));
+    }
+}
+
+promise! {
     fn a_thread_that_has_excused_itself_asks_events_during_the_captures_of_others() on PLAIN; {
         let context = start() as usize;
         let (lane, mark) = (stream(1), event());

@@ -137,6 +137,27 @@ promise! {
 }
 
 promise! {
+    fn a_record_of_a_whole_context_is_no_operation_of_its_streams() on PLAIN; {
+        let context = start();
+        let (lane, mark) = (stream(1) as usize, event());
+        let shared = context as usize;
+        let naps = std::thread::spawn(move || {
+            ok!(cuCtxSetCurrent(shared as _));
+            let is_busy = |_: &u32| {
+                nap(lane as _, 1);
+                ok!(cuStreamSynchronize(lane as _));
+                cu!(cuStreamQuery(lane as _)) != CUresult::CUDA_SUCCESS
+            };
+            (0..200).filter(is_busy).count()
+        });
+        while !naps.is_finished() {
+            ok!(cuCtxRecordEvent(context, mark));
+        }
+        assert_eq!(naps.join().unwrap(), 0, "so often a stream was busy that had been waited for");
+    }
+}
+
+promise! {
     fn a_destroyed_stream_still_does_its_work() on PLAIN; {
         start();
         let (lane, list) = (stream(1), list());
