@@ -36,7 +36,7 @@ fn a_thread_whose_kernels_become_longer() {
 /// Longer than work is let go on before it is taken to wait for other work.
 #[test]
 fn a_thread_whose_kernels_take_seconds() {
-    switched::is_switched(1, "greedy", &["seconds"], "stir_kernel");
+    switched::is_switched(1, "5ms", "greedy", &["seconds"], "stir_kernel");
 }
 
 #[test]
@@ -62,6 +62,13 @@ fn a_thread_beside_a_stream_that_waits_for_values() {
 #[test]
 fn a_thread_beside_one_that_captures() {
     is_switched("captures");
+}
+
+/// How many calls of the other thread ended says nothing of how many of these are under way.
+#[test]
+fn a_thread_of_long_kernels_beside_one_that_waits_for_short_ones() {
+    // Long enough for many of the short ones.
+    switched::is_switched(4, "300ms", "greedy", &["beside"], "stir_kernel");
 }
 
 #[test]

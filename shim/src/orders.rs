@@ -311,7 +311,7 @@ fn drain_and_report(
     let is_metered = GATE.is_metered() || !is_little && window.counts_calls();
     let time = window.span().max(least);
     let marks = window.marks();
-    let passed = marks.passed().all;
+    let passed = marks.passed();
     let mut draining =
         Draining::new(process, closing.step, at, closing.drain, until, closing.has_peers(), marks);
     draining = match closing.peers {
@@ -329,7 +329,7 @@ fn drain_and_report(
     if outcome.is_ok() {
         marks.end(Calls::now(process));
     }
-    let ended = if outcome.is_ok() { under_way } else { marks.passed().all - passed };
+    let ended = if outcome.is_ok() { under_way } else { marks.passed().counted_since(passed) };
     if has_helped && is_metered && closing.calls == 0 {
         window.give_up();
     } else if !has_helped && !has_helped_host {

@@ -229,9 +229,9 @@ impl Window {
         &mut self.marks
     }
 
-    /// So many calls are under way, at most.
+    /// So many calls that are counted are under way, at most.
     pub fn under_way(&self, process: &Process) -> u64 {
-        let under_way = process.captures.submissions().saturating_sub(self.marks.passed().all);
+        let under_way = Calls::now(process).counted_since(self.marks.passed());
         debug!("at most {under_way} calls are under way, {} may be", self.room());
         under_way
     }

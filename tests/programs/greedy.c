@@ -9,6 +9,7 @@
  * seconds:   a thread launches kernels of 3 s, and has more under way than it had at first when it says so;
  * value:     a thread launches kernels while a stream waits for a value that comes 200 ms later, again and again;
  * captures:  the same while another thread captures for 200 ms at a time;
+ * beside:    a thread launches kernels of 100 ms, while another one launches STEP short ones and waits for them, again and again;
  * processes: two processes launch kernels, a thread each.
  *
  * A kernel and a host function take 20 ms, where nothing else is said. Says "begun", goes on until the end of standard
@@ -27,6 +28,8 @@
 #define SECONDS 3000000
 #define MORE 5
 #define SHORTEST 50
+#define BESIDE 100000
+#define STEP 20
 
 int cuCtxSynchronize(void);
 
@@ -118,6 +121,16 @@ static int capture(int thread, void *stream)
     return 0;
 }
 
+static int launch_and_wait(int thread, void *stream)
+{
+    while (!*stop) {
+        for (int i = 0; i < STEP; i++)
+            CHECK(stir(thread, stream, SHORTEST));
+        CHECK(cuStreamSynchronize(stream));
+    }
+    return 0;
+}
+
 static int run_thread(int thread)
 {
     void *stream;
@@ -132,13 +145,15 @@ static int run_thread(int thread)
         return wait_for_values(stream);
     if (is("captures") && thread == 1)
         return capture(thread, stream);
+    if (is("beside") && thread == 1)
+        return launch_and_wait(thread, stream);
     unsigned micros = SHORTEST;
     for (unsigned i = 0; !*stop; i++) {
         micros = micros < LONG ? micros + micros / 500 + 1 : SHORTEST;
         if (is("host"))
             CHECK(cuLaunchHostFunc(stream, take_time, NULL));
         else
-            CHECK(stir(thread, stream, is("grows") ? micros : is("seconds") ? SECONDS : !is("mixed") ? USUAL : i % 220 < 200 ? SHORT : LONG));
+            CHECK(stir(thread, stream, is("grows") ? micros : is("seconds") ? SECONDS : is("beside") ? BESIDE : !is("mixed") ? USUAL : i % 220 < 200 ? SHORT : LONG));
     }
     return 0;
 }
@@ -223,7 +238,7 @@ int main(int argc, char **argv)
     stop = mmap(NULL, sizeof *stop, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (stop == MAP_FAILED)
         return 1;
-    int threads = is("threads") ? THREADS : is("value") || is("captures") ? 2 : 1;
+    int threads = is("threads") ? THREADS : is("value") || is("captures") || is("beside") ? 2 : 1;
     if (is("processes") ? run_processes(argv[2]) : run_threads(argv[2], threads))
         return 1;
     puts("as expected");

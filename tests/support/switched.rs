@@ -11,9 +11,9 @@ const BYTES: u64 = 4 << 20;
 const SWITCHES: u64 = 12;
 
 /// A manager on whose GPU they do not fit.
-fn manager(options: &[&str]) -> Manager {
-    let sizes = ["--unit", "64KiB", "--offset", "64KiB", "--slice", "5ms", "--boundary-deadline", "5ms"];
-    Manager::start("1x6MiB", &[&sizes[..], options].concat())
+fn manager(slice: &str) -> Manager {
+    let sizes = ["--unit", "64KiB", "--offset", "64KiB", "--boundary-deadline", "5ms"];
+    Manager::start("1x6MiB", &[&sizes[..], &["--slice", slice]].concat())
 }
 
 /// A job that uses its memory again and again.
@@ -27,12 +27,12 @@ fn other(manager: &Manager) -> Probe {
 
 /// Beside another job a program is switched, and no closing of it fails.
 pub fn drains(program: &str, arguments: &[&str], kernels: &str) {
-    is_switched(SWITCHES, program, arguments, kernels);
+    is_switched(SWITCHES, "5ms", program, arguments, kernels);
 }
 
-/// The same, so often.
-pub fn is_switched(times: u64, program: &str, arguments: &[&str], kernels: &str) {
-    let manager = manager(&[]);
+/// The same, so often, with slices of that length.
+pub fn is_switched(times: u64, slice: &str, program: &str, arguments: &[&str], kernels: &str) {
+    let manager = manager(slice);
     let compiler = Compiler::with(Node::of(&manager).libraries());
     let mut command = manager.run(&["--name", program], &compiler.compile(program));
     command.args(arguments).arg(compiler.compile_kernels(kernels));
