@@ -156,6 +156,9 @@ const MIXES: [Mix; 20] = [
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|name| !name.starts_with("--")).collect();
+    let is_known = |wanted: &String| MIXES.iter().any(|mix| mix.name == wanted);
+    let unknown = wanted.iter().find(|wanted| !is_known(wanted));
+    assert_eq!(unknown, None, "no mix of that name; there are {:?}", MIXES.map(|mix| mix.name));
     let stage = Stage::with("1x1500MiB", "rhythm", "stir_kernel");
     println!(
         "mix, job              speed  of its part  slow (window)   longest without a step  makespan  switching"

@@ -36,7 +36,7 @@ fn a_thread_whose_kernels_become_longer() {
 /// Longer than work is let go on before it is taken to wait for other work.
 #[test]
 fn a_thread_whose_kernels_take_seconds() {
-    switched::is_switched(1, "5ms", "greedy", &["seconds"], "stir_kernel");
+    switched::is_switched(1, switched::SLICE, "greedy", &["seconds"], "stir_kernel");
 }
 
 #[test]

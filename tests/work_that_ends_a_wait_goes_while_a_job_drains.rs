@@ -141,7 +141,7 @@ fn a_host_function_gets_its_launches_though_no_more_marks_can_be_set() {
 #[test]
 #[ignore = "fails on a busy machine: its first closing takes 12.6 s of 17.5 s on a quiet one"]
 fn host_functions_that_are_far_ahead_get_what_another_thread_posts() {
-    switched::is_switched(2, "chains", &["ahead"], "pairs_kernel");
+    switched::is_switched(2, switched::SLICE, "chains", &["ahead"], "pairs_kernel");
 }
 
 /// The same of the events behind value waits.

@@ -79,7 +79,7 @@ impl Captures {
     }
 
     /// Whether a capture has begun in this stream that has not ended.
-    pub fn is_one_of(&self, stream: usize) -> bool {
+    pub fn has_begun_in(&self, stream: usize) -> bool {
         self.streams.lock().contains_key(&Stream::of(stream))
     }
 
@@ -198,7 +198,7 @@ mod tests {
         let captures = Captures::default();
         captures.begin(77, None, begins).unwrap();
         captures.end(77, || Err("refused")).unwrap_err();
-        assert!(captures.is_one_of(77) && !captures.is_one_of(78));
+        assert!(captures.has_begun_in(77) && !captures.has_begun_in(78));
         captures.end(77, begins).unwrap();
         assert!(!captures.any());
     }

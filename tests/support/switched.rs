@@ -9,6 +9,8 @@ use super::support::{Manager, Probe};
 const BYTES: u64 = 4 << 20;
 /// How often the job is switched.
 const SWITCHES: u64 = 12;
+/// How long its slices are, where nothing else is said: it is stopped as soon as that can be.
+pub const SLICE: &str = "5ms";
 
 /// A manager on whose GPU they do not fit.
 fn manager(slice: &str) -> Manager {
@@ -27,7 +29,7 @@ fn other(manager: &Manager) -> Probe {
 
 /// Beside another job a program is switched, and no closing of it fails.
 pub fn drains(program: &str, arguments: &[&str], kernels: &str) {
-    is_switched(SWITCHES, "5ms", program, arguments, kernels);
+    is_switched(SWITCHES, SLICE, program, arguments, kernels);
 }
 
 /// The same, so often, with slices of that length.

@@ -15,7 +15,7 @@ pub fn synchronize(process: &'static Process, real: Real<'_>, _stream: CUstream)
 
 /// `cuStreamDestroy`: a capture that the stream began has ended, and never can otherwise. What it allocated is not used any more.
 pub fn destroy(process: &'static Process, real: Real<'_>, stream: CUstream) -> Answer {
-    if !process.captures.is_one_of(stream.addr()) {
+    if !process.captures.has_begun_in(stream.addr()) {
         return real();
     }
     let capture = capture::number_of(process, stream);
