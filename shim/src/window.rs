@@ -42,10 +42,12 @@ const SPAN: Duration = Duration::from_millis(100);
 const MOST_ALONE: Duration = Duration::from_secs(4);
 /// Such a part of the time for which none has waited: one that only pauses comes back soon.
 const OF_TIME_ALONE: u32 = 2;
+/// Not before it is so many times the span is more under way than while other jobs wait.
+const LONG_ALONE: u32 = 2;
 /// Work that is ahead by so much while calls are not counted, and no other job waits, is far ahead.
 const FAR_ALONE: Duration = Duration::from_secs(1);
 /// Between two looks while the gate is metered, at least.
-const LOOK: Duration = Duration::from_millis(2);
+const LOOK: Duration = Duration::from_millis(1);
 /// Between two looks at the open gate while no other job waits; and while there are marks then.
 const LOOK_ALONE: Duration = Duration::from_millis(250);
 const LOOK_AT_MARKS: Duration = Duration::from_millis(20);
@@ -63,10 +65,13 @@ const LEAST: u64 = 2;
 const FIRST: u32 = 1;
 /// So many times the window may grow at a mark.
 const GROWTH: u64 = 2;
-/// A window is granted in so many parts, with a mark behind each; and so many parts are under way at most while other jobs wait, for calls
-/// may take longer than those before.
+/// A window is granted in so many parts, with a mark behind each.
 const MARKS: u64 = 8;
+/// While other jobs wait it is granted in so many, of which so few are under way at most, for calls may take longer than those before;
+/// but a part lasts for so many looks, or the GPU would wait for calls.
+const FINE: u64 = 32;
 const PARTS: u64 = 3;
+const LOOKS_OF_PART: u32 = 2;
 /// While a part of a window ends it is looked so often.
 const PART_LOOKS: u32 = 2;
 /// Work that is ahead by such a part of the span says how much the window holds, though calls are not counted.
@@ -317,9 +322,22 @@ impl Window {
         tick.map_or(own, |tick| tick.min(own))
     }
 
+    /// So many calls are granted at once.
+    fn part(&self) -> u64 {
+        let room = self.room();
+        let part = if self.is_long_alone() {
+            room / MARKS
+        } else {
+            let looks = (LOOK * LOOKS_OF_PART).as_nanos();
+            let least = self.each.map_or(0, |each| looks / each.as_nanos().max(1));
+            (room / MARKS).min((room / FINE).max(u64::try_from(least).unwrap_or(u64::MAX)))
+        };
+        part.max(FIRST.into())
+    }
+
     /// How long the GPU takes for a part of what may be under way, as far as it is known.
     fn time_of_part(&self) -> Duration {
-        self.each.unwrap_or_default() * u32::try_from(self.room() / MARKS).unwrap_or(u32::MAX)
+        self.each.unwrap_or_default() * u32::try_from(self.part()).unwrap_or(u32::MAX)
     }
 
     /// Whether calls are so short that the GPU waits for them if they are granted in parts: more would be made, all marks are
@@ -346,6 +364,11 @@ impl Window {
 
     fn is_alone(&self) -> bool {
         self.alone.is_some()
+    }
+
+    /// So long that more may be under way than while other jobs wait: one that only pauses would have come back.
+    fn is_long_alone(&self) -> bool {
+        self.span() > SPAN * LONG_ALONE
     }
 
     /// How many of the calls that take [the span](Self::span) take [`SPAN`].
@@ -417,13 +440,14 @@ impl Window {
         let (all, new) = (calls.all.saturating_sub(marked.all), calls.counted_since(marked));
         // Those that go besides are marked as seldom as others.
         let is_last = credit == 0 && self.used_up.is_none();
-        let is_due = all > 0 && self.marks.is_empty() || new > 0 && (is_last || new >= self.room() / MARKS);
+        let is_due = all > 0 && self.marks.is_empty() || new > 0 && (is_last || new >= self.part());
         let is_full = || credit == 0 && GATE.count_waiting(true) > 0;
         let captures = all > 0 && credit == 0 && process.captures.any();
         let is_unmarked = captures || is_due && !self.marks.set_now(process, is_full());
         // None can be set that would be passed before others.
         let is_unknown = self.marks.is_empty() && !self.marks.has_room();
-        if is_unknown && is_alone {
+        // What waits for a value takes no time while it waits, and what ends the wait may come after any number of calls.
+        if is_alone && (is_unknown || process.value_waits.any()) {
             return self.end(Turn::Begun);
         }
         // What is submitted waits for what is not.
@@ -464,9 +488,13 @@ impl Window {
     /// Grants what the window has room for, of which so many are left: in parts, so that there are marks between them, but where
     /// calls are short.
     fn grant(&self, calls: Calls, credit: u32, is_short: bool) {
-        let parts = if is_short { 1 } else { MARKS };
-        let part = (self.room() / parts).max(FIRST.into());
-        let under_way = if self.is_alone() { self.room() } else { self.room().min(part * PARTS) };
+        let room = self.room();
+        let part = match (is_short, self.is_alone()) {
+            (true, true) => room,
+            (true, false) => room / MARKS,
+            _ => self.part(),
+        };
+        let under_way = if self.is_long_alone() { room } else { room.min(part * PARTS) };
         // Without room for a mark behind the next part it comes when one is passed.
         let unmarked = if self.marks.has_room() { 0 } else { calls.counted_since(self.marks.marked()) };
         let room = under_way.saturating_sub(calls.counted_since(self.marks.passed()));
