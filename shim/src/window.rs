@@ -5,14 +5,14 @@
 //! can do in [`SPAN`] while other jobs wait. While none does it is more the longer that lasts, for it becomes less
 //! likely that one comes soon. [Marks] tell how many have ended. The window begins
 //! with two calls, before it is known whether others wait, and is doubled by a mark that is passed soon. What it has
-//! room for is granted in parts, with a mark behind each, [a few](PARTS) at a time while other jobs wait: so it is seen soon that calls
+//! room for is granted in parts, with a mark behind each, [a few](PARTS) [small ones](FINE) at a time while other jobs wait: so it is seen soon that calls
 //! take longer than those before, and that work goes on. Where calls are so short that parts have ended when it is looked again all are granted
 //! at once; and while no other job waits such calls are not counted, until marks show that work is far ahead.
 //!
 //! Threads that have little ahead of them go in [batches](crate::gate) besides, which are not counted.
 //!
 //! Where marks say nothing (a stream captures, or a value wait is unreleased) calls are granted at the last [`Pace`], and
-//! those go besides whose work would begin at once.
+//! those go besides whose work would begin at once. What waits for a value is not counted while no other job waits.
 //!
 //! Work may wait on the GPU for work that is not submitted yet: then no mark is passed, and the gate holds what ends the wait
 //! until the closing, or for [`PATIENCE`], but for calls whose work would begin at once. Kernels that take longer than a turn look
