@@ -9,6 +9,10 @@
 //! take longer than those before, and that work goes on. Where calls are so short that parts have ended when it is looked again all are granted
 //! at once; and while no other job waits such calls are not counted, until marks show that work is far ahead.
 //!
+//! Where calls took much longer than those before, for so long that others felt it, the window is one of such calls in the
+//! [`next turns`](UNEVEN_TURNS): the program may do the same again. It is looked [more often](LOOK_AT_UNEVEN) then, so that short ones
+//! still follow each other.
+//!
 //! Threads that have little ahead of them go in [batches](crate::gate) besides, which are not counted.
 //!
 //! Where marks say nothing (a stream captures, or a value wait is unreleased) calls are granted at the last [`Pace`], and
@@ -27,7 +31,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::gate::GATE;
+use crate::gate::{GATE, keep_batches_small};
 use crate::host_functions;
 use crate::log::debug;
 use crate::marks::{Calls, Marks, Passage};
@@ -48,6 +52,8 @@ const LONG_ALONE: u32 = 2;
 const FAR_ALONE: Duration = Duration::from_secs(1);
 /// Between two looks while the gate is metered, at least.
 const LOOK: Duration = Duration::from_millis(1);
+/// The same where few calls are under way that may all be short.
+const LOOK_AT_UNEVEN: Duration = Duration::from_micros(250);
 /// Between two looks at the open gate while no other job waits; and while there are marks then.
 const LOOK_ALONE: Duration = Duration::from_millis(250);
 const LOOK_AT_MARKS: Duration = Duration::from_millis(20);
@@ -83,6 +89,10 @@ const STEP: Duration = Duration::from_millis(250);
 const MOST_PATIENT: u32 = 4;
 /// Work that ends so soon after calls that were let go waited for these.
 const SOON: Duration = Duration::from_millis(20);
+/// Calls that take so many times as long as those before are not expected.
+const MUCH_LONGER: u32 = 8;
+/// They are in so many turns then; twice as many each time, up to so often.
+const UNEVEN_TURNS: u32 = 8;
 /// Where work waits calls are not counted in so many turns; twice as many each time, so often at most.
 const FREE: u32 = 8;
 const MOST_DOUBLED: u32 = 6;
@@ -144,6 +154,17 @@ impl Excess {
     }
 }
 
+/// Calls have taken much longer than those before.
+#[derive(Clone, Copy)]
+struct Uneven {
+    /// How long each did.
+    each: Duration,
+    /// In so many turns they are expected to.
+    turns: u32,
+    /// So many there were the last time.
+    most_turns: u32,
+}
+
 /// What is done in this turn.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Turn {
@@ -164,6 +185,8 @@ pub struct Window {
     calls: u64,
     /// How long a call takes on the GPU, as far as it is known.
     each: Option<Duration>,
+    /// Calls may all take as long as some have.
+    uneven: Option<Uneven>,
     /// While no other job waits: so far ahead is work that calls are to be counted.
     is_far_alone: bool,
     /// So many times as much may be under way now.
@@ -197,6 +220,7 @@ impl Default for Window {
             marks: Marks::default(),
             calls: LEAST,
             each: None,
+            uneven: None,
             is_far_alone: false,
             times: 1,
             blind: None,
@@ -221,6 +245,10 @@ impl Window {
         (self.turn, self.times, self.blind, self.used_up) = (Turn::Begun, 1, None, None);
         (self.was_blind, self.excess) = (false, None);
         self.set_alone(false);
+        if let Some(uneven) = &mut self.uneven {
+            uneven.turns = uneven.turns.saturating_sub(1);
+        }
+        keep_batches_small(self.expected_uneven().is_some());
         if self.was_contended && self.begin() {
             GATE.open_metered();
             self.look(process, true);
@@ -256,7 +284,14 @@ impl Window {
 
     /// So many calls took so long. As many as take the span.
     fn note_each(&mut self, calls: u64, took: Duration) -> u64 {
-        self.each = Some(took / u32::try_from(calls).unwrap_or(u32::MAX));
+        let each = took / u32::try_from(calls).unwrap_or(u32::MAX);
+        let is_much_longer = self.each.replace(each).is_some_and(|before| each > before * MUCH_LONGER);
+        if is_much_longer && took >= SPAN && !self.is_alone() {
+            debug!("{calls} calls took {took:?}, much longer than those before: others may, too");
+            let before = self.uneven.map_or(0, |uneven| uneven.most_turns);
+            let turns = (before * 2).clamp(UNEVEN_TURNS, UNEVEN_TURNS << MOST_DOUBLED);
+            self.uneven = Some(Uneven { each, turns, most_turns: turns });
+        }
         self.how_many_fit(calls, took)
     }
 
@@ -309,6 +344,7 @@ impl Window {
             let holds_calls = self.blind.is_some() || self.used_up.is_some();
             match (is_idle, holds_calls) {
                 (true, _) => LOOK_AT_MARKS,
+                _ if self.expected_uneven().is_some() => LOOK_AT_UNEVEN,
                 (_, true) => LOOK,
                 _ => LOOK.max(part / PART_LOOKS),
             }
@@ -353,7 +389,14 @@ impl Window {
         let (times, span) =
             if self.is_alone() { (ALONE, self.span()) } else { (self.times, SPAN * self.times) };
         let fits = self.each.map_or(u128::MAX, |each| span.as_nanos() / each.as_nanos().max(1));
-        u64::try_from(fits).unwrap_or(u64::MAX).clamp(self.calls, self.calls * u64::from(times)).min(MOST)
+        let fits = u64::try_from(fits).unwrap_or(u64::MAX).clamp(self.calls, self.calls * u64::from(times));
+        let uneven =
+            self.expected_uneven().map(|uneven| (SPAN.as_nanos() / uneven.each.as_nanos().max(1)) as u64);
+        fits.min(uneven.map_or(MOST, |few| few.clamp(LEAST, MOST)))
+    }
+
+    fn expected_uneven(&self) -> Option<Uneven> {
+        self.uneven.filter(|uneven| uneven.turns > 0 && !self.is_alone())
     }
 
     /// Work may be under way that takes so long.
@@ -424,6 +467,7 @@ impl Window {
         let is_new = matches!(self.turn, Turn::Metered(since) if since.elapsed() < GRACE);
         let is_alone = !is_contended && !is_new;
         self.set_alone(is_alone);
+        keep_batches_small(self.expected_uneven().is_some());
         let is_short = self.is_short();
         let is_enough = is_alone && is_short;
         let is_needed = !is_enough && (!is_alone || self.is_far_alone);
@@ -563,5 +607,18 @@ mod tests {
         };
         assert_eq!([0, 1, 6, 100].map(span_after), [1, 5, 30, 40]);
         assert_eq!(Window::default().span(), SPAN, "it is not alone");
+    }
+
+    #[test]
+    fn calls_that_took_much_longer_than_those_before_are_expected_to_for_some_turns() {
+        let mut window = Window { calls: 300, each: Some(SPAN / 300), ..Window::default() };
+        window.note_ended(30, SPAN * 150);
+        let (_, each) = (window.calls, window.each.replace(SPAN / 300));
+        window.calls = 300;
+        assert_eq!((window.room(), each), (LEAST, Some(SPAN * 5)), "as if all took as long");
+        window.uneven.as_mut().unwrap().turns = 0;
+        assert_eq!(window.room(), 300);
+        window.note_ended(30, SPAN * 150);
+        assert_eq!(window.uneven.unwrap().turns, 2 * UNEVEN_TURNS, "longer each time");
     }
 }

@@ -10,6 +10,7 @@
 
 use crate::sync::per_thread;
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// In so many streams a thread may have a batch; and in so many in which it is not known that batches end soon.
@@ -23,6 +24,14 @@ const SHORT: Duration = Duration::from_millis(50);
 const LONG: Duration = Duration::from_millis(100);
 /// After it was asked in vain whether a stream has work a thread does not ask for so long.
 const AGAIN: Duration = Duration::from_millis(1);
+
+/// The most calls of a batch now.
+static LIMIT: AtomicU32 = AtomicU32::new(MOST);
+
+/// Whether batches stay at one call from now on: the next calls may take much longer than those before.
+pub fn keep_small(are_small: bool) {
+    LIMIT.store(if are_small { 1 } else { MOST }, Ordering::Relaxed);
+}
 
 /// Where a call queues what it submits.
 pub trait Queue {
@@ -72,10 +81,11 @@ per_thread! {
 /// Whether a call of this thread goes as part of a batch.
 pub fn takes(queue: &impl Queue) -> bool {
     let Some(stream) = queue.stream() else { return false };
+    let limit = LIMIT.load(Ordering::Relaxed);
     // A signal's handler may come here while the thread is here.
     BATCHES.with(|batches| {
         let batches = batches.try_borrow_mut();
-        batches.is_ok_and(|mut batches| batches.takes(stream, || queue.is_busy(), Instant::now()))
+        batches.is_ok_and(|mut batches| batches.takes(stream, limit, || queue.is_busy(), Instant::now()))
     })
 }
 
@@ -105,9 +115,9 @@ struct Batch {
 }
 
 impl Batches {
-    fn takes(&mut self, stream: usize, is_busy: impl FnOnce() -> bool, now: Instant) -> bool {
+    fn takes(&mut self, stream: usize, limit: u32, is_busy: impl FnOnce() -> bool, now: Instant) -> bool {
         if let Some(batch) = self.0.iter_mut().flatten().find(|batch| batch.stream == stream) {
-            return batch.takes(is_busy, now);
+            return batch.takes(limit, is_busy, now);
         }
         let is_unproven = |batch: &&Batch| batch.most == 1 && batch.unused_for(now) < LONG;
         let has_room = self.0.iter().flatten().filter(is_unproven).count() < UNPROVEN;
@@ -129,8 +139,8 @@ impl Batch {
         if self.is_over { Duration::MAX } else { self.has_lasted(now) }
     }
 
-    fn takes(&mut self, is_busy: impl FnOnce() -> bool, now: Instant) -> bool {
-        if self.calls < self.most {
+    fn takes(&mut self, limit: u32, is_busy: impl FnOnce() -> bool, now: Instant) -> bool {
+        if self.calls < self.most.min(limit) {
             self.calls += 1;
             return true;
         }
@@ -139,7 +149,7 @@ impl Batch {
         }
         let lasted = self.has_lasted(now);
         let most = match lasted {
-            _ if lasted < SHORT => (self.most * 2).min(MOST),
+            _ if lasted < SHORT => (self.most * 2).min(limit),
             _ if lasted < LONG => self.most,
             _ => (self.most / 2).max(1),
         };
@@ -169,7 +179,7 @@ mod tests {
             let begin = *now;
             for call in 0..calls {
                 let busy_until = begin + each * call;
-                went += u32::from(batches.takes(1, || *now < busy_until, *now));
+                went += u32::from(batches.takes(1, MOST, || *now < busy_until, *now));
                 *now += MS / 1000;
             }
             *now = (*now).max(begin + each * calls) + MS;
@@ -185,10 +195,20 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_is_no_larger_than_the_limit() {
+        let (mut batches, now) = (Batches([None; STREAMS]), Instant::now());
+        let mut went = |limit, is_busy, after| {
+            (0..3).filter(|_| batches.takes(1, limit, || is_busy, now + after)).count()
+        };
+        let went = [went(MOST, false, MS), went(1, true, MS), went(1, false, MS * 3)];
+        assert_eq!(went, [3, 0, 3], "one at a time, if none is before it");
+    }
+
+    #[test]
     fn a_thread_of_many_streams_has_few_batches_at_a_time() {
         let (mut batches, now) = (Batches([None; STREAMS]), Instant::now());
         let mut went = |streams: std::ops::Range<usize>, after| {
-            streams.filter(|stream| batches.takes(*stream, || false, now + after)).count()
+            streams.filter(|stream| batches.takes(*stream, MOST, || false, now + after)).count()
         };
         assert_eq!([went(0..64, MS), went(4..64, MS * 50), went(4..64, LONG * 2)], [UNPROVEN, 0, UNPROVEN]);
         let times = (0..10).map(|nth| LONG * 2 + MS * nth);

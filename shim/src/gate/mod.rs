@@ -44,7 +44,7 @@ mod closing;
 mod record;
 mod slot;
 
-pub use batch::{Nowhere, Queue};
+pub use batch::{Nowhere, Queue, keep_small as keep_batches_small};
 pub use closing::{Arrival, BoundaryWait, Goal, Look};
 pub use record::{Record, Stamp};
 
