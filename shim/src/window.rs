@@ -10,7 +10,7 @@
 //! at once; and while no other job waits such calls are not counted, until marks show that work is far ahead.
 //!
 //! Where calls took much longer than those before, for so long that others felt it, the window is one of such calls in the
-//! [`next turns`](UNEVEN_TURNS): the program may do the same again. It is looked [more often](LOOK_AT_UNEVEN) then, so that short ones
+//! [next turns](UNEVEN_TURNS): the program may do the same again. It is looked [more often](LOOK_AT_UNEVEN) then, so that short ones
 //! still follow each other.
 //!
 //! Threads that have little ahead of them go in [batches](crate::gate) besides, which are not counted.
@@ -154,7 +154,7 @@ impl Excess {
     }
 }
 
-/// Calls have taken much longer than those before.
+/// Calls that took much longer than those before.
 #[derive(Clone, Copy)]
 struct Uneven {
     /// How long each did.
@@ -185,7 +185,7 @@ pub struct Window {
     calls: u64,
     /// How long a call takes on the GPU, as far as it is known.
     each: Option<Duration>,
-    /// Calls may all take as long as some have.
+    /// Calls have taken much longer than those before.
     uneven: Option<Uneven>,
     /// While no other job waits: so far ahead is work that calls are to be counted.
     is_far_alone: bool,
@@ -395,6 +395,7 @@ impl Window {
         fits.min(uneven.map_or(MOST, |few| few.clamp(LEAST, MOST)))
     }
 
+    /// Calls of other lengths, if such are expected in this turn, and another job waits.
     fn expected_uneven(&self) -> Option<Uneven> {
         self.uneven.filter(|uneven| uneven.turns > 0 && !self.is_alone())
     }
@@ -613,9 +614,9 @@ mod tests {
     fn calls_that_took_much_longer_than_those_before_are_expected_to_for_some_turns() {
         let mut window = Window { calls: 300, each: Some(SPAN / 300), ..Window::default() };
         window.note_ended(30, SPAN * 150);
-        let (_, each) = (window.calls, window.each.replace(SPAN / 300));
-        window.calls = 300;
-        assert_eq!((window.room(), each), (LEAST, Some(SPAN * 5)), "as if all took as long");
+        // They are as short again.
+        (window.calls, window.each) = (300, Some(SPAN / 300));
+        assert_eq!(window.room(), LEAST, "as if all took as long");
         window.uneven.as_mut().unwrap().turns = 0;
         assert_eq!(window.room(), 300);
         window.note_ended(30, SPAN * 150);
