@@ -1,17 +1,8 @@
 //! I9, R4.4: with a single job on a GPU nothing is sliced, saved or waited for, even when it
 //! runs for many slices and uses nearly all of the memory.
 
-#[path = "support/c.rs"]
-mod c;
-#[path = "support/node.rs"]
-mod node;
-#[path = "support/program.rs"]
-mod program;
 mod support;
 
-use c::Compiler;
-use node::Node;
-use program::Program;
 use support::{Jobs, MIB, Manager};
 
 /// Of 1 ms.
@@ -50,20 +41,4 @@ fn what_was_leased_ahead_is_given_to_who_comes() {
     second.tell("fill t 1");
     let status = manager.status();
     assert_eq!(status.job("first").figures.switches + status.job("second").figures.switches, 0, "both fit");
-}
-
-/// Its calls are not counted from then on: what releases the wait may come after any number of them.
-#[test]
-fn what_waits_for_a_value_is_not_held_in_a_job_that_is_alone() {
-    let manager = Manager::start("1x8MiB", &["--unit", "64KiB"]);
-    let compiler = Compiler::with(Node::of(&manager).libraries());
-    let mut command = manager.run(&["--name", "waits"], &compiler.compile("chains"));
-    command.arg("waits").arg(compiler.compile_kernels("pairs_kernel")).env("TIDEGATE_LOG", "debug");
-    let mut program = Program::start(command);
-    assert_eq!(program.line(), "begun");
-    program.go_on();
-    assert_eq!(program.line(), "as expected");
-    let said = program.end();
-    let (before, _) = said.split_once("written").expect("a value was written");
-    assert!(before.contains("calls are not counted any more"), "{said}");
 }

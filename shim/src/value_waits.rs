@@ -15,6 +15,7 @@
 use crate::driver::{Context, Mark};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Of so many words the last value is known. What is forgotten costs an event.
@@ -126,9 +127,23 @@ impl State {
 pub struct ValueWaits {
     state: Mutex<State>,
     changed: Condvar,
+    /// What is submitted behind an unreleased wait goes without a grant.
+    lets_go: AtomicBool,
 }
 
 impl ValueWaits {
+    /// Whether what is submitted behind an unreleased wait goes through the metered gate without a grant, from now on. It takes no time
+    /// while it waits, and what releases the wait may come after any number of calls.
+    pub fn let_what_is_behind_go(&self, does_it: bool) {
+        self.lets_go.store(does_it, Ordering::Relaxed);
+    }
+
+    /// Whether what is submitted to this stream goes so.
+    pub fn lets_go(&self, stream: usize) -> bool {
+        self.lets_go.load(Ordering::Relaxed)
+            && self.state.lock().unreleased.iter().any(|wait| wait.place.stream == stream)
+    }
+
     /// Whether a value that ends such a wait was not submitted yet, as far as is known.
     pub fn would_wait(&self, condition: &Condition) -> bool {
         let state = self.state.lock();
@@ -237,6 +252,21 @@ mod tests {
             assert!(!is_met(is_wide, 6, Comparison::Nor, most - 4));
         }
         assert!(is_met(false, 5, Comparison::Eq, (1 << 32) + 5), "a word has 32 bits");
+    }
+
+    #[test]
+    fn what_is_behind_a_wait_goes_until_the_wait_is_released_or_another_job_waits() {
+        let waits = ValueWaits::default();
+        let (wait, context) = (condition(false, 5, Comparison::Geq), Context(std::ptr::null_mut()));
+        waits.note_wait(wait, Place { context, stream: 7 }, None);
+        assert!(!waits.lets_go(7), "nothing was said");
+        waits.let_what_is_behind_go(true);
+        assert!(waits.lets_go(7) && !waits.lets_go(8));
+        waits.let_what_is_behind_go(false);
+        assert!(!waits.lets_go(7));
+        waits.let_what_is_behind_go(true);
+        waits.note_write(wait.word, 5);
+        assert!(!waits.lets_go(7));
     }
 
     #[test]

@@ -16,7 +16,7 @@
 //! Threads that have little ahead of them go in [batches](crate::gate) besides, which are not counted.
 //!
 //! Where marks say nothing (a stream captures, or a value wait is unreleased) calls are granted at the last [`Pace`], and
-//! those go besides whose work would begin at once. What waits for a value is not counted while no other job waits.
+//! those go besides whose work would begin at once. What is submitted behind a value wait goes while no other job waits.
 //!
 //! Work may wait on the GPU for work that is not submitted yet: then no mark is passed, and the gate holds what ends the wait
 //! until the closing, or for [`PATIENCE`], but for calls whose work would begin at once. Kernels that take longer than a turn look
@@ -249,6 +249,7 @@ impl Window {
             uneven.turns = uneven.turns.saturating_sub(1);
         }
         keep_batches_small(self.expected_uneven().is_some());
+        process.value_waits.let_what_is_behind_go(false);
         if self.was_contended && self.begin() {
             GATE.open_metered();
             self.look(process, true);
@@ -469,6 +470,7 @@ impl Window {
         let is_alone = !is_contended && !is_new;
         self.set_alone(is_alone);
         keep_batches_small(self.expected_uneven().is_some());
+        process.value_waits.let_what_is_behind_go(is_alone);
         let is_short = self.is_short();
         let is_enough = is_alone && is_short;
         let is_needed = !is_enough && (!is_alone || self.is_far_alone);
@@ -491,8 +493,7 @@ impl Window {
         let is_unmarked = captures || is_due && !self.marks.set_now(process, is_full());
         // None can be set that would be passed before others.
         let is_unknown = self.marks.is_empty() && !self.marks.has_room();
-        // What waits for a value takes no time while it waits, and what ends the wait may come after any number of calls.
-        if is_alone && (is_unknown || process.value_waits.any()) {
+        if is_unknown && is_alone {
             return self.end(Turn::Begun);
         }
         // What is submitted waits for what is not.

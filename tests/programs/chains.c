@@ -15,7 +15,6 @@
  * paced:  the same, but it pauses at its first launches: as many marks are behind them as there may be when it says so;
  * ahead:  a thread launches kernels and host functions that wait for those of another thread, which pauses between them;
  *         it says so when the first is as far ahead as it comes;
- * waits:  a stream waits for a value, FULL launches are behind that, and then the value is written; it says on stderr before what is written;
  * values: VALUES value waits are submitted to a stream before the values that end them are to another;
  * long:  a thread submits as much work as its stream takes, and waits for nothing;
  * locks: as lock, but of PROCESSES processes with one thread each;
@@ -59,8 +58,8 @@ static void *context, *count_up_kernel, *spin_kernel, *last_kernel;
 static CUdeviceptr memory, words;
 static size_t bytes = BYTES;
 static atomic_uint launches[THREADS];
-/* What the other job is to find, or the test, has come about. */
-static atomic_int is_there;
+/* What the other job is to find has come about. */
+static atomic_int is_held;
 static sem_t posts;
 /* What all processes see. */
 static struct {
@@ -82,7 +81,7 @@ static int is_chain(void)
 
 static int threads_of_one_process(void)
 {
-    int is_alone = is("feed") || is("starts") || is("full") || is("held") || is("paced") || is("values") || is("waits") || is("long");
+    int is_alone = is("feed") || is("starts") || is("full") || is("held") || is("paced") || is("values") || is("long");
 
     return is_chain() || is("ahead") ? 2 : is_alone ? 1 : THREADS;
 }
@@ -279,7 +278,7 @@ static void await_launches(void *count)
     unsigned before = launches[0] - 1;
 
     while ((int)(launches[0] - (unsigned)(uintptr_t)count) < 0) {
-        is_there |= launches[0] == before;
+        is_held |= launches[0] == before;
         before = launches[0];
         usleep(is("held") ? 100000 : 50);
     }
@@ -308,7 +307,7 @@ static int fill_stream_slowly(void *stream)
         if (n % PACED == 0 && n < PAUSES * PACED)
             usleep(PAUSE);
         if (n == PAUSES * PACED) {
-            is_there = 1;
+            is_held = 1;
             usleep(LAST_PAUSE);
         }
     }
@@ -329,7 +328,7 @@ static int run_ahead(int thread, void *stream)
         if (thread == 0) {
             CHECK(cuLaunchHostFunc(stream, await_post, NULL));
             CHECK(count_up_part(0, stream));
-            is_there |= launches[0] > launches[1] + FAR || launches[1] > MANY;
+            is_held |= launches[0] > launches[1] + FAR || launches[1] > MANY;
         } else {
             usleep(all->stop ? 0 : APART);
             CHECK(count_up_part(1, stream));
@@ -338,19 +337,6 @@ static int run_ahead(int thread, void *stream)
     }
     if (thread == 0)
         all->ended = 1;
-    return 0;
-}
-
-static int wait_for_one(uint32_t i, void *stream, void *other)
-{
-    CHECK(cuStreamWaitValue32_v2(stream, word(0), i, GEQ));
-    for (int n = 0; n < FULL; n++)
-        CHECK(count_up_part(0, stream));
-    if (i == 1)
-        fputs("written\n", stderr);
-    CHECK(cuStreamWriteValue32_v2(other, word(0), i, 0));
-    CHECK(cuStreamSynchronize(stream));
-    is_there = 1;
     return 0;
 }
 
@@ -400,7 +386,6 @@ static void *run(void *number)
             : is("spins")  ? spin_in_ring(thread, i, stream)
             : is("meets")  ? meet(thread, i, stream)
             : is("starts") ? cuLaunchHostFunc(stream, start_and_join, other)
-            : is("waits")  ? wait_for_one(i, stream, other)
             : is("values") ? wait_for_many(i, stream, other)
             : is("paced") && i == 1 ? fill_stream_slowly(stream)
             : is("full") || is("held") || is("paced") ? fill_stream(stream)
@@ -462,7 +447,7 @@ static int run_threads(const char *image, int count)
     CHECK(sem_init(&posts, 0, 0));
     for (int i = 0; i < count; i++)
         CHECK(pthread_create(&threads[i], NULL, run, (void *)(intptr_t)i));
-    while ((is("held") || is("paced") || is("ahead") || is("waits")) && !is_there)
+    while ((is("held") || is("paced") || is("ahead")) && !is_held)
         usleep(1000);
     say_and_wait("begun");
     all->stop = 1;

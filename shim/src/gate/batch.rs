@@ -39,6 +39,10 @@ pub trait Queue {
     fn stream(&self) -> Option<usize>;
     /// Whether that has work which has not ended.
     fn is_busy(&self) -> bool;
+    /// Whether the call goes without a grant, for it is behind a value wait.
+    fn goes_behind_a_wait(&self) -> bool {
+        false
+    }
     /// Whether the call submits work at all.
     fn gets_work(&self) -> bool {
         true

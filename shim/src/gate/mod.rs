@@ -165,7 +165,7 @@ pub struct Gate {
     credit: AtomicU32,
     /// While metered, calls go through without a grant whose work would begin at once; while flowing, no others do without one.
     goes_by_streams: AtomicBool,
-    /// Calls that have gone through while metered as parts of [batches](batch).
+    /// Calls that have gone through while metered as parts of [batches](batch), or behind value waits.
     in_batches: AtomicU64,
     /// Threads that a round, or the flowing gate, has let through.
     let_through: AtomicU32,
@@ -378,7 +378,7 @@ impl Gate {
         if !queue.gets_work() {
             return true;
         }
-        if batch::takes(queue) {
+        if queue.goes_behind_a_wait() || batch::takes(queue) {
             self.in_batches.fetch_add(1, Ordering::Relaxed);
             return true;
         }

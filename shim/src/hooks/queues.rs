@@ -50,6 +50,10 @@ impl Queue for Stream {
     fn is_busy(&self) -> bool {
         is_busy(self.0)
     }
+
+    fn goes_behind_a_wait(&self) -> bool {
+        process::active().is_some_and(|process| process.value_waits.lets_go(self.0.addr()))
+    }
 }
 
 /// Where a call of this name queues what it submits. One that names no stream is for the default stream.
