@@ -248,14 +248,19 @@ impl Window {
         if let Some(uneven) = &mut self.uneven {
             uneven.turns = uneven.turns.saturating_sub(1);
         }
-        keep_batches_small(self.expected_uneven().is_some());
-        process.value_waits.let_what_is_behind_go(false);
+        self.tell_what_goes_besides(process);
         if self.was_contended && self.begin() {
             GATE.open_metered();
             self.look(process, true);
         } else {
             GATE.open();
         }
+    }
+
+    /// Which calls go without a grant from now on.
+    fn tell_what_goes_besides(&self, process: &Process) {
+        keep_batches_small(self.expected_uneven().is_some());
+        process.value_waits.let_what_is_behind_go(self.is_alone());
     }
 
     /// The marks.
@@ -469,8 +474,7 @@ impl Window {
         let is_new = matches!(self.turn, Turn::Metered(since) if since.elapsed() < GRACE);
         let is_alone = !is_contended && !is_new;
         self.set_alone(is_alone);
-        keep_batches_small(self.expected_uneven().is_some());
-        process.value_waits.let_what_is_behind_go(is_alone);
+        self.tell_what_goes_besides(process);
         let is_short = self.is_short();
         let is_enough = is_alone && is_short;
         let is_needed = !is_enough && (!is_alone || self.is_far_alone);

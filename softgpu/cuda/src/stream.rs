@@ -179,7 +179,7 @@ impl Stream {
         }
         let before = queue.ops.len();
         queue.ops.extend(ops);
-        // Of a destroyed stream, too, the end of its work may be marked.
+        // A destroyed stream, too, may be told to wait for an event.
         if queue.stopping {
             queue.ops.push_back(Op::Stop);
         }

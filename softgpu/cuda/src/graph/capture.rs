@@ -148,6 +148,13 @@ impl Capture {
         act(member.ok_or(CUresult::CUDA_ERROR_ILLEGAL_STATE)?)
     }
 
+    /// Nothing comes of it; a graph that the program gave stays the program's.
+    fn forget_graph(&self) {
+        if !self.given {
+            super::forget(&self.graph);
+        }
+    }
+
     /// Its streams are free again; whether the origin comes after all the work of the others.
     fn end(&self) -> bool {
         CAPTURES.lock().retain(|other| other.id != self.id);
@@ -256,8 +263,8 @@ pub fn end(stream: CUstream, out: Out<CUgraph>) -> Answer {
         (false, false) => Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNJOINED),
         (false, true) => Ok(()),
     };
-    if good.is_err() && !capture.given {
-        super::forget(&capture.graph);
+    if good.is_err() {
+        capture.forget_graph();
     }
     good?;
     out.set(capture.graph.handle as CUgraph);
@@ -271,9 +278,7 @@ pub fn abandon(stream: &Arc<Stream>) {
         return capture.invalidate();
     }
     capture.end();
-    if !capture.given {
-        super::forget(&capture.graph);
-    }
+    capture.forget_graph();
 }
 
 /// `cuStreamIsCapturing`
