@@ -227,6 +227,7 @@ promise! {
         let lane = stream(1);
         begin(lane, GLOBAL);
         ok!(cuStreamDestroy_v2(lane));
+        ok!(cuMemFree_v2(alloc(8)));
         ok!(cuCtxRecordEvent(context, event()));
         begin(stream(1), RELAXED);
         ok!(cuDevicePrimaryCtxReset_v2(0));
