@@ -52,6 +52,13 @@ impl Lines {
         std::iter::from_fn(|| self.next()).last()
     }
 
+    /// All until the end, if that comes soon.
+    pub fn rest(&self) -> Vec<String> {
+        let end = Instant::now() + PATIENCE;
+        let next = || self.0.recv_timeout(end.saturating_duration_since(Instant::now())).ok();
+        std::iter::from_fn(next).collect()
+    }
+
     /// Waits for the end, as of a process that was told to end: whether it came.
     pub fn ended(&self) -> bool {
         let end = Instant::now() + PATIENCE;

@@ -4,7 +4,6 @@
 
 use super::support::patience::Lines;
 use super::support::{Jobs, MIB, Manager};
-use std::io::Read;
 use std::process::{Child, Command, Stdio};
 
 /// What each program allocates (`BYTES` in driver.h and runtime.h).
@@ -50,6 +49,8 @@ pub fn is_seen(manager: &Manager, name: &str, mut program: Program) {
 pub struct Program {
     process: Child,
     lines: Lines,
+    /// What it says on stderr: a program stands still at a full pipe.
+    errors: Lines,
 }
 
 impl Program {
@@ -58,7 +59,8 @@ impl Program {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = command.spawn().unwrap();
         let lines = Lines::of(process.stdout.take().unwrap());
-        Self { process, lines }
+        let errors = Lines::of(process.stderr.take().unwrap());
+        Self { process, lines, errors }
     }
 
     /// Its process.
@@ -84,10 +86,8 @@ impl Program {
         said
     }
 
-    fn said(&mut self) -> String {
-        let mut said = String::new();
-        self.process.stderr.as_mut().unwrap().read_to_string(&mut said).unwrap();
-        said
+    fn said(&self) -> String {
+        self.errors.rest().join("\n")
     }
 }
 
@@ -95,5 +95,8 @@ impl Drop for Program {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+        if std::thread::panicking() {
+            eprintln!("the program said: {}", self.said());
+        }
     }
 }

@@ -82,14 +82,15 @@ per_thread! {
     static BATCHES: RefCell<Batches> = const { RefCell::new(Batches([None; STREAMS])) };
 }
 
-/// Whether a call of this thread goes as part of a batch.
-pub fn takes(queue: &impl Queue) -> bool {
-    let Some(stream) = queue.stream() else { return false };
+/// How many calls the batch may have of which a call of this thread is part, if it is part of one. One: it is not known that such
+/// calls end soon.
+pub fn takes(queue: &impl Queue) -> Option<u32> {
+    let stream = queue.stream()?;
     let limit = LIMIT.load(Ordering::Relaxed);
     // A signal's handler may come here while the thread is here.
     BATCHES.with(|batches| {
-        let batches = batches.try_borrow_mut();
-        batches.is_ok_and(|mut batches| batches.takes(stream, limit, || queue.is_busy(), Instant::now()))
+        let mut batches = batches.try_borrow_mut().ok()?;
+        batches.takes(stream, limit, || queue.is_busy(), Instant::now())
     })
 }
 
@@ -119,17 +120,23 @@ struct Batch {
 }
 
 impl Batches {
-    fn takes(&mut self, stream: usize, limit: u32, is_busy: impl FnOnce() -> bool, now: Instant) -> bool {
+    fn takes(
+        &mut self,
+        stream: usize,
+        limit: u32,
+        is_busy: impl FnOnce() -> bool,
+        now: Instant,
+    ) -> Option<u32> {
         if let Some(batch) = self.0.iter_mut().flatten().find(|batch| batch.stream == stream) {
-            return batch.takes(limit, is_busy, now);
+            return batch.takes(limit, is_busy, now).then_some(batch.most);
         }
         let is_unproven = |batch: &&Batch| batch.most == 1 && batch.unused_for(now) < LONG;
         let has_room = self.0.iter().flatten().filter(is_unproven).count() < UNPROVEN;
         let unused = |place: &Option<Batch>| place.map_or(Duration::MAX, |batch| batch.unused_for(now));
         let place = self.0.iter_mut().max_by_key(|place| unused(place)).filter(|place| unused(place) >= LONG);
-        let Some(place) = place.filter(|_| has_room && !is_busy()) else { return false };
+        let place = place.filter(|_| has_room && !is_busy())?;
         *place = Some(Batch { stream, begun: now, calls: 1, most: 1, busy: None, is_over: false });
-        true
+        Some(1)
     }
 }
 
@@ -183,7 +190,7 @@ mod tests {
             let begin = *now;
             for call in 0..calls {
                 let busy_until = begin + each * call;
-                went += u32::from(batches.takes(1, MOST, || *now < busy_until, *now));
+                went += u32::from(batches.takes(1, MOST, || *now < busy_until, *now).is_some());
                 *now += MS / 1000;
             }
             *now = (*now).max(begin + each * calls) + MS;
@@ -202,7 +209,7 @@ mod tests {
     fn a_batch_is_no_larger_than_the_limit() {
         let (mut batches, now) = (Batches([None; STREAMS]), Instant::now());
         let mut went = |limit, is_busy, after| {
-            (0..3).filter(|_| batches.takes(1, limit, || is_busy, now + after)).count()
+            (0..3).filter(|_| batches.takes(1, limit, || is_busy, now + after).is_some()).count()
         };
         let went = [went(MOST, false, MS), went(1, true, MS), went(1, false, MS * 3)];
         assert_eq!(went, [3, 0, 3], "one at a time, if none is before it");
@@ -212,7 +219,7 @@ mod tests {
     fn a_thread_of_many_streams_has_few_batches_at_a_time() {
         let (mut batches, now) = (Batches([None; STREAMS]), Instant::now());
         let mut went = |streams: std::ops::Range<usize>, after| {
-            streams.filter(|stream| batches.takes(*stream, MOST, || false, now + after)).count()
+            streams.filter(|stream| batches.takes(*stream, MOST, || false, now + after).is_some()).count()
         };
         assert_eq!([went(0..64, MS), went(4..64, MS * 50), went(4..64, LONG * 2)], [UNPROVEN, 0, UNPROVEN]);
         let times = (0..10).map(|nth| LONG * 2 + MS * nth);

@@ -378,11 +378,16 @@ impl Gate {
         if !queue.gets_work() {
             return true;
         }
-        if queue.goes_behind_a_wait() || batch::takes(queue) {
-            self.in_batches.fetch_add(1, Ordering::Relaxed);
-            return true;
+        if !queue.goes_behind_a_wait() {
+            match batch::takes(queue) {
+                None => return self.take_credit() || self.goes_by_streams() && !queue.is_busy(),
+                // It may take long: the next one of its stream is to come after a mark.
+                Some(1) if self.take_credit() => return true,
+                Some(_) => {}
+            }
         }
-        self.take_credit() || self.goes_by_streams() && !queue.is_busy()
+        self.in_batches.fetch_add(1, Ordering::Relaxed);
+        true
     }
 
     /// So many calls have gone through the metered gate without a grant, of threads that had little work ahead.

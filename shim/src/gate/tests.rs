@@ -560,6 +560,20 @@ fn metered_calls_with_little_ahead_go_without_a_grant() {
         drop(GATE.pass().unwrap());
         GATE.grant(1);
     });
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        GATE.meter();
+        GATE.grant(1);
+        let before = GATE.in_batches();
+        let first = scope
+            .spawn(|| GATE.pass_as(|| Role::Works, || false, || Stream(false)).unwrap().note_submission());
+        first.join().unwrap();
+        assert_eq!(
+            (GATE.credit(), GATE.in_batches()),
+            (Some(0), before),
+            "the first of a stream is counted if it can be"
+        );
+    });
 }
 
 fn a_thread_that_waits_for_a_grant_says_so_when_the_gate_closes() {
