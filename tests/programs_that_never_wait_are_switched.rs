@@ -64,6 +64,12 @@ fn a_thread_beside_one_that_captures() {
     is_switched("captures");
 }
 
+/// No mark can be set behind all work then: each stream has its own.
+#[test]
+fn threads_beside_one_that_holds_a_capture_open() {
+    is_switched("held");
+}
+
 /// How many calls of the other thread ended says nothing of how many of these are under way.
 #[test]
 fn a_thread_of_long_kernels_beside_one_that_waits_for_short_ones() {

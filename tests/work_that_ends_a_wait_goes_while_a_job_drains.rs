@@ -166,7 +166,7 @@ fn processes_whose_work_waits_for_each_others_are_switched() {
     drains("chains", &["serve"], "pairs_kernel");
 }
 
-/// While some stream captures nothing can be drained: the next captures wait until these have ended.
+/// Nothing is known of what is submitted besides: the next captures wait until these have ended.
 #[test]
 fn threads_that_capture_graphs_all_the_time_are_switched() {
     drains("captures", &[], "count_up_kernel");

@@ -1,13 +1,17 @@
-//! The streams that are capturing: meanwhile the gate does not close, and nothing is asked of the driver that would break
-//! their captures. What is captured is not submitted yet: those calls are counted apart.
+//! The streams that are capturing: meanwhile nothing is asked of the driver that would break their captures, and the gate closes
+//! only where it is known of [all that is submitted besides](crate::beside_captures) when it has ended. What is captured is not
+//! submitted yet: those calls are counted apart.
 #![forbid(unsafe_code)]
 
+use crate::beside_captures::{Beside, look_at_calls};
 use crate::driver::Context;
-use crate::gate::{Record, Stamp};
+use crate::gate::{GATE, Record, Stamp};
+use crate::process::Process;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::ThreadId;
+use tidegate_ffi::cuda::sys::CUstream;
 
 /// The handle of the calling thread's default stream (`CU_STREAM_PER_THREAD`).
 pub const PER_THREAD: usize = 2;
@@ -15,11 +19,34 @@ pub const PER_THREAD: usize = 2;
 /// See the module.
 #[derive(Default)]
 pub struct Captures {
-    streams: Mutex<HashMap<Stream, Capture>>,
+    open: Mutex<Open>,
+    /// Held while a first capture is prepared for.
+    preparing: Mutex<()>,
+    /// Whether it is noted what is submitted besides.
+    are_noted: AtomicBool,
     /// So many calls were made while their thread captured.
     calls: AtomicU64,
     /// So often a capture has begun or ended.
     changes: AtomicU64,
+}
+
+/// The captures that have not ended.
+#[derive(Default)]
+struct Open {
+    streams: HashMap<Stream, Capture>,
+    /// What is submitted besides.
+    beside: Option<Beside>,
+    /// So many threads are about to begin one.
+    beginning: u32,
+}
+
+impl Open {
+    /// The stream's handle will mean something else.
+    fn leave_stream(&mut self, stream: usize) {
+        if let Some(beside) = &mut self.beside {
+            beside.leave_stream(std::ptr::with_exposed_provenance_mut(stream));
+        }
+    }
 }
 
 /// One that has not ended.
@@ -49,7 +76,40 @@ impl Stream {
     }
 }
 
+/// A thread is about to begin a capture.
+pub struct Beginning<'a>(&'a Captures);
+
+impl Drop for Beginning<'_> {
+    fn drop(&mut self) {
+        let mut open = self.0.open.lock();
+        open.beginning -= 1;
+        self.0.forget_what_is_beside_none(&mut open);
+    }
+}
+
 impl Captures {
+    /// Is called before a capture begins: from now on it is noted what is submitted besides.
+    pub fn prepare(&self, process: &Process) -> Beginning<'_> {
+        let _one = self.preparing.lock();
+        let mut open = self.open.lock();
+        open.beginning += 1;
+        let beginning = Beginning(self);
+        if open.beside.is_some() {
+            return beginning;
+        }
+        open.beside = Some(Beside::default());
+        self.are_noted.store(true, Ordering::SeqCst);
+        drop(open);
+        if look_at_calls() {
+            let mut open = self.open.lock();
+            let is_first = open.streams.is_empty();
+            if let Some(beside) = open.beside.as_mut().filter(|_| is_first) {
+                beside.begin(process);
+            }
+        }
+        beginning
+    }
+
     /// Begins a capture by a call of the driver in this thread; `context` is the current one.
     pub fn begin<E>(
         &self,
@@ -57,84 +117,147 @@ impl Captures {
         context: Option<Context>,
         call: impl FnOnce() -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut streams = self.streams.lock();
+        let mut open = self.open.lock();
+        open.leave_stream(stream);
         call()?;
         let capture = Capture { thread: std::thread::current().id(), context, since: Stamp::now() };
-        streams.insert(Stream::of(stream), capture);
+        open.streams.insert(Stream::of(stream), capture);
         self.changes.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
     /// A capture has ended, well or not.
     pub fn ended(&self, stream: usize) {
-        self.note_end(&mut self.streams.lock(), Stream::of(stream));
+        self.note_end(&mut self.open.lock(), Stream::of(stream));
     }
 
-    /// Ends a stream's capture by a call of the driver, after which another stream may have the handle.
-    pub fn end<E>(&self, stream: usize, call: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
-        let mut streams = self.streams.lock();
+    /// Destroys a stream by a call of the driver, which ends its capture, and after which another stream may have the handle.
+    pub fn destroy<E>(&self, stream: usize, call: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let mut open = self.open.lock();
+        open.leave_stream(stream);
         call()?;
-        self.note_end(&mut streams, Stream::of(stream));
+        self.note_end(&mut open, Stream::of(stream));
         Ok(())
     }
 
     /// Whether a capture has begun in this stream that has not ended.
     pub fn has_begun_in(&self, stream: usize) -> bool {
-        self.streams.lock().contains_key(&Stream::of(stream))
+        self.open.lock().streams.contains_key(&Stream::of(stream))
     }
 
-    /// A context has come to its end, or all that was in it, and its captures with it.
-    pub fn ended_with(&self, context: Context) {
-        let mut streams = self.streams.lock();
-        let is_of = |capture: &Capture| capture.context == Some(context);
-        let ended = streams.iter().filter(|(_, capture)| is_of(capture)).map(|(stream, _)| *stream);
-        for stream in ended.collect::<Vec<_>>() {
-            self.note_end(&mut streams, stream);
+    /// A context is about to come to its end, or all that is in it.
+    pub fn leave_context(&self, context: Context) {
+        if let Some(beside) = &mut self.open.lock().beside {
+            beside.leave_context(context);
         }
     }
 
-    fn note_end(&self, streams: &mut HashMap<Stream, Capture>, stream: Stream) {
-        let Some(ended) = streams.remove(&stream) else { return };
+    /// It has, and its captures with it.
+    pub fn ended_with(&self, context: Context) {
+        let mut open = self.open.lock();
+        let is_of = |capture: &Capture| capture.context == Some(context);
+        let ended = open.streams.iter().filter(|(_, capture)| is_of(capture)).map(|(stream, _)| *stream);
+        for stream in ended.collect::<Vec<_>>() {
+            self.note_end(&mut open, stream);
+        }
+    }
+
+    fn note_end(&self, open: &mut Open, stream: Stream) {
+        let Some(ended) = open.streams.remove(&stream) else { return };
         self.calls.fetch_add(ended.since.submissions_since(), Ordering::Relaxed);
         // Where the thread has more captures its calls count once.
-        for capture in streams.values_mut().filter(|capture| capture.thread == ended.thread) {
+        for capture in open.streams.values_mut().filter(|capture| capture.thread == ended.thread) {
             capture.since = ended.since.as_of_now();
         }
         self.changes.fetch_add(1, Ordering::Relaxed);
+        self.forget_what_is_beside_none(open);
+    }
+
+    /// Where no stream captures a mark can be set behind all work.
+    fn forget_what_is_beside_none(&self, open: &mut Open) {
+        if open.streams.is_empty() && open.beginning == 0 && open.beside.take().is_some() {
+            self.are_noted.store(false, Ordering::SeqCst);
+            GATE.stop_watching_calls();
+        }
+    }
+
+    /// The calling thread is about to submit something to that stream; `None`: to some stream. Whether it is to be
+    /// [said](Self::note_return) when the call has returned.
+    pub fn note_submission(&self, stream: Option<CUstream>) -> bool {
+        if self.are_noted()
+            && let Some(beside) = &mut self.open.lock().beside
+        {
+            beside.note(stream);
+            return stream.is_some_and(|stream| stream.addr() == PER_THREAD);
+        }
+        false
+    }
+
+    /// A call of the calling thread has returned.
+    pub fn note_return(&self) {
+        self.mark_own_stream(false);
+    }
+
+    /// The calling thread is about to wait at the gate, or has waited for its GPU.
+    pub fn note_waiting(&self) {
+        self.mark_own_stream(true);
+    }
+
+    fn mark_own_stream(&self, is_waiting: bool) {
+        if self.are_noted()
+            && let Some(beside) = &mut self.open.lock().beside
+        {
+            beside.mark_own_stream(is_waiting);
+        }
+    }
+
+    /// Whether it is noted what is submitted.
+    pub fn are_noted(&self) -> bool {
+        self.are_noted.load(Ordering::SeqCst)
+    }
+
+    /// Whether it is known of all that was submitted, but not captured, when it has ended. While no stream captures it is not.
+    pub fn is_known_what_is_beside(&self) -> bool {
+        self.open.lock().beside.as_ref().is_some_and(Beside::is_known)
+    }
+
+    /// Whether all has ended that was submitted, and not captured, while this is known.
+    pub fn has_ended_what_is_beside(&self) -> bool {
+        self.open.lock().beside.as_mut().is_some_and(Beside::has_ended)
     }
 
     /// The contexts in which there are captures that have not ended.
     pub fn contexts(&self) -> BTreeSet<Context> {
-        self.streams.lock().values().filter_map(|capture| capture.context).collect()
+        self.open.lock().streams.values().filter_map(|capture| capture.context).collect()
     }
 
     /// How many calls have submitted work, so far: those that were captured have not, once the capture has ended.
     pub fn submissions(&self) -> u64 {
-        let _none_ends = self.streams.lock();
+        let _none_ends = self.open.lock();
         Record::submissions() - self.calls.load(Ordering::Relaxed)
     }
 
     /// Whether any stream captures.
     pub fn any(&self) -> bool {
-        !self.streams.lock().is_empty()
+        !self.open.lock().streams.is_empty()
     }
 
     /// How often a capture has begun or ended.
     pub fn changes(&self) -> u64 {
-        let _none_changes = self.streams.lock();
+        let _none_changes = self.open.lock();
         self.changes.load(Ordering::Relaxed)
     }
 
     /// Makes a call that would break captures, which none begins meanwhile; `None`: a stream captures.
     pub fn unless_any<T>(&self, call: impl FnOnce() -> T) -> Option<T> {
-        let streams = self.streams.lock();
-        streams.is_empty().then(call)
+        let open = self.open.lock();
+        open.streams.is_empty().then(call)
     }
 
     /// Whether the calling thread has begun a capture that has not ended.
     pub fn any_of_this_thread(&self) -> bool {
         let this = std::thread::current().id();
-        self.streams.lock().values().any(|capture| capture.thread == this)
+        self.open.lock().streams.values().any(|capture| capture.thread == this)
     }
 }
 
@@ -197,9 +320,9 @@ mod tests {
     fn a_capture_ends_with_its_stream_if_the_driver_destroys_it() {
         let captures = Captures::default();
         captures.begin(77, None, begins).unwrap();
-        captures.end(77, || Err("refused")).unwrap_err();
+        captures.destroy(77, || Err("refused")).unwrap_err();
         assert!(captures.has_begun_in(77) && !captures.has_begun_in(78));
-        captures.end(77, begins).unwrap();
+        captures.destroy(77, begins).unwrap();
         assert!(!captures.any());
     }
 

@@ -382,8 +382,8 @@ impl<'a> Draining<'a> {
         }
     }
 
-    /// Waits until no stream captures. Meanwhile the gate flows, so that no further capture begins; but one may have to
-    /// for another to end: after a time what is held goes through once.
+    /// Waits until no stream captures, or for a time if it is known when all else has ended. Meanwhile the gate flows, so that no
+    /// further capture begins; but one may have to for another to end: after a time what is held goes through once.
     fn wait_for_captures(&mut self) -> Result<(), String> {
         let mut patience = self.limit / UNMEASURED;
         loop {
@@ -402,6 +402,9 @@ impl<'a> Draining<'a> {
                 if let Some(pace) = &mut self.flows_at {
                     GATE.look_again(pace.calls());
                 }
+            }
+            if self.process.captures.is_known_what_is_beside() {
+                return Ok(());
             }
             if Instant::now() >= self.until {
                 return Err("a stream is capturing".into());
@@ -459,6 +462,20 @@ impl<'a> Draining<'a> {
         }
     }
 
+    /// Has all work ended that is not captured?
+    fn look_beside_captures(&mut self, until: Instant) -> Result<Found, String> {
+        let mut pause = Pause::default();
+        while !self.process.captures.has_ended_what_is_beside() {
+            if !self.process.captures.is_known_what_is_beside() {
+                return Ok(Found::Capture);
+            }
+            if !pause.before(until) {
+                return self.stalls(&DrainError::Late.to_string());
+            }
+        }
+        Ok(Found::End)
+    }
+
     /// A round while values are awaited, of calls that would wait, too.
     fn let_next_through(&mut self) {
         let (chosen, calls) = self.next_draw(false);
@@ -494,11 +511,15 @@ impl<'a> Draining<'a> {
             return self.stalls("a thread did not come out of a driver call in time");
         }
         self.inside_since = None;
-        if self.process.captures.any() {
+        let captures = self.process.captures.any();
+        if captures && !self.process.captures.is_known_what_is_beside() {
             return Ok(Found::Capture);
         }
         if self.waits_for_values() {
             return Ok(Found::ValueWait);
+        }
+        if captures {
+            return self.look_beside_captures(until);
         }
         if !self.marks.has_room() {
             // A further one would be passed after these.

@@ -37,6 +37,7 @@
 compile_error!("Tidegate runs on 64-bit Linux");
 
 mod arena;
+mod beside_captures;
 mod blocks;
 mod borrowed;
 mod capi;

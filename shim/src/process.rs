@@ -103,6 +103,13 @@ pub fn active() -> Option<&'static Process> {
     unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
 }
 
+/// Says that a call of this thread has returned of which that is to be said.
+pub fn say_that_a_call_has_returned() {
+    if let Some(process) = active() {
+        process.captures.note_return();
+    }
+}
+
 /// Tells the manager that a thread waits at the closed gate.
 pub fn say_that_a_thread_waits() {
     if let Some(process) = active() {

@@ -9,6 +9,8 @@
  * seconds:   a thread launches kernels of 3 s, and has more under way than it had at first when it says so;
  * value:     a thread launches kernels while a stream waits for a value that comes 200 ms later, again and again;
  * captures:  the same while another thread captures for 200 ms at a time;
+ * held:      the same while another thread captures, and only ends that at the end; a third one launches them in the default stream, and
+ *            in streams that it destroys at once;
  * beside:    a thread launches kernels of 100 ms, while another one launches STEP short ones and waits for them, again and again;
  * processes: two processes launch kernels, a thread each.
  *
@@ -32,11 +34,12 @@
 #define STEP 20
 
 int cuCtxSynchronize(void);
+int cuStreamDestroy_v2(void *stream);
 
 static void *context, *stir_kernel;
 static CUdeviceptr memory, word;
 static size_t bytes = BYTES;
-static atomic_uint launches[THREADS];
+static atomic_uint launches[THREADS + 1];
 /* All processes see it. */
 static atomic_uint *stop;
 
@@ -121,6 +124,33 @@ static int capture(int thread, void *stream)
     return 0;
 }
 
+static int hold_capture(int thread, void *stream)
+{
+    CHECK(cuStreamBeginCapture_v2(stream, THREAD_LOCAL));
+    CHECK(stir(thread, stream, USUAL));
+    while (!*stop)
+        usleep(1000);
+    return launch_captured(stream);
+}
+
+static int launch_in_dying_streams(int thread)
+{
+    /* No two kernels in them add to the same words at once. */
+    for (int i = 0; !*stop; i = (i + 1) % STREAMS) {
+        CUdeviceptr address = memory + (thread + 1) * PART + i * 4 * WORDS;
+        uint64_t count = WORDS;
+        unsigned add = 1, micros = USUAL;
+        void *parameters[] = { &address, &count, &add, &micros }, *dying;
+
+        CHECK(stir(thread, NULL, USUAL));
+        CHECK(cuStreamCreate(&dying, 1));
+        launches[thread + 1] += i == 0;
+        CHECK(cuLaunchKernel(stir_kernel, 1, 1, 1, 1, 1, 1, 0, dying, parameters, NULL));
+        CHECK(cuStreamDestroy_v2(dying));
+    }
+    return 0;
+}
+
 static int launch_and_wait(int thread, void *stream)
 {
     while (!*stop) {
@@ -145,6 +175,10 @@ static int run_thread(int thread)
         return wait_for_values(stream);
     if (is("captures") && thread == 1)
         return capture(thread, stream);
+    if (is("held") && thread == 1)
+        return hold_capture(thread, stream);
+    if (is("held") && thread == 2)
+        return launch_in_dying_streams(thread);
     if (is("beside") && thread == 1)
         return launch_and_wait(thread, stream);
     unsigned micros = SHORTEST;
@@ -210,7 +244,7 @@ static int run_threads(const char *image, int count)
         if (failed)
             return 1;
     }
-    return check(count);
+    return check(is("held") ? count + 1 : count);
 }
 
 /* The child ends when all are to. */
@@ -238,7 +272,7 @@ int main(int argc, char **argv)
     stop = mmap(NULL, sizeof *stop, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (stop == MAP_FAILED)
         return 1;
-    int threads = is("threads") ? THREADS : is("value") || is("captures") || is("beside") ? 2 : 1;
+    int threads = is("threads") || is("held") ? THREADS : is("value") || is("captures") || is("beside") ? 2 : 1;
     if (is("processes") ? run_processes(argv[2]) : run_threads(argv[2], threads))
         return 1;
     puts("as expected");

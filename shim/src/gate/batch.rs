@@ -47,6 +47,12 @@ pub trait Queue {
     fn gets_work(&self) -> bool {
         true
     }
+    /// The call has come the slow way and is made next. The gate cannot shut before it has returned. Whether that is to be said.
+    fn note_submission(&self) -> bool {
+        false
+    }
+    /// The calling thread is about to wait at the gate, and not for work of its own process.
+    fn note_waiting(&self) {}
 }
 
 /// Of a call that submits nothing, and so is never too much.

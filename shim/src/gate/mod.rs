@@ -49,7 +49,7 @@ pub use closing::{Arrival, BoundaryWait, Goal, Look};
 pub use record::{Record, Stamp};
 
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use crate::sync::{constructor, futex, global, membarrier, thread};
+use crate::sync::{Mutex, constructor, futex, global, membarrier, thread};
 use closing::Closing;
 use std::time::{Duration, Instant};
 
@@ -153,6 +153,10 @@ pub struct Gate {
     word: Word,
     /// The value of the word when open: [`OPEN`] or [`OPEN_FENCED`].
     open_word: AtomicU32,
+    /// The same while calls are not [watched](Gate::watch_calls).
+    usual_word: AtomicU32,
+    /// Held while the word becomes either, so that it is the right one.
+    opening: Mutex<()>,
     /// It was opened ajar, and has not been opened since.
     is_partial: AtomicBool,
     /// What the word counts while ajar. It never starts anew: no two words are alike between which memory came.
@@ -184,23 +188,71 @@ struct Word(AtomicU32);
 
 /// Leave to submit (or to change what is mapped). While it lives, the gate cannot shut.
 pub struct Pass {
-    record: Option<&'static Record>,
+    admission: Admission,
 }
 
 impl Pass {
     /// The call has submitted work: it counts, and the thread leaves.
     pub fn note_submission(mut self) {
-        if let Some(record) = self.record.take() {
-            record.leave();
-        }
+        std::mem::replace(&mut self.admission, Admission::NOT_GATED).leave(());
     }
 }
 
 impl Drop for Pass {
     fn drop(&mut self) {
-        if let Some(record) = self.record {
+        if let Some(record) = self.admission.record() {
             record.step_back();
         }
+    }
+}
+
+/// How a call was let through: its thread's record, entered. An odd address says that more has to be done when the call returns
+/// than to leave, which costs a call through the open gate nothing.
+#[derive(Clone, Copy)]
+struct Admission(*const Record);
+
+const _: () = assert!(align_of::<Record>() > 1, "no record has an odd address");
+
+impl Admission {
+    /// Nothing is gated.
+    const NOT_GATED: Self = Self(std::ptr::without_provenance(1));
+
+    #[inline(always)]
+    fn of(record: &'static Record) -> Self {
+        Self(record)
+    }
+
+    /// The same, and that the call has returned is to be said.
+    fn to_be_told(record: &'static Record) -> Self {
+        Self(std::ptr::from_ref(record).map_addr(|address| address | 1))
+    }
+
+    fn record(self) -> Option<&'static Record> {
+        let record = self.0.map_addr(|address| address & !1);
+        // SAFETY: null for `NOT_GATED`, else of a record, which lives for ever: without the bit it is where that is.
+        unsafe { record.as_ref() }
+    }
+
+    /// The call has returned this: it counts as a submission. What was returned goes through here, for else it would have to be kept in
+    /// the one way beside the other.
+    #[inline(always)]
+    fn leave<R>(self, result: R) -> R {
+        if self.0.addr() & 1 != 0 {
+            return self.leave_slowly(result);
+        }
+        // SAFETY: not `NOT_GATED`, whose address is odd: a record's, which lives for ever.
+        unsafe { &*self.0 }.leave();
+        result
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn leave_slowly<R>(self, result: R) -> R {
+        if let Some(record) = self.record() {
+            crate::process::say_that_a_call_has_returned();
+            record.leave();
+        }
+        result
     }
 }
 
@@ -217,18 +269,14 @@ pub fn submit<R, Q: Queue>(
     resident: impl Fn() -> bool,
     queue: impl Fn() -> Q,
 ) -> R {
-    let record = match GATE.admit_at_once() {
-        Some(record) => Some(record),
+    let admission = match GATE.admit_at_once() {
+        Some(record) => Admission::of(record),
         None => match GATE.admit_slowly(|| Role::Works, resident, queue) {
-            Ok(record) => record,
+            Ok(admission) => admission,
             Err(failed) => return refuse(failed),
         },
     };
-    let result = call();
-    if let Some(record) = record {
-        record.leave();
-    }
-    result
+    admission.leave(call())
 }
 
 impl Gate {
@@ -237,6 +285,8 @@ impl Gate {
             Self {
                 word: Word(AtomicU32::new(INERT)),
                 open_word: AtomicU32::new(OPEN),
+                usual_word: AtomicU32::new(OPEN),
+                opening: Mutex::new(()),
                 is_partial: AtomicBool::new(false),
                 arrivals: AtomicU32::new(AJAR),
                 rounds: AtomicU32::new(0),
@@ -260,6 +310,7 @@ impl Gate {
             Fence::ByThreads => OPEN_FENCED,
         };
         self.open_word.store(open_word, Ordering::Relaxed);
+        self.usual_word.store(open_word, Ordering::Relaxed);
         if closed {
             self.closing.start_closed();
             self.word.0.store(CLOSED | self.rounds.load(Ordering::Relaxed), Ordering::SeqCst);
@@ -286,11 +337,11 @@ impl Gate {
         is_resident: impl Fn() -> bool,
         queue: impl Fn() -> Q,
     ) -> Result<Pass, Failed> {
-        let record = match self.admit_at_once() {
-            Some(record) => Some(record),
+        let admission = match self.admit_at_once() {
+            Some(record) => Admission::of(record),
             None => self.admit_slowly(role, is_resident, queue)?,
         };
-        Ok(Pass { record })
+        Ok(Pass { admission })
     }
 
     /// The thread's record, entered, if the gate is open and the thread has one.
@@ -306,7 +357,7 @@ impl Gate {
         None
     }
 
-    /// `None`: nothing is gated. Else the thread's record, entered.
+    /// The thread is entered, if anything is gated.
     #[cold]
     #[inline(never)]
     fn admit_slowly<Q: Queue>(
@@ -314,9 +365,9 @@ impl Gate {
         role: impl Fn() -> Role,
         is_resident: impl Fn() -> bool,
         queue: impl Fn() -> Q,
-    ) -> Result<Option<&'static Record>, Failed> {
+    ) -> Result<Admission, Failed> {
         if self.word.0.load(Ordering::Relaxed) == INERT {
-            return Ok(None);
+            return Ok(Admission::NOT_GATED);
         }
         let record = Record::of_thread_or_new();
         let mut waits = WaitsHere { record, before: None };
@@ -347,7 +398,8 @@ impl Gate {
                 if matches!(word & STATE, FLOWING | ROUND) {
                     self.let_through.fetch_add(1, Ordering::Relaxed);
                 }
-                return Ok(Some(record));
+                let is_told = queue().note_submission();
+                return Ok(if is_told { Admission::to_be_told(record) } else { Admission::of(record) });
             }
             record.step_back();
             if word == FAILED {
@@ -355,6 +407,7 @@ impl Gate {
             }
             // Metered, it is the process's own work that is waited for.
             if word & STATE != METERED {
+                queue().note_waiting();
                 self.announce();
             }
             waits.begin(role());
@@ -437,9 +490,35 @@ impl Gate {
     pub fn unmeter(&self) {
         if self.is_metered() {
             self.go_by_streams(false);
+            let opening = self.opening.lock();
             self.word.0.store(self.open_word.load(Ordering::Relaxed), Ordering::SeqCst);
+            drop(opening);
             futex::wake_all(&self.word.0);
         }
+    }
+
+    /// From now on each call comes the slow way, and it is said where it [submits work](Queue::note_submission). False where threads
+    /// cannot be seen. Those that are inside now may not have come that way.
+    pub fn watch_calls(&self) -> bool {
+        let opening = self.opening.lock();
+        if self.open_word.swap(OPEN_FENCED, Ordering::Relaxed) == OPEN {
+            let _ = self.word.0.compare_exchange(OPEN, OPEN_FENCED, Ordering::SeqCst, Ordering::Relaxed);
+        }
+        drop(opening);
+        !self.is_fenced_by_closer() || membarrier::heavy()
+    }
+
+    /// Not any more.
+    pub fn stop_watching_calls(&self) {
+        let _opening = self.opening.lock();
+        let usual = self.usual_word.load(Ordering::Relaxed);
+        self.open_word.store(usual, Ordering::Relaxed);
+        let _ = self.word.0.compare_exchange(OPEN_FENCED, usual, Ordering::SeqCst, Ordering::Relaxed);
+    }
+
+    /// Whether threads that come the fast way are only seen behind a barrier.
+    fn is_fenced_by_closer(&self) -> bool {
+        self.usual_word.load(Ordering::Relaxed) == OPEN
     }
 
     /// From now on calls whose work would begin at once go through the metered gate without a grant, and others through the
@@ -510,7 +589,7 @@ impl Gate {
             // Threads that wait for a grant wait for other jobs now, and are to say so.
             futex::wake_all(&self.word.0);
         }
-        let is_seen = self.open_word.load(Ordering::Relaxed) != OPEN || membarrier::heavy();
+        let is_seen = !self.is_fenced_by_closer() || membarrier::heavy();
         self.closing.set_closed();
         is_seen
     }
@@ -643,6 +722,7 @@ impl Gate {
     pub fn open(&self) {
         self.is_partial.store(false, Ordering::Relaxed);
         self.go_by_streams(false);
+        let _opening = self.opening.lock();
         self.let_go(self.open_word.load(Ordering::Relaxed));
     }
 

@@ -1,5 +1,5 @@
-//! Stream capture: while one is under way the gate does not close, because draining would
-//! disturb it, and what it records is not submitted yet.
+//! Stream capture: what it records is not submitted yet, and while one is under way a closing may not ask for the end of all work
+//! at once, which would break it.
 
 use super::abi::{Out, Real};
 use crate::driver;
@@ -55,12 +55,14 @@ pub fn begin_again(
 /// Begins inside the gate: a closing sees the capture, or the capture waits for the opening. A closing that waits for
 /// captures to end holds new ones back, but for those of a thread that captures already.
 fn begin_any(process: &'static Process, real: Real<'_>, stream: CUstream) -> Answer {
+    let _beginning = process.captures.prepare(process);
     let role = || if process.captures.any_of_this_thread() { Role::Works } else { Role::Waits };
     let _pass = GATE.pass_as(role, || false, || Nowhere)?;
     process.captures.begin(stream.addr(), driver::current_context(), real)
 }
 
-/// `cuStreamEndCapture`: also a capture that failed has ended. What it allocated is the graph's.
+/// `cuStreamEndCapture`: also a capture that failed has ended, but where the call was refused, as that of another thread. What it
+/// allocated is the graph's.
 pub fn end(
     process: &'static Process,
     real: Real<'_>,
@@ -70,6 +72,9 @@ pub fn end(
     let capture = number_of(process, stream);
     let graph = graph.map(|graph| graph.preset(std::ptr::null_mut()));
     let ended = real();
+    if ended.is_err() && driver::is_capturing(stream).unwrap_or(false) {
+        return ended;
+    }
     process.captures.ended(stream.addr());
     if let Some(capture) = capture {
         if let (Ok(()), Some(graph)) = (ended, graph) {

@@ -143,6 +143,7 @@ pub fn reset_primary(process: &'static Process, real: Real<'_>, device: CUdevice
 /// with them, too.
 fn wait_for_ordered(process: &Process, context: Context) {
     process.value_waits.forget(context);
+    process.captures.leave_context(context);
     process.tenants.all().iter().for_each(|tenant| tenant.wait_for_ordered_of(context));
 }
 

@@ -54,11 +54,56 @@ impl Queue for Stream {
     fn goes_behind_a_wait(&self) -> bool {
         process::active().is_some_and(|process| process.value_waits.lets_go(self.0.addr()))
     }
+
+    fn note_submission(&self) -> bool {
+        process::active().is_some_and(|process| process.captures.note_submission(Some(self.0)))
+    }
+
+    fn note_waiting(&self) {
+        if let Some(process) = process::active() {
+            process.captures.note_waiting();
+        }
+    }
+}
+
+/// Where a call of some name submits to a stream, or to several.
+pub struct OfCall {
+    stream: Stream,
+    is_only_one: bool,
+}
+
+impl Queue for OfCall {
+    fn stream(&self) -> Option<usize> {
+        self.stream.stream()
+    }
+
+    fn is_busy(&self) -> bool {
+        self.stream.is_busy()
+    }
+
+    fn goes_behind_a_wait(&self) -> bool {
+        self.stream.goes_behind_a_wait()
+    }
+
+    fn note_submission(&self) -> bool {
+        let stream = self.is_only_one.then_some(self.stream.0);
+        process::active().is_some_and(|process| process.captures.note_submission(stream))
+    }
+
+    fn note_waiting(&self) {
+        self.stream.note_waiting();
+    }
 }
 
 /// Where a call of this name queues what it submits. One that names no stream is for the default stream.
-pub fn of_call<const ARGUMENTS: usize>(name: &str, streams: [Option<CUstream>; ARGUMENTS]) -> Stream {
-    Stream(stream_of(name, streams.into_iter().flatten().next().unwrap_or_default()))
+pub fn of_call<const ARGUMENTS: usize>(name: &str, streams: [Option<CUstream>; ARGUMENTS]) -> OfCall {
+    let named = streams.into_iter().flatten().next();
+    // The default streams of several contexts, or what a list says.
+    let names_several = name.contains("Peer") || name.contains("MultiDevice");
+    OfCall {
+        stream: Stream(stream_of(name, named.unwrap_or_default())),
+        is_only_one: named.is_some() || !names_several,
+    }
 }
 
 /// The stream that a call of this name means by `stream`.

@@ -9,17 +9,19 @@ use tidegate_ffi::cuda::sys::*;
 /// `cuStreamSynchronize`: as the driver says. A program without boundaries may be stopped here.
 pub fn synchronize(process: &'static Process, real: Real<'_>, _stream: CUstream) -> Answer {
     real()?;
+    process.captures.note_waiting();
     process.waits.come();
     Ok(())
 }
 
 /// `cuStreamDestroy`: a capture that the stream began has ended, and never can otherwise. What it allocated is not used any more.
 pub fn destroy(process: &'static Process, real: Real<'_>, stream: CUstream) -> Answer {
-    if !process.captures.has_begun_in(stream.addr()) {
+    let captures = process.captures.has_begun_in(stream.addr());
+    if !captures && !process.captures.are_noted() {
         return real();
     }
-    let capture = capture::number_of(process, stream);
-    process.captures.end(stream.addr(), real)?;
+    let capture = captures.then(|| capture::number_of(process, stream)).flatten();
+    process.captures.destroy(stream.addr(), real)?;
     capture.into_iter().for_each(|capture| graph::end(process, capture));
     Ok(())
 }

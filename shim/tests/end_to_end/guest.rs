@@ -1,7 +1,7 @@
 //! A program that uses the driver and does as it is told, line by line.
 
 use crate::stage;
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -175,7 +175,11 @@ macro_rules! call {
 
 type LaunchHostFunc = extern "C" fn(*mut c_void, extern "C" fn(*mut c_void), *mut c_void) -> c_int;
 
+type StreamWaitEvent = extern "C" fn(CUstream, CUevent, c_uint) -> c_int;
+
 static UNBLOCKED: OnceLock<()> = OnceLock::new();
+/// A stream of the guest's.
+static LANE: OnceLock<u64> = OnceLock::new();
 
 /// Keeps the stream's work from ending.
 extern "C" fn wait_until_unblocked(_: *mut c_void) {
@@ -199,9 +203,35 @@ fn carry_out(driver: &Driver, words: &[&str], numbers: &[u64]) -> Result<String,
             call!(driver, cuStreamBeginCapture_v2(stream(first), mode))?;
             return Ok(first.to_string());
         }
+        ("block-own", []) => {
+            let launch: LaunchHostFunc = crate::others::function(c"cuLaunchHostFunc");
+            let own = std::ptr::without_provenance_mut(2);
+            assert_eq!(launch(own, wait_until_unblocked, std::ptr::null_mut()), 0);
+        }
+        ("capture-blocking", []) => {
+            call!(driver, cuStreamCreate((&raw mut first).cast(), 0))?;
+            let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+            call!(driver, cuStreamBeginCapture_v2(stream(first), mode))?;
+            return Ok(first.to_string());
+        }
+        ("lane", []) => {
+            call!(driver, cuStreamCreate((&raw mut first).cast(), 1))?;
+            call!(driver, cuMemsetD8Async(0, 1, 0, stream(first)))?;
+            LANE.set(first).unwrap();
+        }
+        ("join", [capturing]) => follow(driver, *LANE.get().unwrap(), *capturing)?,
+        ("join-back", [capturing]) => follow(driver, *capturing, *LANE.get().unwrap())?,
+        ("relax", []) => {
+            let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+            call!(driver, cuThreadExchangeStreamCaptureMode(&mut mode))?;
+        }
         ("end-capture", [capturing]) => {
             call!(driver, cuStreamEndCapture(stream(*capturing), (&raw mut first).cast()))?;
         }
+        ("capture-fill", [lane, address, bytes, value]) => {
+            call!(driver, cuMemsetD8Async(*address, *value as u8, *bytes as usize, stream(*lane)))?;
+        }
+        ("launch-captured", [lane]) => launch_captured(driver, stream(*lane))?,
         ("destroy", [lane]) => call!(driver, cuStreamDestroy_v2(stream(*lane)))?,
         ("steps", [address, rounds]) => steps(driver, *address, *rounds)?,
         ("captures", [address, rounds]) => captures(driver, *address, *rounds)?,
@@ -228,6 +258,12 @@ fn carry_out(driver: &Driver, words: &[&str], numbers: &[u64]) -> Result<String,
         ("block", []) => {
             let launch: LaunchHostFunc = crate::others::function(c"cuLaunchHostFunc");
             assert_eq!(launch(std::ptr::null_mut(), wait_until_unblocked, std::ptr::null_mut()), 0);
+        }
+        ("block-dying", []) => {
+            let launch: LaunchHostFunc = crate::others::function(c"cuLaunchHostFunc");
+            call!(driver, cuStreamCreate((&raw mut first).cast(), 1))?;
+            assert_eq!(launch(stream(first).cast(), wait_until_unblocked, std::ptr::null_mut()), 0);
+            call!(driver, cuStreamDestroy_v2(stream(first)))?;
         }
         ("unblock", []) => UNBLOCKED.set(()).unwrap(),
         ("read", [address, bytes]) => return read(driver, *address, *bytes as usize),
@@ -319,6 +355,25 @@ fn captures(driver: &Driver, address: u64, rounds: u64) -> Result<(), DriverErro
         call!(driver, cuGraphDestroy(graph))?;
     }
     Ok(())
+}
+
+/// What comes in the one stream comes after what is in the other.
+fn follow(driver: &Driver, behind: u64, before: u64) -> Result<(), DriverError> {
+    let mut event = std::ptr::null_mut();
+    call!(driver, cuEventCreate(&mut event, 0))?;
+    call!(driver, cuEventRecord(event, stream(before)))?;
+    let wait: StreamWaitEvent = crate::others::function(c"cuStreamWaitEvent");
+    assert_eq!(wait(stream(behind), event, 0), 0);
+    Ok(())
+}
+
+/// Ends a capture, and launches the graph in its stream.
+fn launch_captured(driver: &Driver, stream: CUstream) -> Result<(), DriverError> {
+    let (mut graph, mut executable) = (std::ptr::null_mut(), std::ptr::null_mut());
+    call!(driver, cuStreamEndCapture(stream, &mut graph))?;
+    call!(driver, cuGraphInstantiateWithFlags(&mut executable, graph, 0))?;
+    call!(driver, cuGraphLaunch(executable, stream))?;
+    call!(driver, cuStreamSynchronize(stream))
 }
 
 fn stream(number: u64) -> CUstream {

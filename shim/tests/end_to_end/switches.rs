@@ -195,22 +195,149 @@ promise! {
 }
 
 promise! {
-    fn the_gate_does_not_close_during_a_capture() {
+    fn the_gate_closes_while_a_stream_captures() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();
+        let (piece, address) = manager.allocate(&mut line, 1000);
         let stream = line.ask("capture");
-        let step = Step(98);
-        manager.ask_to_drain(step, 0, 0, 50);
-        let mut heard = std::iter::repeat_with(|| manager.hear());
-        let answer = heard.find(|message| !matches!(message, FromShim::Stalled { .. }));
-        assert!(matches!(answer, Some(FromShim::NotDrained { step: Step(98), .. })));
-        manager.ask_to_close(0, 0);
-        assert_eq!(line.ask(&format!("end-capture {stream}")), "ok");
-        manager.hear_drained();
-        line.tell("capture");
-        assert!(line.is_silent(), "a capture began behind a closed gate");
+        for _ in 0..2 {
+            manager.close(0, 0);
+            let mut other = guest.line();
+            assert_eq!(other.ask("context"), "ok");
+            other.tell("capture");
+            assert!(other.is_silent(), "a capture began behind a closed gate");
+            manager.unmap(&[piece]);
+            manager.map(&[piece]);
+            manager.open();
+            assert_ne!(other.hear(), "");
+        }
+        assert_eq!(line.ask(&format!("capture-fill {stream} {address} 1000 7")), "ok");
+        assert_eq!(line.ask(&format!("launch-captured {stream}")), "ok");
+        assert_eq!(line.ask(&format!("read {address} 1000")), "7 7");
+        guest.end();
+    }
+}
+
+/// The gate closes while a stream captures when what this order submits, or what was submitted before, has ended.
+fn closes_when_all_has_ended_but_a_capture(before: &str, meanwhile: &str) {
+    let mut manager = Manager::start();
+    let (guest, mut line) = manager.guest_with_context();
+    let mut other = guest.line();
+    assert_eq!([other.ask("context"), other.ask(before)], ["ok", "ok"]);
+    let stream = line.ask("capture");
+    assert_eq!(other.ask(meanwhile), "ok");
+    // A 64th of that goes by before it closes beside a capture.
+    manager.ask_to_drain(Step(99), 0, 0, 6400);
+    let until = Instant::now() + Duration::from_millis(500);
+    let mut heard = std::iter::repeat_with(|| manager.hear()).take_while(|_| Instant::now() < until);
+    assert!(heard.all(|message| matches!(message, FromShim::Stalled { .. } | FromShim::Waiting)));
+    assert_eq!(other.ask("unblock"), "ok");
+    manager.hear_drained();
+    manager.open();
+    assert_eq!(line.ask(&format!("end-capture {stream}")), "ok");
+    manager.close(0, 0);
+    manager.open();
+    guest.end();
+}
+
+promise! {
+    fn what_was_submitted_before_a_capture_has_ended_when_the_gate_closes() {
+        closes_when_all_has_ended_but_a_capture("block", "context");
+    }
+}
+
+promise! {
+    fn what_is_submitted_beside_a_capture_has_ended_when_the_gate_closes() {
+        closes_when_all_has_ended_but_a_capture("context", "block");
+    }
+}
+
+promise! {
+    fn what_a_thread_has_in_its_own_default_stream_beside_a_capture_has_ended_when_the_gate_closes() {
+        closes_when_all_has_ended_but_a_capture("context", "block-own");
+    }
+}
+
+promise! {
+    fn what_a_stream_had_that_was_destroyed_beside_a_capture_has_ended_when_the_gate_closes() {
+        closes_when_all_has_ended_but_a_capture("context", "block-dying");
+    }
+}
+
+/// The gate does not close while a stream captures, for after these orders it is not known when all other work has ended. The
+/// word `STREAM` in them is the stream.
+fn closes_after_the_capture(meanwhile: &[&str], before_its_end: &[&str]) {
+    let mut manager = Manager::start();
+    let (guest, mut line) = manager.guest_with_context();
+    let stream = line.ask("capture");
+    assert_eq!(line.ask("relax"), "ok");
+    let carry_out = |line: &mut Line, orders: &[&str]| {
+        for order in orders {
+            assert_eq!(line.ask(&order.replace("STREAM", &stream)), "ok", "{order}");
+        }
+    };
+    carry_out(&mut line, meanwhile);
+    let step = Step(98);
+    manager.ask_to_drain(step, 0, 0, 50);
+    let mut heard = std::iter::repeat_with(|| manager.hear());
+    let answer = heard.find(|message| !matches!(message, FromShim::Stalled { .. }));
+    assert!(matches!(answer, Some(FromShim::NotDrained { step: Step(98), .. })), "{answer:?}");
+    manager.ask_to_close(0, 0);
+    carry_out(&mut line, before_its_end);
+    carry_out(&mut line, &["end-capture STREAM"]);
+    manager.hear_drained();
+    line.tell("capture");
+    assert!(line.is_silent(), "a capture began behind a closed gate");
+    manager.open();
+    assert_ne!(line.hear(), "");
+    guest.end();
+}
+
+promise! {
+    fn the_gate_does_not_close_during_a_capture_where_streams_of_several_contexts_have_work() {
+        closes_after_the_capture(&["call cuMemcpyPeer"], &[]);
+    }
+}
+
+promise! {
+    fn the_gate_does_not_close_during_a_capture_where_a_stream_takes_part_that_had_work() {
+        closes_after_the_capture(&["lane", "join STREAM"], &["join-back STREAM"]);
+    }
+}
+
+promise! {
+    fn the_gate_closes_beside_a_capture_that_a_call_has_broken() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        let mut other = guest.line();
+        assert_eq!([other.ask("context"), other.ask("relax")], ["ok", "ok"]);
+        let (_, address) = manager.allocate(&mut line, 1000);
+        let stream = line.ask("capture-blocking");
+        // The legacy default stream would wait for it.
+        assert_eq!(other.ask(&format!("set {address} 1000 7")), "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT");
+        manager.close(0, 0);
         manager.open();
-        assert_ne!(line.hear(), "");
+        assert_eq!(line.ask(&format!("end-capture {stream}")), "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED");
+        manager.close(0, 0);
+        manager.open();
+        guest.end();
+    }
+}
+
+promise! {
+    fn a_capture_goes_on_whose_end_was_refused() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        let mut other = guest.line();
+        assert_eq!(other.ask("context"), "ok");
+        let stream = line.ask("capture");
+        let end = format!("end-capture {stream}");
+        assert_eq!(other.ask(&end), "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD");
+        manager.close(0, 0);
+        manager.open();
+        assert_eq!(line.ask(&end), "ok");
+        manager.close(0, 0);
+        manager.open();
         guest.end();
     }
 }
@@ -234,6 +361,8 @@ promise! {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();
         let stream = line.ask("capture");
+        assert_eq!(line.ask("relax"), "ok");
+        assert_eq!(line.ask("call cuMemcpyPeer"), "ok");
         manager.ask_to_close(0, 0);
         assert!(matches!(manager.hear(), FromShim::Stalled { .. }));
         assert_eq!(line.ask(&format!("end-capture {stream}")), "ok");

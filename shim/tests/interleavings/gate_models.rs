@@ -1,9 +1,12 @@
 //! Threads that submit against one that shuts the gate.
 
-use crate::gate::{Boundary, BoundaryWait, Failed, Fence, GATE, Goal, Record, Role, is_chosen, submit};
+use crate::gate::{
+    Boundary, BoundaryWait, Failed, Fence, GATE, Goal, Queue, Record, Role, is_chosen, submit,
+};
 use crate::sync::thread::{JoinHandle, spawn, yield_now};
 use crate::sync::{Mutex, long_ago, model, never};
 use loom::cell::UnsafeCell;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
@@ -526,5 +529,104 @@ fn a_caught_thread_goes_on_when_threads_are_caught_no_more() {
         GATE.release();
         caught.join().unwrap();
         GATE.open();
+    });
+}
+
+/// A call, if it is noted.
+struct Noted<'a>(&'a Cell<bool>);
+
+impl Queue for Noted<'_> {
+    fn stream(&self) -> Option<usize> {
+        None
+    }
+
+    fn is_busy(&self) -> bool {
+        false
+    }
+
+    fn note_submission(&self) -> bool {
+        self.0.set(true);
+        false
+    }
+}
+
+/// A call that is made when the mark has been set is noted.
+fn call(is_marked: &AtomicBool) {
+    let (is_late, is_noted) = (Cell::new(false), Cell::new(false));
+    let call = || {
+        yield_now();
+        is_late.set(is_marked.load(SeqCst));
+        Ok(())
+    };
+    assert_eq!(submit(call, Err, || false, || Noted(&is_noted)), Ok(()));
+    assert!(!is_late.get() || is_noted.get(), "a call was missed");
+}
+
+/// Sets a mark when no call is missed any more.
+fn watch(is_marked: &AtomicBool) {
+    assert!(GATE.watch_calls());
+    let inside = Record::calls_inside();
+    while Record::calls_inside().iter().any(|call| inside.contains(call)) {
+        yield_now();
+    }
+    is_marked.store(true, SeqCst);
+}
+
+/// A thread makes two calls while another one begins to watch them, and the gate opens meanwhile.
+fn no_call_is_missed(open: fn()) {
+    let is_marked = Arc::new(AtomicBool::new(false));
+    let (for_calls, for_watcher) = (is_marked.clone(), is_marked.clone());
+    let submitter = spawn(move || (0..2).for_each(|_| call(&for_calls)));
+    let watcher = spawn(move || watch(&for_watcher));
+    open();
+    watcher.join().unwrap();
+    submitter.join().unwrap();
+}
+
+#[test]
+fn no_call_is_missed_at_the_open_gate() {
+    model(2, || {
+        GATE.start(false, Fence::ByCloser);
+        no_call_is_missed(|| ());
+    });
+}
+
+#[test]
+fn no_call_is_missed_at_a_gate_that_opens() {
+    model(2, || {
+        GATE.start(true, Fence::ByCloser);
+        no_call_is_missed(|| GATE.open());
+    });
+}
+
+#[test]
+fn no_call_is_missed_at_a_gate_that_is_not_metered_any_more() {
+    model(2, || {
+        GATE.start(false, Fence::ByCloser);
+        GATE.meter();
+        no_call_is_missed(|| GATE.unmeter());
+    });
+}
+
+/// Nor is a thread inside that came the fast way before.
+#[test]
+fn nobody_is_inside_a_gate_that_was_shut_while_calls_began_to_be_watched() {
+    model(2, || {
+        GATE.start(false, Fence::ByCloser);
+        let memory = Memory::new();
+        let submitter = {
+            let memory = memory.clone();
+            spawn(move || {
+                Record::of_thread_or_new();
+                works(&memory)
+            })
+        };
+        let watcher = spawn(|| {
+            assert!(GATE.watch_calls());
+            GATE.stop_watching_calls();
+        });
+        while_shut(|| memory.switch());
+        watcher.join().unwrap();
+        submitter.join().unwrap().unwrap();
     });
 }

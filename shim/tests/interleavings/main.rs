@@ -47,4 +47,6 @@ mod settings {
 mod process {
     /// The manager would be told.
     pub fn say_that_a_thread_waits() {}
+    /// No model asks for that.
+    pub fn say_that_a_call_has_returned() {}
 }

@@ -316,6 +316,11 @@ impl Stream {
         }
     }
 
+    /// Whether it would wait for a stream that captures.
+    pub fn would_wait_for_a_capture(&self) -> bool {
+        graph::is_any_capturing() && self.siblings().iter().any(|other| other.capture().is_some())
+    }
+
     /// Whether it is a default stream, whose operations cannot be captured.
     pub fn is_legacy(&self) -> bool {
         self.role == Role::Legacy

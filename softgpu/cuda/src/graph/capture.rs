@@ -281,9 +281,13 @@ pub fn abandon(stream: &Arc<Stream>) {
     capture.forget_graph();
 }
 
-/// `cuStreamIsCapturing`
+/// `cuStreamIsCapturing`; beside the capture of a stream that it would wait for the legacy default stream cannot say.
 pub fn is_capturing(stream: CUstream, out: Out<Status>) -> Answer {
-    out.set(status(&*stream::resolve(stream)?));
+    let stream = stream::resolve(stream)?;
+    if stream.would_wait_for_a_capture() {
+        return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    }
+    out.set(status(&stream));
     Ok(())
 }
 

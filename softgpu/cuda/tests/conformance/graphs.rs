@@ -327,6 +327,44 @@ promise! {
 }
 
 promise! {
+    fn the_legacy_stream_cannot_say_whether_it_captures_beside_a_capture_that_it_would_wait_for() on PLAIN; {
+        start();
+        let ask = || {
+            let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+            cu!(cuStreamIsCapturing(null_mut(), &mut status))
+        };
+        for (flags, answer) in [(0, CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT), (1, CUresult::CUDA_SUCCESS)] {
+            let lane = stream(flags);
+            begin(lane, RELAXED);
+            assert_eq!(ask(), answer);
+            // It breaks nothing.
+            end(lane);
+        }
+    }
+}
+
+promise! {
+    fn a_thread_that_has_excused_itself_marks_other_streams_during_captures() on PLAIN; {
+        let context = start() as usize;
+        let (lane, at) = (stream(1), alloc(4));
+        begin(lane, GLOBAL);
+        std::thread::spawn(move || {
+            ok!(cuCtxSetCurrent(context as _));
+            let mut mode = RELAXED;
+            ok!(cuThreadExchangeStreamCaptureMode(&mut mode));
+            for lane in [stream(1), stream(0), null_mut(), 2 as _] {
+                ok!(cuMemsetD8Async(at, 1, 4, lane));
+                let mark = event();
+                ok!(cuEventRecord(mark, lane));
+                ok!(cuEventSynchronize(mark));
+                ok!(cuEventDestroy_v2(mark));
+            }
+        }).join().unwrap();
+        end(lane);
+    }
+}
+
+promise! {
     fn a_non_blocking_capture_leaves_the_legacy_stream_alone() on PLAIN; {
         start();
         let (lane, at) = (stream(1), alloc(4));

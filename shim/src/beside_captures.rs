@@ -1,0 +1,288 @@
+//! What is submitted while streams capture, and when it has ended.
+//!
+//! Meanwhile no mark can be set behind all work: that breaks captures. So one is set before the first capture begins, and from
+//! [before that](look_at_calls) on it is noted to which streams calls submit. A mark is set in each of these when that is asked, and not
+//! behind each call: the streams may have no room for so many. In its own default stream only a thread itself can set one: it does
+//! so behind its calls, a few at a time, and when it waits.
+//!
+//! Invariant: what is [known](Beside::is_known) is all. A call that was made and of which nothing can be noted ends that, until no
+//! stream captures.
+#![forbid(unsafe_code)]
+
+use crate::captures::PER_THREAD;
+use crate::contexts::Used;
+use crate::driver::{self, Context, Current, Mark, Relaxed};
+use crate::gate::{GATE, Pause, Record};
+use crate::process::Process;
+use std::collections::HashMap;
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
+use tidegate_ffi::cuda::DriverError;
+use tidegate_ffi::cuda::sys::{CUresult, CUstream};
+
+/// So many marks a thread sets in its own default stream at most, not counting those that were seen to be passed: they take room
+/// there. Twice as many if it waits then.
+const MARKS: u32 = 8;
+/// For so long those are waited for that are inside calls when calls begin to be looked at.
+const INSIDE: Duration = Duration::from_millis(5);
+
+/// See the module.
+#[derive(Default)]
+pub struct Beside {
+    /// Behind what was submitted before.
+    before: Vec<Behind>,
+    /// The streams to which work was submitted since.
+    streams: HashMap<Place, Submitted>,
+    /// Behind what other streams had, which were destroyed or capture.
+    left: Vec<Behind>,
+    /// The first mark has been set, and nothing was missed since.
+    is_known: bool,
+}
+
+/// A stream. A default stream's handle is that of others, too: of each context, or of each thread.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Place {
+    handle: usize,
+    context: Context,
+    /// Whose own default stream it is.
+    thread: Option<ThreadId>,
+}
+
+impl Place {
+    /// The stream that the calling thread means.
+    fn of(stream: CUstream) -> Result<Self, DriverError> {
+        let thread = (stream.addr() == PER_THREAD).then(|| std::thread::current().id());
+        Ok(Self { handle: stream.addr(), context: driver::context_of(stream)?, thread })
+    }
+
+    fn stream(&self) -> CUstream {
+        std::ptr::with_exposed_provenance_mut(self.handle)
+    }
+
+    /// Whether it is the default stream of all threads.
+    fn is_legacy(&self) -> bool {
+        self.handle < PER_THREAD
+    }
+}
+
+/// Work that was submitted to a stream.
+#[derive(Default)]
+struct Submitted {
+    /// The last mark.
+    mark: Option<Behind>,
+    /// So many were set since one was seen to be passed.
+    marks: u32,
+    /// More was submitted since, or is just now.
+    has_more: bool,
+    /// The same if the stream took something then: when that was noted it took nothing.
+    may_have_more: bool,
+}
+
+/// A mark in a context, which is alive.
+struct Behind {
+    context: Context,
+    mark: Option<Mark>,
+}
+
+impl Behind {
+    /// Behind work of that context, which is current.
+    fn new(context: Context, mark: impl FnOnce() -> Result<Mark, DriverError>) -> Result<Self, DriverError> {
+        match mark() {
+            Ok(mark) => Ok(Self { context, mark: Some(mark) }),
+            // Its work has ended with it.
+            Err(error) if error.ends_context() => Ok(Self { context, mark: None }),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Behind what a stream has, if it does not capture: nothing can be known of it then.
+    fn stream(stream: CUstream, context: Context) -> Result<Self, DriverError> {
+        let _current = Current::make(context)?;
+        // Of a default stream this cannot be said where a mark would break a capture of another.
+        if driver::is_capturing(stream)? {
+            return Err(DriverError {
+                call: "cuEventRecord",
+                code: CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+            });
+        }
+        Self::new(context, || Mark::after(stream))
+    }
+
+    fn is_passed(&self) -> Result<bool, DriverError> {
+        let passed = self.mark.as_ref().map_or(Ok(true), Mark::is_passed);
+        passed.or_else(|error| if error.ends_context() { Ok(true) } else { Err(error) })
+    }
+}
+
+impl Drop for Behind {
+    fn drop(&mut self) {
+        if let Some(mark) = self.mark.take() {
+            // An event is destroyed with its context current.
+            let _current = Current::make(self.context);
+            drop(mark);
+        }
+    }
+}
+
+impl Submitted {
+    /// Whether the last mark is passed, if there is one.
+    fn is_passed(&mut self) -> Result<bool, DriverError> {
+        let is_passed = self.mark.as_ref().map_or(Ok(true), Behind::is_passed)?;
+        if is_passed {
+            self.marks = 0;
+        }
+        Ok(is_passed)
+    }
+
+    /// Sets a mark in that stream behind what has none, if fewer than that were set since one was seen to be passed.
+    fn set_mark(&mut self, place: &Place, most: u32) -> Result<(), DriverError> {
+        if self.may_have_more && !self.has_more {
+            // It captures still, most likely, and did all the time.
+            let _current = Current::make(place.context)?;
+            self.has_more = !takes_nothing(place.stream())?;
+            self.may_have_more = self.has_more;
+        }
+        if self.has_more && (self.is_passed()? || self.marks < most) {
+            self.mark = Some(Behind::stream(place.stream(), place.context)?);
+            self.marks += 1;
+            (self.has_more, self.may_have_more) = (false, false);
+        }
+        Ok(())
+    }
+
+    /// Whether it has ended.
+    fn has_ended(&mut self) -> Result<bool, DriverError> {
+        Ok(self.is_passed()? && !self.has_more)
+    }
+}
+
+/// Looks at all calls from now on. False: some may be missed.
+pub fn look_at_calls() -> bool {
+    if !GATE.watch_calls() {
+        return false;
+    }
+    let inside = Record::calls_inside();
+    let (mut pause, until) = (Pause::default(), Instant::now() + INSIDE);
+    while Record::calls_inside().iter().any(|call| inside.contains(call)) {
+        if !pause.before(until) {
+            return false;
+        }
+    }
+    true
+}
+
+/// Whether nothing can be submitted to a stream: it captures, or it is the legacy default stream and would wait for one that does.
+fn takes_nothing(stream: CUstream) -> Result<bool, DriverError> {
+    match driver::is_capturing(stream) {
+        Err(error) if error.code == CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT => Ok(true),
+        asked => asked,
+    }
+}
+
+impl Beside {
+    /// Sets marks behind all that was submitted before now, while no stream captures and all calls are [looked at](look_at_calls).
+    pub fn begin(&mut self, process: &Process) {
+        let mark = |used: Used<'_>| {
+            let _current = Current::make(used.context)?;
+            Behind::new(used.context, || Mark::after_all_of(used.context))
+        };
+        let before = process.contexts.keep_all().into_iter().map(mark).collect::<Result<_, DriverError>>();
+        self.is_known = before.is_ok();
+        self.before = before.unwrap_or_default();
+    }
+
+    /// The calling thread is about to submit work to that stream; `None`: to some stream.
+    pub fn note(&mut self, stream: Option<CUstream>) {
+        let _relaxed = Relaxed::begin();
+        self.is_known &= stream.is_some_and(|stream| self.note_in(stream).is_ok());
+    }
+
+    fn note_in(&mut self, stream: CUstream) -> Result<(), DriverError> {
+        let takes_nothing = takes_nothing(stream)?;
+        let place = Place::of(stream)?;
+        let submitted = self.streams.entry(place).or_default();
+        submitted.has_more |= !takes_nothing;
+        submitted.may_have_more = true;
+        Ok(())
+    }
+
+    /// The calling thread has submitted work, or waits: it may set no mark in its own default stream any more.
+    pub fn mark_own_stream(&mut self, is_waiting: bool) {
+        let _relaxed = Relaxed::begin();
+        let this = Some(std::thread::current().id());
+        let own = self.streams.iter_mut().filter(|(place, _)| place.thread == this);
+        self.is_known &= own.fold(true, |is_known, (place, submitted)| {
+            is_known & submitted.set_mark(place, if is_waiting { 2 * MARKS } else { MARKS }).is_ok()
+        });
+    }
+
+    /// A stream is about to be destroyed, after which another one may have its handle, or to capture, after which the legacy default stream
+    /// may take nothing.
+    pub fn leave_stream(&mut self, stream: CUstream) {
+        let _relaxed = Relaxed::begin();
+        self.forget_what_has_left();
+        let is_left =
+            |place: &Place| place.is_legacy() || place.thread.is_none() && place.handle == stream.addr();
+        let places: Vec<_> = self.streams.keys().copied().filter(is_left).collect();
+        for place in places {
+            let submitted = self.streams.remove(&place).unwrap_or_default();
+            self.is_known &= self.keep(&place, submitted).is_ok();
+        }
+    }
+
+    /// Keeps a mark behind what the stream has. Where there is nothing none is set: it might find no room.
+    fn keep(&mut self, place: &Place, mut submitted: Submitted) -> Result<(), DriverError> {
+        let current = Current::make(place.context)?;
+        let is_idle =
+            !driver::is_capturing(place.stream()).unwrap_or(true) && !driver::is_busy(place.stream());
+        drop(current);
+        if !is_idle {
+            submitted.set_mark(place, u32::MAX)?;
+            self.left.extend(submitted.mark);
+        }
+        Ok(())
+    }
+
+    /// A context is about to be destroyed.
+    pub fn leave_context(&mut self, context: Context) {
+        // Then it is not known what becomes of the rest of its work.
+        let is_of = |behind: &Behind| behind.context == context;
+        let count = self.before.len() + self.left.len() + self.streams.len();
+        self.before.retain(|behind| !is_of(behind));
+        self.left.retain(|behind| !is_of(behind));
+        self.streams.retain(|place, _| place.context != context);
+        self.is_known &= self.before.len() + self.left.len() + self.streams.len() == count;
+    }
+
+    fn forget_what_has_left(&mut self) {
+        // Of what cannot be asked nothing is known.
+        let mut is_known = true;
+        let mut is_under_way = |behind: &Behind| {
+            let is_passed = behind.is_passed();
+            is_known &= is_passed.is_ok();
+            is_passed.is_ok_and(|is_passed| !is_passed)
+        };
+        self.before.retain(&mut is_under_way);
+        self.left.retain(&mut is_under_way);
+        self.is_known &= is_known;
+    }
+
+    /// Whether it is known of all work when it has ended.
+    pub fn is_known(&self) -> bool {
+        self.is_known
+    }
+
+    /// Whether all work has ended. Sets a mark in each stream whose last work has none, if the marks before it are passed.
+    pub fn has_ended(&mut self) -> bool {
+        self.forget_what_has_left();
+        let mut is_known = true;
+        self.streams.retain(|place, submitted| {
+            let marked = if place.thread.is_none() { submitted.set_mark(place, 1) } else { Ok(()) };
+            let has_ended = marked.and_then(|()| submitted.has_ended());
+            is_known &= has_ended.is_ok();
+            !has_ended.unwrap_or(true)
+        });
+        self.is_known &= is_known;
+        self.is_known && self.before.is_empty() && self.left.is_empty() && self.streams.is_empty()
+    }
+}
