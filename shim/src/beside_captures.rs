@@ -216,14 +216,24 @@ impl Beside {
         });
     }
 
-    /// A stream is about to be destroyed, after which another one may have its handle, or to capture, after which the legacy default stream
-    /// may take nothing.
+    /// A stream is about to be destroyed, after which another one may have its handle.
     pub fn leave_stream(&mut self, stream: CUstream) {
+        self.leave(|place| place.thread.is_none() && place.handle == stream.addr());
+    }
+
+    /// The calling thread, which is inside a call, is about to capture a stream. After that the legacy default stream may take nothing,
+    /// and no mark. Where other threads are inside one of them may be about to submit to that: its work stays noted.
+    pub fn capture_stream(&mut self, stream: CUstream) {
+        self.leave_stream(stream);
+        if Record::calls_inside().len() <= 1 {
+            self.leave(Place::is_legacy);
+        }
+    }
+
+    fn leave(&mut self, is_left: impl Fn(&Place) -> bool) {
         let _relaxed = Relaxed::begin();
         self.forget_what_has_left();
-        let is_left =
-            |place: &Place| place.is_legacy() || place.thread.is_none() && place.handle == stream.addr();
-        let places: Vec<_> = self.streams.keys().copied().filter(is_left).collect();
+        let places: Vec<_> = self.streams.keys().copied().filter(|place| is_left(place)).collect();
         for place in places {
             let submitted = self.streams.remove(&place).unwrap_or_default();
             self.is_known &= self.keep(&place, submitted).is_ok();

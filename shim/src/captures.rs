@@ -40,15 +40,6 @@ struct Open {
     beginning: u32,
 }
 
-impl Open {
-    /// The stream's handle will mean something else.
-    fn leave_stream(&mut self, stream: usize) {
-        if let Some(beside) = &mut self.beside {
-            beside.leave_stream(std::ptr::with_exposed_provenance_mut(stream));
-        }
-    }
-}
-
 /// One that has not ended.
 struct Capture {
     /// That began it.
@@ -118,7 +109,9 @@ impl Captures {
         call: impl FnOnce() -> Result<(), E>,
     ) -> Result<(), E> {
         let mut open = self.open.lock();
-        open.leave_stream(stream);
+        if let Some(beside) = &mut open.beside {
+            beside.capture_stream(std::ptr::with_exposed_provenance_mut(stream));
+        }
         call()?;
         let capture = Capture { thread: std::thread::current().id(), context, since: Stamp::now() };
         open.streams.insert(Stream::of(stream), capture);
@@ -134,7 +127,9 @@ impl Captures {
     /// Destroys a stream by a call of the driver, which ends its capture, and after which another stream may have the handle.
     pub fn destroy<E>(&self, stream: usize, call: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let mut open = self.open.lock();
-        open.leave_stream(stream);
+        if let Some(beside) = &mut open.beside {
+            beside.leave_stream(std::ptr::with_exposed_provenance_mut(stream));
+        }
         call()?;
         self.note_end(&mut open, Stream::of(stream));
         Ok(())
