@@ -35,8 +35,10 @@ pub struct Beside {
     streams: HashMap<Place, Submitted>,
     /// Behind what other streams had, which were destroyed or capture.
     left: Vec<Behind>,
-    /// The first mark has been set, and nothing was missed since.
-    is_known: bool,
+    /// The first mark has been set.
+    has_begun: bool,
+    /// A call of which nothing could be noted may be made after that.
+    has_missed: bool,
 }
 
 /// A stream. A default stream's handle is that of others, too: of each context, or of each thread.
@@ -44,7 +46,7 @@ pub struct Beside {
 struct Place {
     handle: usize,
     context: Context,
-    /// Whose own default stream it is.
+    /// The thread, if it is that thread's own default stream.
     thread: Option<ThreadId>,
 }
 
@@ -187,14 +189,14 @@ impl Beside {
             Behind::new(used.context, || Mark::after_all_of(used.context))
         };
         let before = process.contexts.keep_all().into_iter().map(mark).collect::<Result<_, DriverError>>();
-        self.is_known = before.is_ok();
+        self.has_begun = before.is_ok();
         self.before = before.unwrap_or_default();
     }
 
     /// The calling thread is about to submit work to that stream; `None`: to some stream.
     pub fn note(&mut self, stream: Option<CUstream>) {
         let _relaxed = Relaxed::begin();
-        self.is_known &= stream.is_some_and(|stream| self.note_in(stream).is_ok());
+        self.has_missed |= stream.is_none_or(|stream| self.note_in(stream).is_err());
     }
 
     fn note_in(&mut self, stream: CUstream) -> Result<(), DriverError> {
@@ -211,9 +213,10 @@ impl Beside {
         let _relaxed = Relaxed::begin();
         let this = Some(std::thread::current().id());
         let own = self.streams.iter_mut().filter(|(place, _)| place.thread == this);
-        self.is_known &= own.fold(true, |is_known, (place, submitted)| {
-            is_known & submitted.set_mark(place, if is_waiting { 2 * MARKS } else { MARKS }).is_ok()
-        });
+        let most = if is_waiting { 2 * MARKS } else { MARKS };
+        for (place, submitted) in own {
+            self.has_missed |= submitted.set_mark(place, most).is_err();
+        }
     }
 
     /// A stream is about to be destroyed, after which another one may have its handle.
@@ -236,7 +239,7 @@ impl Beside {
         let places: Vec<_> = self.streams.keys().copied().filter(|place| is_left(place)).collect();
         for place in places {
             let submitted = self.streams.remove(&place).unwrap_or_default();
-            self.is_known &= self.keep(&place, submitted).is_ok();
+            self.has_missed |= self.keep(&place, submitted).is_err();
         }
     }
 
@@ -261,38 +264,35 @@ impl Beside {
         self.before.retain(|behind| !is_of(behind));
         self.left.retain(|behind| !is_of(behind));
         self.streams.retain(|place, _| place.context != context);
-        self.is_known &= self.before.len() + self.left.len() + self.streams.len() == count;
+        self.has_missed |= self.before.len() + self.left.len() + self.streams.len() != count;
     }
 
     fn forget_what_has_left(&mut self) {
         // Of what cannot be asked nothing is known.
-        let mut is_known = true;
+        let has_missed = &mut self.has_missed;
         let mut is_under_way = |behind: &Behind| {
             let is_passed = behind.is_passed();
-            is_known &= is_passed.is_ok();
+            *has_missed |= is_passed.is_err();
             is_passed.is_ok_and(|is_passed| !is_passed)
         };
         self.before.retain(&mut is_under_way);
         self.left.retain(&mut is_under_way);
-        self.is_known &= is_known;
     }
 
     /// Whether it is known of all work when it has ended.
     pub fn is_known(&self) -> bool {
-        self.is_known
+        self.has_begun && !self.has_missed
     }
 
     /// Whether all work has ended. Sets a mark in each stream whose last work has none, if the marks before it are passed.
     pub fn has_ended(&mut self) -> bool {
         self.forget_what_has_left();
-        let mut is_known = true;
         self.streams.retain(|place, submitted| {
             let marked = if place.thread.is_none() { submitted.set_mark(place, 1) } else { Ok(()) };
             let has_ended = marked.and_then(|()| submitted.has_ended());
-            is_known &= has_ended.is_ok();
+            self.has_missed |= has_ended.is_err();
             !has_ended.unwrap_or(true)
         });
-        self.is_known &= is_known;
-        self.is_known && self.before.is_empty() && self.left.is_empty() && self.streams.is_empty()
+        self.is_known() && self.before.is_empty() && self.left.is_empty() && self.streams.is_empty()
     }
 }

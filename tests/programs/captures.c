@@ -1,5 +1,5 @@
 /* Eight threads that capture graphs and launch them, each one after the other: nearly always some stream captures. What they submit
- * besides, to their own default streams, nothing can be known of.
+ * besides, to the default streams of several contexts, nothing can be known of.
  * Argument: the image of count_up_kernel.c.
  *
  * Says "begun", goes on until the end of standard input, and says "as expected" if every byte is what it should be.
@@ -17,16 +17,15 @@
 /* What a program does on the host in a capture: longer in each thread, so that they do not end together. */
 #define ON_HOST_NS 20000000
 #define MORE_NS 7000000
-#define PER_THREAD ((void *)2)
 
 int cuCtxSynchronize(void);
 int cuCtxGetCurrent(void **context);
 int cuStreamCreate(void **stream, unsigned flags);
 int cuStreamSynchronize(void *stream);
-int cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t bytes, void *stream);
+int cuMemcpyPeer(CUdeviceptr to, void *to_context, CUdeviceptr from, void *from_context, size_t bytes);
 
 static void *context, *count_up_kernel;
-static CUdeviceptr memory, own;
+static CUdeviceptr memory, other;
 static atomic_int stop;
 static unsigned graphs[THREADS];
 
@@ -40,7 +39,7 @@ static int capture_and_launch(void *stream, int which)
     CHECK(cuStreamBeginCapture_v2(stream, RELAXED));
     CHECK(cuLaunchKernel(count_up_kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
     nanosleep(&on_host, NULL);
-    CHECK(cuMemsetD8Async(own, which, 1, PER_THREAD));
+    CHECK(cuMemcpyPeer(other, context, other + 1, context, 1));
     CHECK(launch_captured(stream));
     CHECK(cuStreamSynchronize(stream));
     graphs[which]++;
@@ -85,7 +84,7 @@ int main(int argc, char **argv)
     CHECK(make_current());
     CHECK(cuCtxGetCurrent(&context));
     CHECK(cuMemAlloc_v2(&memory, BYTES));
-    CHECK(cuMemAlloc_v2(&own, 1));
+    CHECK(cuMemAlloc_v2(&other, 2));
     CHECK(cuMemsetD8_v2(memory, 0, BYTES));
     CHECK(cuCtxSynchronize()); /* a memset returns before it is done */
     CHECK(cuModuleLoad(&module, argv[1]));
