@@ -11,7 +11,7 @@
 
 use crate::captures::PER_THREAD;
 use crate::contexts::Used;
-use crate::driver::{self, Context, Current, Mark, Relaxed};
+use crate::driver::{self, Behind, Context, Current, Mark, Relaxed};
 use crate::gate::{GATE, Pause, Record};
 use crate::process::Process;
 use std::collections::HashMap;
@@ -74,56 +74,18 @@ struct Submitted {
     mark: Option<Behind>,
     /// So many were set since one was seen to be passed.
     marks: u32,
-    /// More was submitted since, or is just now.
-    has_more: bool,
-    /// The same if the stream took something then: when that was noted it took nothing.
-    may_have_more: bool,
+    /// Whether more was submitted since, or is just now.
+    more: More,
 }
 
-/// A mark in a context, which is alive.
-struct Behind {
-    context: Context,
-    mark: Option<Mark>,
-}
-
-impl Behind {
-    /// Behind work of that context, which is current.
-    fn new(context: Context, mark: impl FnOnce() -> Result<Mark, DriverError>) -> Result<Self, DriverError> {
-        match mark() {
-            Ok(mark) => Ok(Self { context, mark: Some(mark) }),
-            // Its work has ended with it.
-            Err(error) if error.ends_context() => Ok(Self { context, mark: None }),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Behind what a stream has, if it does not capture: nothing can be known of it then.
-    fn stream(stream: CUstream, context: Context) -> Result<Self, DriverError> {
-        let _current = Current::make(context)?;
-        // Of a default stream this cannot be said where a mark would break a capture of another.
-        if driver::is_capturing(stream)? {
-            return Err(DriverError {
-                call: "cuEventRecord",
-                code: CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-            });
-        }
-        Self::new(context, || Mark::after(stream))
-    }
-
-    fn is_passed(&self) -> Result<bool, DriverError> {
-        let passed = self.mark.as_ref().map_or(Ok(true), Mark::is_passed);
-        passed.or_else(|error| if error.ends_context() { Ok(true) } else { Err(error) })
-    }
-}
-
-impl Drop for Behind {
-    fn drop(&mut self) {
-        if let Some(mark) = self.mark.take() {
-            // An event is destroyed with its context current.
-            let _current = Current::make(self.context);
-            drop(mark);
-        }
-    }
+/// Whether work was submitted to a stream.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum More {
+    #[default]
+    None,
+    /// When it was noted the stream took nothing.
+    Perhaps,
+    Some,
 }
 
 impl Submitted {
@@ -138,23 +100,22 @@ impl Submitted {
 
     /// Sets a mark in that stream behind what has none, if fewer than that were set since one was seen to be passed.
     fn set_mark(&mut self, place: &Place, most: u32) -> Result<(), DriverError> {
-        if self.may_have_more && !self.has_more {
+        if self.more == More::Perhaps {
             // It captures still, most likely, and did all the time.
             let _current = Current::make(place.context)?;
-            self.has_more = !takes_nothing(place.stream())?;
-            self.may_have_more = self.has_more;
+            self.more = if takes_nothing(place.stream())? { More::None } else { More::Some };
         }
-        if self.has_more && (self.is_passed()? || self.marks < most) {
-            self.mark = Some(Behind::stream(place.stream(), place.context)?);
+        if self.more == More::Some && (self.is_passed()? || self.marks < most) {
+            self.mark = Some(mark_in(place.stream(), place.context)?);
             self.marks += 1;
-            (self.has_more, self.may_have_more) = (false, false);
+            self.more = More::None;
         }
         Ok(())
     }
 
     /// Whether it has ended.
     fn has_ended(&mut self) -> Result<bool, DriverError> {
-        Ok(self.is_passed()? && !self.has_more)
+        Ok(self.is_passed()? && self.more != More::Some)
     }
 }
 
@@ -181,6 +142,17 @@ fn takes_nothing(stream: CUstream) -> Result<bool, DriverError> {
     }
 }
 
+/// A mark behind what a stream has, if it does not capture: nothing can be known of it then.
+fn mark_in(stream: CUstream, context: Context) -> Result<Behind, DriverError> {
+    let _current = Current::make(context)?;
+    // Of a default stream this cannot be said where a mark would break a capture of another.
+    if driver::is_capturing(stream)? {
+        let code = CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        return Err(DriverError { call: "cuEventRecord", code });
+    }
+    Behind::new(context, || Mark::after(stream))
+}
+
 impl Beside {
     /// Sets marks behind all that was submitted before now, while no stream captures and all calls are [looked at](look_at_calls).
     pub fn begin(&mut self, process: &Process) {
@@ -200,11 +172,9 @@ impl Beside {
     }
 
     fn note_in(&mut self, stream: CUstream) -> Result<(), DriverError> {
-        let takes_nothing = takes_nothing(stream)?;
-        let place = Place::of(stream)?;
-        let submitted = self.streams.entry(place).or_default();
-        submitted.has_more |= !takes_nothing;
-        submitted.may_have_more = true;
+        let more = if takes_nothing(stream)? { More::Perhaps } else { More::Some };
+        let submitted = self.streams.entry(Place::of(stream)?).or_default();
+        submitted.more = submitted.more.max(more);
         Ok(())
     }
 
@@ -220,14 +190,14 @@ impl Beside {
     }
 
     /// A stream is about to be destroyed, after which another one may have its handle.
-    pub fn leave_stream(&mut self, stream: CUstream) {
-        self.leave(|place| place.thread.is_none() && place.handle == stream.addr());
+    pub fn leave_stream(&mut self, handle: usize) {
+        self.leave(|place| place.thread.is_none() && place.handle == handle);
     }
 
     /// The calling thread, which is inside a call, is about to capture a stream. After that the legacy default stream may take nothing,
     /// and no mark. Where other threads are inside one of them may be about to submit to that: its work stays noted.
-    pub fn capture_stream(&mut self, stream: CUstream) {
-        self.leave_stream(stream);
+    pub fn capture_stream(&mut self, handle: usize) {
+        self.leave_stream(handle);
         if Record::calls_inside().len() <= 1 {
             self.leave(Place::is_legacy);
         }
@@ -259,7 +229,7 @@ impl Beside {
     /// A context is about to be destroyed.
     pub fn leave_context(&mut self, context: Context) {
         // Then it is not known what becomes of the rest of its work.
-        let is_of = |behind: &Behind| behind.context == context;
+        let is_of = |behind: &Behind| behind.context() == context;
         let count = self.before.len() + self.left.len() + self.streams.len();
         self.before.retain(|behind| !is_of(behind));
         self.left.retain(|behind| !is_of(behind));

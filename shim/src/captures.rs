@@ -110,7 +110,7 @@ impl Captures {
     ) -> Result<(), E> {
         let mut open = self.open.lock();
         if let Some(beside) = &mut open.beside {
-            beside.capture_stream(std::ptr::with_exposed_provenance_mut(stream));
+            beside.capture_stream(stream);
         }
         call()?;
         let capture = Capture { thread: std::thread::current().id(), context, since: Stamp::now() };
@@ -128,7 +128,7 @@ impl Captures {
     pub fn destroy<E>(&self, stream: usize, call: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let mut open = self.open.lock();
         if let Some(beside) = &mut open.beside {
-            beside.leave_stream(std::ptr::with_exposed_provenance_mut(stream));
+            beside.leave_stream(stream);
         }
         call()?;
         self.note_end(&mut open, Stream::of(stream));
@@ -142,9 +142,7 @@ impl Captures {
 
     /// A context is about to come to its end, or all that is in it.
     pub fn leave_context(&self, context: Context) {
-        if let Some(beside) = &mut self.open.lock().beside {
-            beside.leave_context(context);
-        }
+        self.with_what_is_beside(|beside| beside.leave_context(context));
     }
 
     /// It has, and its captures with it.
@@ -179,31 +177,26 @@ impl Captures {
     /// The calling thread is about to submit something to that stream; `None`: to some stream. Whether it is to be
     /// [said](Self::note_return) when the call has returned.
     pub fn note_submission(&self, stream: Option<CUstream>) -> bool {
-        if self.are_noted()
-            && let Some(beside) = &mut self.open.lock().beside
-        {
-            beside.note(stream);
-            return stream.is_some_and(|stream| stream.addr() == PER_THREAD);
-        }
-        false
+        let is_noted = self.with_what_is_beside(|beside| beside.note(stream)).is_some();
+        is_noted && stream.is_some_and(|stream| stream.addr() == PER_THREAD)
     }
 
     /// A call of the calling thread has returned.
     pub fn note_return(&self) {
-        self.mark_own_stream(false);
+        self.with_what_is_beside(|beside| beside.mark_own_stream(false));
     }
 
     /// The calling thread is about to wait at the gate, or has waited for its GPU.
     pub fn note_waiting(&self) {
-        self.mark_own_stream(true);
+        self.with_what_is_beside(|beside| beside.mark_own_stream(true));
     }
 
-    fn mark_own_stream(&self, is_waiting: bool) {
-        if self.are_noted()
-            && let Some(beside) = &mut self.open.lock().beside
-        {
-            beside.mark_own_stream(is_waiting);
+    /// What is submitted besides, if it is noted. Where it is not that is seen without a lock.
+    fn with_what_is_beside<T>(&self, act: impl FnOnce(&mut Beside) -> T) -> Option<T> {
+        if !self.are_noted() {
+            return None;
         }
+        self.open.lock().beside.as_mut().map(act)
     }
 
     /// Whether it is noted what is submitted.
@@ -213,12 +206,12 @@ impl Captures {
 
     /// Whether it is known of all that was submitted, but not captured, when it has ended. While no stream captures it is not.
     pub fn is_known_what_is_beside(&self) -> bool {
-        self.open.lock().beside.as_ref().is_some_and(Beside::is_known)
+        self.with_what_is_beside(|beside| beside.is_known()).unwrap_or(false)
     }
 
     /// Whether all has ended that was submitted, and not captured, while this is known.
     pub fn has_ended_what_is_beside(&self) -> bool {
-        self.open.lock().beside.as_mut().is_some_and(Beside::has_ended)
+        self.with_what_is_beside(Beside::has_ended).unwrap_or(false)
     }
 
     /// The contexts in which there are captures that have not ended.

@@ -10,7 +10,7 @@
 //! Invariant: a probe never blocks its asker and never takes a lock of the program.
 
 use crate::contexts::Used;
-use crate::driver::{Context, Current, Mark, relax_captures_of_this_thread, synchronize};
+use crate::driver::{Behind, Context, Current, Mark, relax_captures_of_this_thread, synchronize};
 use crate::gate::{Boundary, GATE, Pause, Record, drawn};
 use crate::host_functions;
 use crate::log::info;
@@ -843,15 +843,14 @@ pub struct Probe {
     parts: Vec<Part>,
 }
 
-/// The mark of one context.
+/// The mark of one context, which it keeps alive: the mark goes first.
 struct Part {
     kind: Kind,
-    used: Used<'static>,
+    _used: Used<'static>,
 }
 
 enum Kind {
-    /// `None`: the context has come to an end by an error, and its work with it.
-    Event(Option<Mark>),
+    Event(Behind),
     Helper(Arc<AtomicU32>),
 }
 
@@ -909,36 +908,24 @@ impl Probe {
 impl Part {
     fn start(process: &'static Process, used: Used<'static>) -> Result<Self, DrainError> {
         let current = Current::make(used.context)?;
-        let mark = Mark::after_all_of(used.context);
+        let mark = Behind::new(used.context, || Mark::after_all_of(used.context));
         drop(current);
         let kind = match mark {
-            Ok(mark) => Kind::Event(Some(mark)),
+            Ok(mark) => Kind::Event(mark),
             Err(error) if is_missing(error) => Kind::Helper(help(process, used.context)?),
-            Err(error) if error.ends_context() => Kind::Event(None),
             Err(error) => return Err(error.into()),
         };
-        Ok(Self { kind, used })
+        Ok(Self { kind, _used: used })
     }
 
     fn is_passed(&self) -> Result<bool, DriverError> {
         match &self.kind {
-            Kind::Event(None) => Ok(true),
-            Kind::Event(Some(mark)) => mark.is_passed().or_else(|error| ends_work(error).map(|()| true)),
+            Kind::Event(mark) => mark.is_passed(),
             Kind::Helper(answer) => match answer.load(Ordering::Acquire) {
                 RUNNING => Ok(false),
                 0 => Ok(true),
                 _ => Err(DriverError { call: "cuCtxSynchronize", code: CUresult::CUDA_ERROR_UNKNOWN }),
             },
-        }
-    }
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        // An event is destroyed with its context current, and before the context is let go.
-        if let Kind::Event(mark) = &mut self.kind {
-            let _current = Current::make(self.used.context);
-            drop(mark.take());
         }
     }
 }

@@ -279,3 +279,45 @@ impl Drop for Mark {
 
 // SAFETY: an event's handle may be used on any thread.
 unsafe impl Send for Mark {}
+
+/// A mark behind work of a context, which is alive.
+pub struct Behind {
+    context: Context,
+    /// `None`: the context has come to an end by an error, and its work with it.
+    mark: Option<Mark>,
+}
+
+impl Behind {
+    /// Sets it. The context is current.
+    pub fn new(
+        context: Context,
+        mark: impl FnOnce() -> Result<Mark, DriverError>,
+    ) -> Result<Self, DriverError> {
+        match mark() {
+            Ok(mark) => Ok(Self { context, mark: Some(mark) }),
+            Err(error) if error.ends_context() => Ok(Self { context, mark: None }),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The context.
+    pub fn context(&self) -> Context {
+        self.context
+    }
+
+    /// Whether that work has ended.
+    pub fn is_passed(&self) -> Result<bool, DriverError> {
+        let passed = self.mark.as_ref().map_or(Ok(true), Mark::is_passed);
+        passed.or_else(|error| if error.ends_context() { Ok(true) } else { Err(error) })
+    }
+}
+
+impl Drop for Behind {
+    fn drop(&mut self) {
+        if let Some(mark) = self.mark.take() {
+            // An event is destroyed with its context current.
+            let _current = Current::make(self.context);
+            drop(mark);
+        }
+    }
+}

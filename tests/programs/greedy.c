@@ -43,15 +43,19 @@ static atomic_uint launches[THREADS + 1];
 /* All processes see it. */
 static atomic_uint *stop;
 
-static int stir(int thread, void *stream, unsigned micros)
+static int stir_at(CUdeviceptr address, void *stream, unsigned micros)
 {
-    CUdeviceptr address = memory + thread * PART;
     uint64_t count = WORDS;
     unsigned add = 1;
     void *parameters[] = { &address, &count, &add, &micros };
 
-    launches[thread]++;
     return cuLaunchKernel(stir_kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
+}
+
+static int stir(int thread, void *stream, unsigned micros)
+{
+    launches[thread]++;
+    return stir_at(memory + thread * PART, stream, micros);
 }
 
 static void take_time(void *nothing)
@@ -68,13 +72,8 @@ static int launch_in_streams(int thread)
         CHECK(cuStreamCreate(&streams[i], 1));
     /* No two kernels of one thread add to the same words at once. */
     for (int i = 0; !*stop; i = (i + 1) % STREAMS) {
-        CUdeviceptr address = memory + i * 4 * WORDS;
-        uint64_t count = WORDS;
-        unsigned add = 1, micros = USUAL;
-        void *parameters[] = { &address, &count, &add, &micros };
-
         launches[thread] += i == 0;
-        CHECK(cuLaunchKernel(stir_kernel, 1, 1, 1, 1, 1, 1, 0, streams[i], parameters, NULL));
+        CHECK(stir_at(memory + i * 4 * WORDS, streams[i], USUAL));
     }
     return 0;
 }
@@ -137,15 +136,12 @@ static int launch_in_dying_streams(int thread)
 {
     /* No two kernels in them add to the same words at once. */
     for (int i = 0; !*stop; i = (i + 1) % STREAMS) {
-        CUdeviceptr address = memory + (thread + 1) * PART + i * 4 * WORDS;
-        uint64_t count = WORDS;
-        unsigned add = 1, micros = USUAL;
-        void *parameters[] = { &address, &count, &add, &micros }, *dying;
+        void *dying;
 
         CHECK(stir(thread, NULL, USUAL));
         CHECK(cuStreamCreate(&dying, 1));
         launches[thread + 1] += i == 0;
-        CHECK(cuLaunchKernel(stir_kernel, 1, 1, 1, 1, 1, 1, 0, dying, parameters, NULL));
+        CHECK(stir_at(memory + (thread + 1) * PART + i * 4 * WORDS, dying, USUAL));
         CHECK(cuStreamDestroy_v2(dying));
     }
     return 0;

@@ -39,24 +39,36 @@ pub trait SaysNothing {
 impl<T> SaysNothing for Argument<T> {}
 
 /// Where a call submits to a stream.
-pub struct Stream(pub CUstream);
+pub struct Stream {
+    stream: CUstream,
+    /// And to no other.
+    is_only_one: bool,
+}
+
+impl Stream {
+    /// Where one submits to this stream.
+    pub fn new(stream: CUstream) -> Self {
+        Self { stream, is_only_one: true }
+    }
+}
 
 impl Queue for Stream {
     /// What is captured is not submitted.
     fn stream(&self) -> Option<usize> {
-        process::active().is_some_and(|process| !process.captures.any()).then(|| self.0.addr())
+        process::active().is_some_and(|process| !process.captures.any()).then(|| self.stream.addr())
     }
 
     fn is_busy(&self) -> bool {
-        is_busy(self.0)
+        is_busy(self.stream)
     }
 
     fn goes_behind_a_wait(&self) -> bool {
-        process::active().is_some_and(|process| process.value_waits.lets_go(self.0.addr()))
+        process::active().is_some_and(|process| process.value_waits.lets_go(self.stream.addr()))
     }
 
     fn note_submission(&self) -> bool {
-        process::active().is_some_and(|process| process.captures.note_submission(Some(self.0)))
+        let stream = self.is_only_one.then_some(self.stream);
+        process::active().is_some_and(|process| process.captures.note_submission(stream))
     }
 
     fn note_waiting(&self) {
@@ -66,42 +78,13 @@ impl Queue for Stream {
     }
 }
 
-/// Where a call of some name submits to a stream, or to several.
-pub struct OfCall {
-    stream: Stream,
-    is_only_one: bool,
-}
-
-impl Queue for OfCall {
-    fn stream(&self) -> Option<usize> {
-        self.stream.stream()
-    }
-
-    fn is_busy(&self) -> bool {
-        self.stream.is_busy()
-    }
-
-    fn goes_behind_a_wait(&self) -> bool {
-        self.stream.goes_behind_a_wait()
-    }
-
-    fn note_submission(&self) -> bool {
-        let stream = self.is_only_one.then_some(self.stream.0);
-        process::active().is_some_and(|process| process.captures.note_submission(stream))
-    }
-
-    fn note_waiting(&self) {
-        self.stream.note_waiting();
-    }
-}
-
 /// Where a call of this name queues what it submits. One that names no stream is for the default stream.
-pub fn of_call<const ARGUMENTS: usize>(name: &str, streams: [Option<CUstream>; ARGUMENTS]) -> OfCall {
+pub fn of_call<const ARGUMENTS: usize>(name: &str, streams: [Option<CUstream>; ARGUMENTS]) -> Stream {
     let named = streams.into_iter().flatten().next();
     // The default streams of several contexts, or what a list says.
     let names_several = name.contains("Peer") || name.contains("MultiDevice");
-    OfCall {
-        stream: Stream(stream_of(name, named.unwrap_or_default())),
+    Stream {
+        stream: stream_of(name, named.unwrap_or_default()),
         is_only_one: named.is_some() || !names_several,
     }
 }

@@ -173,7 +173,7 @@ pub fn batch_per_thread(
 
 /// The gate, the driver, and what is known then.
 fn submit(process: &Process, real: Real<'_>, stream: CUstream, operations: &[Operation]) -> Answer {
-    let queue = || queues::Stream(stream);
+    let queue = || queues::Stream::new(stream);
     let pass = GATE.pass_as(|| role(process, operations), operands::are_resident, queue)?;
     real()?;
     // What is captured is done when the graph is launched, and is not looked for there.
