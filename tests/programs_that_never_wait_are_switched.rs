@@ -33,6 +33,18 @@ fn a_thread_whose_kernels_become_longer() {
     is_switched("grows");
 }
 
+/// While it is alone, and its kernels are short, calls are not counted.
+#[test]
+fn a_thread_whose_kernels_become_long_while_it_is_alone() {
+    is_switched("becomes");
+}
+
+/// Nor can a mark be set behind all work.
+#[test]
+fn a_thread_whose_kernels_become_long_while_it_captures() {
+    is_switched("beneath");
+}
+
 /// Longer than work is let go on before it is taken to wait for other work.
 #[test]
 fn a_thread_whose_kernels_take_seconds() {

@@ -14,15 +14,15 @@ use crate::contexts::Used;
 use crate::driver::{self, Behind, Context, Current, Mark, Relaxed};
 use crate::gate::{GATE, Pause, Record};
 use crate::process::Process;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 use tidegate_ffi::cuda::DriverError;
 use tidegate_ffi::cuda::sys::{CUresult, CUstream};
 
-/// So many marks a thread sets in its own default stream at most, not counting those that were seen to be passed: they take room
-/// there. Twice as many if it waits then.
-const MARKS: u32 = 8;
+/// So many marks of a thread are in its own default stream at most that are not passed: they take room there. Twice as many if it
+/// waits then.
+const MARKS: usize = 8;
 /// For so long those are waited for that are inside calls when calls begin to be looked at.
 const INSIDE: Duration = Duration::from_millis(5);
 
@@ -43,7 +43,7 @@ pub struct Beside {
 
 /// A stream. A default stream's handle is that of others, too: of each context, or of each thread.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Place {
+pub struct Place {
     handle: usize,
     context: Context,
     /// The thread, if it is that thread's own default stream.
@@ -52,9 +52,14 @@ struct Place {
 
 impl Place {
     /// The stream that the calling thread means.
-    fn of(stream: CUstream) -> Result<Self, DriverError> {
+    pub fn of(stream: CUstream) -> Result<Self, DriverError> {
         let thread = (stream.addr() == PER_THREAD).then(|| std::thread::current().id());
         Ok(Self { handle: stream.addr(), context: driver::context_of(stream)?, thread })
+    }
+
+    /// Its context.
+    pub fn context(&self) -> Context {
+        self.context
     }
 
     fn stream(&self) -> CUstream {
@@ -70,10 +75,8 @@ impl Place {
 /// Work that was submitted to a stream.
 #[derive(Default)]
 struct Submitted {
-    /// The last mark.
-    mark: Option<Behind>,
-    /// So many were set since one was seen to be passed.
-    marks: u32,
+    /// The marks that are not known to be passed, the first one first.
+    marks: VecDeque<Behind>,
     /// Whether more was submitted since, or is just now.
     more: More,
 }
@@ -89,25 +92,26 @@ enum More {
 }
 
 impl Submitted {
-    /// Whether the last mark is passed, if there is one.
+    /// Whether all marks are passed.
     fn is_passed(&mut self) -> Result<bool, DriverError> {
-        let is_passed = self.mark.as_ref().map_or(Ok(true), Behind::is_passed)?;
-        if is_passed {
-            self.marks = 0;
+        while let Some(first) = self.marks.front() {
+            if !first.is_passed()? {
+                return Ok(false);
+            }
+            self.marks.pop_front();
         }
-        Ok(is_passed)
+        Ok(true)
     }
 
-    /// Sets a mark in that stream behind what has none, if fewer than that were set since one was seen to be passed.
-    fn set_mark(&mut self, place: &Place, most: u32) -> Result<(), DriverError> {
+    /// Sets a mark in that stream behind what has none, if there are fewer than that which are not passed.
+    fn set_mark(&mut self, place: &Place, most: usize) -> Result<(), DriverError> {
         if self.more == More::Perhaps {
             // It captures still, most likely, and did all the time.
             let _current = Current::make(place.context)?;
             self.more = if takes_nothing(place.stream())? { More::None } else { More::Some };
         }
-        if self.more == More::Some && (self.is_passed()? || self.marks < most) {
-            self.mark = Some(mark_in(place.stream(), place.context)?);
-            self.marks += 1;
+        if self.more == More::Some && (self.is_passed()? || self.marks.len() < most) {
+            self.marks.push_back(mark_in(place.stream(), place.context)?);
             self.more = More::None;
         }
         Ok(())
@@ -135,7 +139,7 @@ pub fn look_at_calls() -> bool {
 }
 
 /// Whether nothing can be submitted to a stream: it captures, or it is the legacy default stream and would wait for one that does.
-fn takes_nothing(stream: CUstream) -> Result<bool, DriverError> {
+pub fn takes_nothing(stream: CUstream) -> Result<bool, DriverError> {
     match driver::is_capturing(stream) {
         Err(error) if error.code == CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT => Ok(true),
         asked => asked,
@@ -178,15 +182,19 @@ impl Beside {
         Ok(())
     }
 
-    /// The calling thread has submitted work, or waits: it may set no mark in its own default stream any more.
-    pub fn mark_own_stream(&mut self, is_waiting: bool) {
+    /// The calling thread has submitted work, or waits: it may set no mark in its own default stream any more. Whether it has to come
+    /// again, for there is no room now.
+    pub fn mark_own_stream(&mut self, is_waiting: bool) -> bool {
         let _relaxed = Relaxed::begin();
         let this = Some(std::thread::current().id());
         let own = self.streams.iter_mut().filter(|(place, _)| place.thread == this);
         let most = if is_waiting { 2 * MARKS } else { MARKS };
+        let mut is_left = false;
         for (place, submitted) in own {
             self.has_missed |= submitted.set_mark(place, most).is_err();
+            is_left |= submitted.more == More::Some;
         }
+        is_left
     }
 
     /// A stream is about to be destroyed, after which another one may have its handle.
@@ -220,8 +228,8 @@ impl Beside {
             !driver::is_capturing(place.stream()).unwrap_or(true) && !driver::is_busy(place.stream());
         drop(current);
         if !is_idle {
-            submitted.set_mark(place, u32::MAX)?;
-            self.left.extend(submitted.mark);
+            submitted.set_mark(place, usize::MAX)?;
+            self.left.extend(submitted.marks);
         }
         Ok(())
     }

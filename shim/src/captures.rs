@@ -183,12 +183,12 @@ impl Captures {
 
     /// A call of the calling thread has returned.
     pub fn note_return(&self) {
-        self.with_what_is_beside(|beside| beside.mark_own_stream(false));
+        self.with_what_is_beside(|beside| _ = beside.mark_own_stream(false));
     }
 
-    /// The calling thread is about to wait at the gate, or has waited for its GPU.
-    pub fn note_waiting(&self) {
-        self.with_what_is_beside(|beside| beside.mark_own_stream(true));
+    /// The calling thread is about to wait at the gate, or has waited for its GPU. Whether it has to say so again, soon.
+    pub fn note_waiting(&self) -> bool {
+        self.with_what_is_beside(|beside| beside.mark_own_stream(true)).unwrap_or(false)
     }
 
     /// What is submitted besides, if it is noted. Where it is not that is seen without a lock.
@@ -238,8 +238,13 @@ impl Captures {
 
     /// Makes a call that would break captures, which none begins meanwhile; `None`: a stream captures.
     pub fn unless_any<T>(&self, call: impl FnOnce() -> T) -> Option<T> {
+        self.while_none_begins(|any| (!any).then(call))
+    }
+
+    /// Makes a call while no capture begins, that is told whether any stream captures.
+    pub fn while_none_begins<T>(&self, call: impl FnOnce(bool) -> T) -> T {
         let open = self.open.lock();
-        open.streams.is_empty().then(call)
+        call(!open.streams.is_empty())
     }
 
     /// Whether the calling thread has begun a capture that has not ended.

@@ -8,7 +8,7 @@
 
 use crate::driver;
 use crate::gate::GATE;
-use crate::process;
+use crate::{kernels, process};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate_ffi::cuda::sys::CUfunction;
@@ -20,22 +20,36 @@ const KNOWN: usize = 4096;
 /// The same of those that are looked for first.
 const ORDINARY: usize = 256;
 
-/// Kernels that are no collective's, by a part of their addresses: all that a launch costs, nearly always.
+/// Kernels that are no collective's, by a part of their addresses: all that a launch costs, nearly always. None is here while the user
+/// [lists](crate::kernels) kernels, of which each launch is looked at.
 static ORDINARY_KERNELS: [AtomicU64; ORDINARY] = [const { AtomicU64::new(0) }; ORDINARY];
 /// By a part of its address: a kernel, doubled, and 1 for a collective's.
 static KERNELS: [AtomicU64; KNOWN] = [const { AtomicU64::new(0) }; KNOWN];
 
-/// Whether a kernel is a collective's.
+/// Whether nothing has to be done before a launch of this kernel, as far as it is known.
 #[inline(always)]
-pub fn is_one(kernel: CUfunction) -> bool {
-    let address = kernel.addr() as u64;
-    let place = &ORDINARY_KERNELS[(address >> 4) as usize % ORDINARY];
-    place.load(Ordering::Relaxed) != address && look(kernel, place)
+pub fn is_ordinary(kernel: CUfunction) -> bool {
+    ordinary_place(kernel).load(Ordering::Relaxed) == kernel.addr() as u64
 }
 
+#[inline(always)]
+fn ordinary_place(kernel: CUfunction) -> &'static AtomicU64 {
+    &ORDINARY_KERNELS[(kernel.addr() >> 4) % ORDINARY]
+}
+
+/// The calling thread is about to launch this kernel. If it is a collective's, waits here when a closing waits for that.
 #[cold]
 #[inline(never)]
-fn look(kernel: CUfunction, ordinary: &AtomicU64) -> bool {
+pub fn come_if_one(kernel: CUfunction) {
+    if is_one(kernel) {
+        come();
+    } else if !kernels::are_listed() {
+        ordinary_place(kernel).store(kernel.addr() as u64, Ordering::Relaxed);
+    }
+}
+
+/// Whether a kernel is a collective's.
+fn is_one(kernel: CUfunction) -> bool {
     let address = kernel.addr() as u64;
     let place = &KERNELS[(address >> 4 ^ address >> 16) as usize % KNOWN];
     let known = place.load(Ordering::Relaxed);
@@ -47,16 +61,10 @@ fn look(kernel: CUfunction, ordinary: &AtomicU64) -> bool {
     if address >> 63 == 0 {
         place.store(address << 1 | u64::from(is_one), Ordering::Relaxed);
     }
-    if !is_one {
-        ordinary.store(address, Ordering::Relaxed);
-    }
     is_one
 }
 
-/// The calling thread is about to launch a collective. Waits here when a closing waits for that.
-#[cold]
-#[inline(never)]
-pub fn come() {
+fn come() {
     // The caller, a function that C has called, must not unwind.
     let _ = catch_unwind(AssertUnwindSafe(|| {
         let Some(process) = process::active() else { return };

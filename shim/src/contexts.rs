@@ -4,7 +4,7 @@
 //! list first and waits until nobody uses it. Nothing is in the list twice.
 
 use crate::driver::{self, Context};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use tidegate_ffi::cuda::sys::CUdevice;
 
@@ -78,7 +78,7 @@ impl Contexts {
 
     /// The program is about to release a device's primary context. When that is its end, it is
     /// forgotten as by [`Contexts::forget`], and returned.
-    pub fn release_primary(&self, device: CUdevice) -> Option<Context> {
+    pub fn release_primary(&self, device: CUdevice, let_go: impl FnOnce()) -> Option<Context> {
         let context = {
             let mut entries = self.entries.lock();
             let entry = entries.iter_mut().find(|e| e.device == device && e.retained.is_some())?;
@@ -86,7 +86,7 @@ impl Contexts {
             *count = count.saturating_sub(1);
             (*count == 0).then_some(entry.context)?
         };
-        self.forget(context);
+        self.forget(context, let_go);
         Some(context)
     }
 
@@ -111,7 +111,7 @@ impl Contexts {
 
     /// The program is about to detach from a context that it has made. When that is its end, it is
     /// forgotten as by [`Contexts::forget`], and its device returned.
-    pub fn detach(&self, context: Context) -> Option<CUdevice> {
+    pub fn detach(&self, context: Context, let_go: impl FnOnce()) -> Option<CUdevice> {
         let device = {
             let mut entries = self.entries.lock();
             let made = |entry: &&mut Entry| entry.context == context && entry.retained.is_none();
@@ -124,7 +124,7 @@ impl Contexts {
                 None => entry.device,
             }
         };
-        self.forget(context);
+        self.forget(context, let_go);
         Some(device)
     }
 
@@ -197,12 +197,14 @@ impl Contexts {
         entries.iter().find(|e| e.device == device && e.retained.is_some()).map(|e| e.context)
     }
 
-    /// The program is about to destroy a context: waits until none of our threads uses it.
-    pub fn forget(&self, context: Context) {
+    /// The program is about to destroy a context: waits until none of our threads uses it. `let_go`: nothing does that can be done
+    /// without.
+    pub fn forget(&self, context: Context, let_go: impl FnOnce()) {
         let mut entries = self.entries.lock();
         if let Some(entry) = entries.iter_mut().find(|entry| entry.context == context) {
             entry.leaving = true;
         }
+        MutexGuard::unlocked(&mut entries, let_go);
         while entries.iter().any(|entry| entry.context == context && entry.users > 0) {
             self.unused.wait(&mut entries);
         }
@@ -263,9 +265,9 @@ mod tests {
         let contexts = Contexts::default();
         contexts.retained(context(1), 0);
         contexts.retained(context(1), 0);
-        assert_eq!(contexts.release_primary(0), None);
-        assert_eq!(contexts.release_primary(0), Some(context(1)));
-        assert_eq!(contexts.release_primary(0), None);
+        assert_eq!(contexts.release_primary(0, || ()), None);
+        assert_eq!(contexts.release_primary(0, || ()), Some(context(1)));
+        assert_eq!(contexts.release_primary(0, || ()), None);
         assert!(contexts.keep_one_of(0).is_none());
     }
 
@@ -295,9 +297,13 @@ mod tests {
         contexts.created(context(1), 0);
         contexts.retained(context(2), 0);
         contexts.attached(context(1));
-        assert_eq!(contexts.detach(context(1)), None);
-        assert_eq!(contexts.detach(context(1)), Some(0));
-        assert_eq!(contexts.detach(context(2)), None, "a primary context is released, not detached from");
+        assert_eq!(contexts.detach(context(1), || ()), None);
+        assert_eq!(contexts.detach(context(1), || ()), Some(0));
+        assert_eq!(
+            contexts.detach(context(2), || ()),
+            None,
+            "a primary context is released, not detached from"
+        );
         assert_eq!(contexts.keep_all().len(), 1);
     }
 
@@ -324,7 +330,7 @@ mod tests {
         assert_eq!(peers(), [vec![1], vec![]]);
         contexts.part(context(2), context(1));
         assert_eq!(peers(), [vec![1], vec![]]);
-        contexts.forget(context(3));
+        contexts.forget(context(3), || ());
         assert_eq!(peers(), [vec![], vec![]]);
         contexts.befriend(context(2), context(1));
         contexts.part_from_all(context(1));
@@ -337,7 +343,7 @@ mod tests {
         contexts.created(context(1), 0);
         std::thread::scope(|scope| {
             let used = contexts.keep(context(1)).unwrap();
-            let destroyer = scope.spawn(|| contexts.forget(context(1)));
+            let destroyer = scope.spawn(|| contexts.forget(context(1), || ()));
             while contexts.keep(context(1)).is_some() {
                 std::thread::yield_now();
             }

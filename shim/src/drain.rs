@@ -9,12 +9,13 @@
 //!
 //! Invariant: a probe never blocks its asker and never takes a lock of the program.
 
+use crate::ahead::State;
 use crate::contexts::Used;
 use crate::driver::{Behind, Context, Current, Mark, relax_captures_of_this_thread, synchronize};
 use crate::gate::{Boundary, GATE, Pause, Record, drawn};
 use crate::host_functions;
 use crate::log::info;
-use crate::marks::{Calls, Marks};
+use crate::marks::Calls;
 use crate::process::Process;
 use crate::threads;
 use crate::window::Pace;
@@ -142,8 +143,8 @@ pub struct Draining<'a> {
     rounds: u32,
     /// Work that had not ended at an earlier look, and when that was.
     oldest: Option<(Probe, Instant)>,
-    /// In the work that was submitted before.
-    marks: &'a mut Marks,
+    /// What is known of the work that was submitted before.
+    ahead: &'a mut State,
     /// The GPU was seen to go on with what was submitted before: that takes until then, perhaps.
     goes_on_until: Instant,
     /// Since when a thread has been in a call that submits work.
@@ -234,7 +235,7 @@ enum Found {
 }
 
 impl<'a> Draining<'a> {
-    /// Of a process, until then. `limit` is how long work itself may take; `marks` are in what it has submitted.
+    /// Of a process, until then. `limit` is how long work itself may take; `ahead`: what is known of what it has submitted.
     pub fn new(
         process: &'static Process,
         step: Step,
@@ -242,7 +243,7 @@ impl<'a> Draining<'a> {
         limit: Duration,
         until: Instant,
         has_peers: bool,
-        marks: &'a mut Marks,
+        ahead: &'a mut State,
     ) -> Self {
         let (started, patience, pace) = (Instant::now(), process.drains.patience(limit), SHORTEST);
         Self {
@@ -265,7 +266,7 @@ impl<'a> Draining<'a> {
             stalls: 0,
             rounds: 0,
             oldest: None,
-            marks,
+            ahead,
             goes_on_until: started,
             inside_since: None,
             has_flowed: false,
@@ -316,11 +317,11 @@ impl<'a> Draining<'a> {
     }
 
     /// Leaves the marks for what comes later.
-    pub fn leave(self) -> &'a mut Marks {
+    pub fn leave(self) -> &'a mut State {
         if let Some((oldest, since)) = self.oldest {
-            self.marks.add_first(oldest, since);
+            self.ahead.marks.add_first(oldest, since);
         }
-        self.marks
+        self.ahead
     }
 
     /// Whether calls were let through that may have ended a wait of the work on the GPU.
@@ -397,10 +398,11 @@ impl<'a> Draining<'a> {
                 GATE.flow(self.boundary);
             }
             let (mut pause, end) = (Pause::default(), self.until.min(Instant::now() + patience));
+            let is_known = self.process.captures.is_known_what_is_beside();
             while self.process.captures.any() && pause.before(end) {
-                // What ends a capture may come after work of other threads.
+                // What ends a capture may come after work of other threads. Where it need not end what begins at once goes.
                 if let Some(pace) = &mut self.flows_at {
-                    GATE.look_again(pace.calls());
+                    GATE.look_again(if is_known { 0 } else { pace.calls() });
                 }
             }
             if self.process.captures.is_known_what_is_beside() {
@@ -521,12 +523,12 @@ impl<'a> Draining<'a> {
         if captures {
             return self.look_beside_captures(until);
         }
-        if !self.marks.has_room() {
+        if !self.ahead.marks.has_room() {
             // A further one would be passed after these.
             let mut pause = Pause::default();
-            while !self.has_oldest_ended() && !self.marks.is_first_passed() && pause.before(until) {}
+            while !self.has_oldest_ended() && !self.ahead.marks.is_first_passed() && pause.before(until) {}
             self.forget_what_has_ended();
-            if self.oldest.is_some() || !self.marks.is_empty() {
+            if self.oldest.is_some() || !self.ahead.marks.is_empty() {
                 return self.stalls(&DrainError::Late.to_string());
             }
         }
@@ -540,7 +542,7 @@ impl<'a> Draining<'a> {
                 self.forget_what_has_ended();
                 match self.oldest {
                     None => self.oldest = Some((probe, Instant::now())),
-                    Some(_) => self.marks.add(probe, Calls::now(self.process)),
+                    Some(_) => self.ahead.marks.add(probe, Calls::now(self.process)),
                 }
                 self.stalls(&late.to_string())
             }
@@ -552,7 +554,7 @@ impl<'a> Draining<'a> {
     /// submitted after the mark is before it still, and for that time nothing is let through: the closing gets at most twice
     /// as long by that. Where it may wait for work of other processes of the job these are told at once that it does not end.
     fn takes_long(&mut self) -> bool {
-        let passed = self.marks.age_of_passed();
+        let passed = self.ahead.age_of_passed();
         // Where calls were let through one may have ended a wait: a mark is as old as that then.
         let is_own = !self.has_peers || !self.alone.is_zero();
         if let Some(rest) = passed.filter(|_| is_own && !self.has_helped && !self.has_helped_host) {
@@ -808,7 +810,7 @@ impl<'a> Draining<'a> {
     /// takes no more calls than it has room for. Where there are as many marks as may be it is they that tell.
     fn surely_waits(&mut self) -> bool {
         self.forget_what_has_ended();
-        let marked = (!self.marks.is_empty()).then_some(self.still_since);
+        let marked = (!self.ahead.marks.is_empty()).then_some(self.still_since);
         let work = self.oldest.as_ref().map(|(_, since)| *since).or(marked);
         let is_old = |since: Instant| since.elapsed() >= self.limit / SURELY_WAITS;
         work.is_some_and(is_old) || self.inside_since.is_some_and(is_old)

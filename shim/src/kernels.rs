@@ -22,8 +22,7 @@ const ADDRESS: usize = size_of::<CUdeviceptr>();
 
 static ARE_LISTED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the user lists any kernels. All that a launch costs where there are none.
-#[inline(always)]
+/// Whether the user lists any kernels. Where there are any no launch is an [ordinary](crate::collectives::is_ordinary) one.
 pub fn are_listed() -> bool {
     ARE_LISTED.load(Ordering::Relaxed)
 }
@@ -99,15 +98,17 @@ impl Drop for Described {
     }
 }
 
-/// Notes what a launch uses, if its kernel is listed.
+/// Notes what a launch uses, if kernels are listed and its is one of them.
 ///
 /// # Safety
 /// What the driver's manual asks of the launch's arguments.
 #[cold]
 #[inline(never)]
 pub unsafe fn note_use(launch: Launch) {
-    // SAFETY: the caller's promise.
-    drop(unsafe { describe(launch) });
+    if are_listed() {
+        // SAFETY: the caller's promise.
+        drop(unsafe { describe(launch) });
+    }
 }
 
 /// Whether all that a launch uses is known, by its list or by the program, and there.

@@ -36,6 +36,7 @@
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!("Tidegate runs on 64-bit Linux");
 
+mod ahead;
 mod arena;
 mod beside_captures;
 mod blocks;

@@ -123,6 +123,16 @@ impl Marks {
         true
     }
 
+    /// It is known otherwise that all but so many of these calls have ended.
+    pub fn note_under_way(&mut self, calls: Calls, under_way: u64) {
+        let ended = Calls { all: calls.all.saturating_sub(under_way), ..calls };
+        if ended.all > self.passed().all {
+            self.let_go();
+            let now = Instant::now();
+            self.passed = Some((now, now, ended));
+        }
+    }
+
     /// Keeps a mark behind all calls that were made.
     pub fn add(&mut self, probe: Probe, calls: Calls) {
         self.keep(probe, calls, false);
@@ -178,8 +188,13 @@ impl Marks {
         std::iter::from_fn(|| self.next_passed()).last().map(|passage| passage.age)
     }
 
+    /// All that have been passed: they may have waited for one thing, and one of them says little of what the GPU does.
+    pub fn take_passage(&mut self) -> Option<Passage> {
+        std::iter::from_fn(|| self.next_passed()).reduce(Passage::and)
+    }
+
     /// The first mark, if it has been passed.
-    pub fn next_passed(&mut self) -> Option<Passage> {
+    fn next_passed(&mut self) -> Option<Passage> {
         let mark = self.is_first_passed().then(|| self.marks.pop_front())??;
         // Those that were let go of were set before.
         self.let_go = 0;
@@ -202,7 +217,6 @@ impl Marks {
 
     /// Lets go of the contexts that the marks use.
     pub fn let_go(&mut self) {
-        self.let_go += self.marks.len();
-        self.marks.clear();
+        self.let_go += self.marks.drain(..).filter(|mark| !mark.probe.is_passed().unwrap_or(true)).count();
     }
 }

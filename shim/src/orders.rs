@@ -36,12 +36,12 @@ pub fn carry_out(process: &'static Process, orders: &Receiver<Order>) {
         window.open(process);
     }
     loop {
-        match watch.next(orders, &window) {
-            Some(Order::Over(gone)) => return part(&gone),
+        match watch.next(process, orders, &window) {
+            Some(Order::Over(gone)) => return part(process, &gone),
             Some(Order::Message(message, handles)) => {
                 // They use contexts, and the program must be able to destroy its contexts while they are not looked at.
                 if keeps_marks_waiting(&message) {
-                    window.marks().let_go();
+                    process.ahead.lock().let_go();
                 }
                 let failure = failure_of(&message);
                 let order = AssertUnwindSafe(|| obey(process, message, handles, &mut watch, &mut window));
@@ -57,7 +57,7 @@ pub fn carry_out(process: &'static Process, orders: &Receiver<Order>) {
             None => {
                 window.look(process, watch.is_set());
                 if watch.is_due() {
-                    watch.tick(process, window.marks());
+                    watch.tick(process, &mut process.ahead.lock().marks);
                 }
             }
         }
@@ -165,9 +165,10 @@ fn obey(
 
 /// The session is over. Who is open goes on with what it has. Who is stopped, or ajar, may miss memory that
 /// no manager will give back: it is never let go on.
-fn part(gone: &Gone) {
+fn part(process: &Process, gone: &Gone) {
     if GATE.is_open() {
         // No other job's turn is kept waiting.
+        process.ahead.watch(0, true);
         GATE.open();
         return info!("{gone}");
     }
@@ -308,12 +309,14 @@ fn drain_and_report(
     let under_way = window.under_way(process);
     let (is_little, least, pace) = (window.is_little(under_way), window.time_of_least(), window.pace());
     // Alone, calls are not counted at first: where many are under way it is seen, too, whether they only take long.
-    let is_metered = GATE.is_metered() || !is_little && window.counts_calls();
+    // Beside a capture it is not known how many are.
+    let captures = process.captures.any();
+    let is_metered = (GATE.is_metered() || !is_little || captures) && window.counts_calls();
     let time = window.span().max(least);
-    let marks = window.marks();
-    let passed = marks.passed();
+    let mut ahead = process.ahead.lock();
+    let passed = ahead.marks.passed();
     let mut draining =
-        Draining::new(process, closing.step, at, closing.drain, until, closing.has_peers(), marks);
+        Draining::new(process, closing.step, at, closing.drain, until, closing.has_peers(), &mut ahead);
     draining = match closing.peers {
         Peers::None if is_metered => draining.of_metered(is_little, least, pace),
         Peers::Apart if is_metered => draining.of_metered_with_peers(is_little, time),
@@ -325,14 +328,15 @@ fn drain_and_report(
     let outcome = draining.run();
     let (has_helped, has_helped_host) = (draining.has_helped(), draining.has_helped_host());
     let (has_gone_on, until) = (draining.has_gone_on(), draining.until());
-    let marks = draining.leave();
+    let marks = &mut draining.leave().marks;
     if outcome.is_ok() {
         marks.end(Calls::now(process));
     }
     let ended = if outcome.is_ok() { under_way } else { marks.passed().counted_since(passed) };
+    drop(ahead);
     if has_helped && is_metered && closing.calls == 0 {
         window.give_up();
-    } else if !has_helped && !has_helped_host {
+    } else if !has_helped && !has_helped_host && !captures {
         window.note_ended(ended, started.elapsed());
     }
     outcome?;
@@ -477,8 +481,8 @@ impl Watch {
     }
 
     /// The next order; `None` at a tick, or when the window is to be looked at.
-    fn next(&self, orders: &Receiver<Order>, window: &Window) -> Option<Order> {
-        let tick = window.pause(self.is_set().then_some(self.tick));
+    fn next(&self, process: &Process, orders: &Receiver<Order>, window: &Window) -> Option<Order> {
+        let tick = window.pause(process, self.is_set().then_some(self.tick));
         if tick == Duration::MAX {
             return Some(orders.recv().unwrap_or_else(|_| silenced()));
         }

@@ -9,6 +9,7 @@
 //! Invariant: before `cuInit` there is no thread, no socket, no lock taken; a forked child of an
 //! active process touches nothing that its parent's threads may hold.
 
+use crate::ahead::Ahead;
 use crate::blocks::Mismatch;
 use crate::borrowed::Borrowed;
 use crate::captures::Captures;
@@ -86,6 +87,8 @@ pub struct Process {
     pub waits: Waits,
     /// What its streams wait for.
     pub value_waits: ValueWaits,
+    /// How far its work is ahead of the GPU.
+    pub ahead: Ahead,
     /// How long its drains take.
     pub drains: Drains,
     /// How long its functions on the host run before calls go for them.
@@ -108,6 +111,14 @@ pub fn say_that_a_call_has_returned() {
     if let Some(process) = active() {
         process.captures.note_return();
     }
+}
+
+/// Whether a thread that has made so many calls may make one more in that stream through the open gate now: little is under way.
+pub fn may_go_ahead(stream: usize, calls: u64) -> bool {
+    let Some(process) = active() else { return true };
+    let stream = ptr::with_exposed_provenance_mut(stream);
+    // The caller, a function that C has called, must not unwind.
+    catch_unwind(AssertUnwindSafe(|| process.ahead.may_go_on(process, stream, calls))).unwrap_or(true)
 }
 
 /// Tells the manager that a thread waits at the closed gate.
@@ -231,6 +242,7 @@ impl Process {
             candidates: Mutex::default(),
             waits: Waits::default(),
             value_waits: ValueWaits::default(),
+            ahead: Ahead::default(),
             drains: Drains::default(),
             host_functions: Mutex::default(),
             spares: Spares::default(),

@@ -6,8 +6,10 @@
 //! likely that one comes soon. [Marks] tell how many have ended. The window begins
 //! with two calls, before it is known whether others wait, and is doubled by a mark that is passed soon. What it has
 //! room for is granted in parts, with a mark behind each, [a few](PARTS) [small ones](FINE) at a time while other jobs wait: so it is seen soon that calls
-//! take longer than those before, and that work goes on. Where calls are so short that parts have ended when it is looked again all are granted
-//! at once; and while no other job waits such calls are not counted, until marks show that work is far ahead.
+//! take longer than those before, and that work goes on. [Short] calls are not counted: it is seen how far [ahead](crate::ahead) they
+//! are, and where threads are held there for long they have become longer.
+//!
+//! [Short]: Turn::Short
 //!
 //! Where calls took much longer than those before, for so long that others felt it, the window is one of such calls in the
 //! [next turns](UNEVEN_TURNS): the program may do the same again. It is looked [more often](LOOK_AT_UNEVEN) then, so that short ones
@@ -15,8 +17,9 @@
 //!
 //! Threads that have little ahead of them go in [batches](crate::gate) besides, which are not counted.
 //!
-//! Where marks say nothing (a stream captures, or a value wait is unreleased) calls are granted at the last [`Pace`], and
-//! those go besides whose work would begin at once. What is submitted behind a value wait goes while no other job waits.
+//! Where marks say nothing (a value wait is unreleased) calls are granted at the last [`Pace`], and
+//! those go besides whose work would begin at once. What is submitted behind a value wait goes while no other job waits. Beside a
+//! capture no mark can be set behind all work, and those of single streams say which calls go.
 //!
 //! Work may wait on the GPU for work that is not submitted yet: then no mark is passed, and the gate holds what ends the wait
 //! until the closing, or for [`PATIENCE`], but for calls whose work would begin at once. Kernels that take longer than a turn look
@@ -31,7 +34,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::gate::{GATE, keep_batches_small};
+use crate::gate::{CALLS_BETWEEN_DUE, GATE, keep_batches_small};
 use crate::host_functions;
 use crate::log::debug;
 use crate::marks::{Calls, Marks, Passage};
@@ -44,8 +47,10 @@ const SPAN: Duration = Duration::from_millis(100);
 /// waits until the longest of the others has done a part of its own, so a program of many streams that never waits for its GPU
 /// needs some seconds.
 const MOST_ALONE: Duration = Duration::from_secs(4);
-/// Such a part of the time for which none has waited: one that only pauses comes back soon.
+/// Such a part of the time for which none has waited; and where the gate was opened again, for one that only pauses is there, and comes
+/// back soon.
 const OF_TIME_ALONE: u32 = 2;
+const OF_PAUSE: u32 = 8;
 /// Not before it is so many times the span is more under way than while other jobs wait.
 const LONG_ALONE: u32 = 2;
 /// Work that is ahead by so much while calls are not counted, and no other job waits, is far ahead.
@@ -54,19 +59,29 @@ const FAR_ALONE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(1);
 /// The same where few calls are under way that may all be short.
 const LOOK_AT_UNEVEN: Duration = Duration::from_micros(250);
-/// Between two looks at the open gate while no other job waits; and while there are marks then.
+/// Between two looks at the open gate while no other job waits; and while there are marks then, or calls are made.
 const LOOK_ALONE: Duration = Duration::from_millis(250);
-const LOOK_AT_MARKS: Duration = Duration::from_millis(20);
+pub const LOOK_AT_MARKS: Duration = Duration::from_millis(20);
 /// So many times as much may be under way while a boundary is waited for, which comes sooner then.
 const TO_BOUNDARY: u32 = 8;
 /// So many times as much may be at once when no other job waits any more.
 const ALONE: u32 = 2;
 /// The most calls in a window. The driver has room for a few more in each stream, which marks need.
-const MOST: u64 = 896;
+pub const MOST: u64 = 896;
 /// So few calls do not take very long though they take longer than those before.
 const FEW: u64 = 64;
 /// Two, so that the GPU has work while it is seen that the first has ended.
 const LEAST: u64 = 2;
+/// Where each takes longer than [`SPAN`], and another job waits, it waits for a look only.
+const ONE: u64 = 1;
+/// A call that takes no longer is short.
+const SHORT: Duration = Duration::from_micros(100);
+/// So many of them may be under way where that is seen.
+const SHORT_CALLS: u64 = 32;
+/// So many calls are between two marks where it is only seen how far ahead they are. The longer no other job waits the more
+/// there are: twice as many after each of so many seconds.
+const SPACING: u64 = CALLS_BETWEEN_DUE;
+const SPACED: [u64; 4] = [2, 4, 8, 16];
 /// A part of a window, at least: so few calls are granted at first.
 const FIRST: u32 = 1;
 /// So many times the window may grow at a mark.
@@ -171,6 +186,8 @@ enum Turn {
     /// Calls are counted once that is needed.
     #[default]
     Begun,
+    /// They are so short that it is enough to see how far [ahead](crate::ahead) they are.
+    Short,
     /// Calls have been counted since then.
     Metered(Instant),
     /// Calls are not counted.
@@ -179,8 +196,6 @@ enum Turn {
 
 /// See the module.
 pub struct Window {
-    /// In the work that was submitted.
-    marks: Marks,
     /// So many calls take [the span](Self::span).
     calls: u64,
     /// How long a call takes on the GPU, as far as it is known.
@@ -206,6 +221,8 @@ pub struct Window {
     was_contended: bool,
     /// None did when it was looked last, since that time.
     alone: Option<Instant>,
+    /// So often the gate was opened.
+    opened: u64,
     /// In so many turns calls are not counted.
     free_turns: u32,
     /// So often work waited for calls that were held.
@@ -217,7 +234,6 @@ pub struct Window {
 impl Default for Window {
     fn default() -> Self {
         Self {
-            marks: Marks::default(),
             calls: LEAST,
             each: None,
             uneven: None,
@@ -232,6 +248,7 @@ impl Default for Window {
             // Else all that the driver has room for would be under way before it is known.
             was_contended: true,
             alone: None,
+            opened: 0,
             free_turns: 0,
             given_up: 0,
             was_far: false,
@@ -244,15 +261,18 @@ impl Window {
     pub fn open(&mut self, process: &'static Process) {
         (self.turn, self.times, self.blind, self.used_up) = (Turn::Begun, 1, None, None);
         (self.was_blind, self.excess) = (false, None);
+        self.opened += 1;
         self.set_alone(false);
         if let Some(uneven) = &mut self.uneven {
             uneven.turns = uneven.turns.saturating_sub(1);
         }
         self.tell_what_goes_besides(process);
+        process.ahead.begin_anew();
         if self.was_contended && self.begin() {
             GATE.open_metered();
             self.look(process, true);
         } else {
+            self.watch_open_gate(process);
             GATE.open();
         }
     }
@@ -263,14 +283,13 @@ impl Window {
         process.value_waits.let_what_is_behind_go(self.is_alone());
     }
 
-    /// The marks.
-    pub fn marks(&mut self) -> &mut Marks {
-        &mut self.marks
-    }
-
     /// So many calls that are counted are under way, at most.
     pub fn under_way(&self, process: &Process) -> u64 {
-        let under_way = Calls::now(process).counted_since(self.marks.passed());
+        let mut ahead = process.ahead.lock();
+        if self.is_limited_by_marks() {
+            ahead.hand_over(process, self.spacing());
+        }
+        let under_way = Calls::now(process).counted_since(ahead.marks.passed());
         debug!("at most {under_way} calls are under way, {} may be", self.room());
         under_way
     }
@@ -341,7 +360,7 @@ impl Window {
     }
 
     /// When to look again, at the latest, if no order comes; `tick`: other jobs wait, and then it is looked so often anyway.
-    pub fn pause(&self, tick: Option<Duration>) -> Duration {
+    pub fn pause(&self, process: &Process, tick: Option<Duration>) -> Duration {
         let own = if GATE.is_metered() {
             // Most of what a program does before its first calls takes long.
             let is_idle = tick.is_none() && self.made.1 == 0 && GATE.credit() == Some(FIRST);
@@ -356,7 +375,7 @@ impl Window {
             }
         } else if tick.is_some() || !GATE.is_open() {
             Duration::MAX
-        } else if self.marks.is_empty() {
+        } else if process.ahead.lock().has_no_marks() && self.made.0.elapsed() >= LOOK_ALONE {
             LOOK_ALONE
         } else {
             LOOK_AT_MARKS
@@ -382,12 +401,11 @@ impl Window {
         self.each.unwrap_or_default() * u32::try_from(self.part()).unwrap_or(u32::MAX)
     }
 
-    /// Whether calls are so short that the GPU waits for them if they are granted in parts: more would be made, all marks are
-    /// passed when it is looked again, and that was not late. Calls that went at a pace are taken to be.
+    /// Whether calls are so short that it is enough to see how far [ahead](crate::ahead) they are. Those that went at a pace are taken
+    /// to be.
     fn is_short(&self) -> bool {
-        let waits_for_calls = || GATE.credit() == Some(0) && self.marks.is_empty();
-        let is_short = || waits_for_calls() && self.time_of_part() < LOOK_AT_MARKS;
-        self.room() >= MOST && (self.was_blind || is_short())
+        let are_short = self.each.is_some_and(|each| each <= SHORT);
+        self.was_blind && self.room() >= MOST || are_short && self.calls >= SHORT_CALLS
     }
 
     /// So many calls may be under way.
@@ -396,9 +414,10 @@ impl Window {
             if self.is_alone() { (ALONE, self.span()) } else { (self.times, SPAN * self.times) };
         let fits = self.each.map_or(u128::MAX, |each| span.as_nanos() / each.as_nanos().max(1));
         let fits = u64::try_from(fits).unwrap_or(u64::MAX).clamp(self.calls, self.calls * u64::from(times));
-        let uneven =
-            self.expected_uneven().map(|uneven| (SPAN.as_nanos() / uneven.each.as_nanos().max(1)) as u64);
-        fits.min(uneven.map_or(MOST, |few| few.clamp(LEAST, MOST)))
+        let uneven = self.expected_uneven().map(|uneven| uneven.each);
+        let few = uneven.map_or(MOST, |each| (SPAN.as_nanos() / each.as_nanos().max(1)) as u64);
+        let is_long = !self.is_alone() && uneven.max(self.each) >= Some(SPAN);
+        if is_long { ONE } else { fits.min(few.clamp(LEAST, MOST)) }
     }
 
     /// Calls of other lengths, if such are expected in this turn, and another job waits.
@@ -408,7 +427,8 @@ impl Window {
 
     /// Work may be under way that takes so long.
     pub fn span(&self) -> Duration {
-        let alone = |since: Instant| (since.elapsed() / OF_TIME_ALONE).clamp(SPAN, MOST_ALONE);
+        let part = if self.opened > 1 { OF_PAUSE } else { OF_TIME_ALONE };
+        let alone = |since: Instant| (since.elapsed() / part).clamp(SPAN, MOST_ALONE);
         self.alone.map_or(SPAN, alone)
     }
 
@@ -450,8 +470,36 @@ impl Window {
 
     /// Counts what has ended, and grants more calls.
     pub fn look(&mut self, process: &'static Process, is_contended: bool) {
-        // Those that are passed at once may all have waited for one thing: one of them says little of what the GPU does.
-        let passed = std::iter::from_fn(|| self.marks.next_passed()).reduce(Passage::and);
+        self.look_now(process, is_contended);
+        self.watch_open_gate(process);
+    }
+
+    /// Where calls that go through the open gate may be followed by longer ones it is seen how far they are ahead.
+    fn watch_open_gate(&self, process: &Process) {
+        let spacing = if self.is_limited_by_marks() { self.spacing() } else { 0 };
+        process.ahead.watch(spacing, self.is_alone());
+    }
+
+    fn is_limited_by_marks(&self) -> bool {
+        matches!(self.turn, Turn::Begun | Turn::Short)
+    }
+
+    /// So many calls are between two marks in a stream.
+    fn spacing(&self) -> u64 {
+        let alone = self.alone.map_or(0, |since| since.elapsed().as_secs());
+        SPACED.iter().filter(|time| alone >= **time).fold(SPACING, |spacing, _| 2 * spacing)
+    }
+
+    fn look_now(&mut self, process: &'static Process, is_contended: bool) {
+        let mut ahead = process.ahead.lock();
+        let is_held_long = ahead.full_for() >= LOOK_AT_MARKS;
+        if is_held_long {
+            ahead.hand_over(process, self.spacing());
+        }
+        ahead.forget_passed();
+        let still_for = ahead.still_for();
+        let marks = &mut ahead.marks;
+        let passed = marks.take_passage();
         let calls = Calls::now(process);
         if calls.all != self.made.1 {
             self.made = (Instant::now(), calls.all);
@@ -465,8 +513,9 @@ impl Window {
             }
         }
         if process.contexts.is_one_leaving() {
-            self.marks.let_go();
+            ahead.let_go();
         }
+        let marks = &mut ahead.marks;
         if !GATE.is_open() {
             return;
         }
@@ -475,28 +524,37 @@ impl Window {
         let is_alone = !is_contended && !is_new;
         self.set_alone(is_alone);
         self.tell_what_goes_besides(process);
+        if self.is_limited_by_marks() && is_held_long {
+            debug!("calls have become longer: some were held for {LOOK_AT_MARKS:?}");
+            (self.calls, self.was_blind, self.is_far_alone) = (LEAST, false, true);
+        }
         let is_short = self.is_short();
-        let is_enough = is_alone && is_short;
-        let is_needed = !is_enough && (!is_alone || self.is_far_alone);
-        if self.turn == Turn::Begun && is_needed && self.begin() {
+        // Beside a value wait nothing limits what goes through the open gate.
+        let is_limited = is_alone || !process.value_waits.any();
+        let is_needed = match self.turn {
+            Turn::Begun => !is_alone || self.is_far_alone && !is_short,
+            Turn::Short => !is_limited || self.is_far_alone,
+            Turn::Metered(_) | Turn::Free => false,
+        };
+        if is_needed && self.begin() {
             GATE.meter();
-        } else if is_enough && matches!(self.turn, Turn::Metered(_)) {
-            self.end(Turn::Begun);
+        } else if is_short && is_limited && matches!(self.turn, Turn::Metered(_)) {
+            self.end(Turn::Short);
         }
         if is_alone && !GATE.is_metered() {
-            self.marks.set(process);
+            marks.set(process);
         }
         let Some(credit) = GATE.credit() else { return };
-        let marked = self.marks.marked();
+        let marked = marks.marked();
         let (all, new) = (calls.all.saturating_sub(marked.all), calls.counted_since(marked));
         // Those that go besides are marked as seldom as others.
         let is_last = credit == 0 && self.used_up.is_none();
-        let is_due = all > 0 && self.marks.is_empty() || new > 0 && (is_last || new >= self.part());
+        let is_due = all > 0 && marks.is_empty() || new > 0 && (is_last || new >= self.part());
         let is_full = || credit == 0 && GATE.count_waiting(true) > 0;
         let captures = all > 0 && credit == 0 && process.captures.any();
-        let is_unmarked = captures || is_due && !self.marks.set_now(process, is_full());
+        let is_unmarked = captures || is_due && !marks.set_now(process, is_full());
         // None can be set that would be passed before others.
-        let is_unknown = self.marks.is_empty() && !self.marks.has_room();
+        let is_unknown = marks.is_empty() && !marks.has_room();
         if is_unknown && is_alone {
             return self.end(Turn::Begun);
         }
@@ -512,6 +570,15 @@ impl Window {
             self.was_blind = true;
             let pace = self.pace();
             let calls = self.blind.get_or_insert(pace).calls();
+            // Beside a capture calls go by marks of their own.
+            if process.captures.any() && !process.value_waits.any() {
+                if still_for < PATIENCE {
+                    self.excess = None;
+                } else {
+                    self.exceed(still_for);
+                }
+                return GATE.look_again(0);
+            }
             return GATE.look_again(if u64::from(credit) < self.calls { calls } else { 0 });
         }
         self.blind = None;
@@ -532,22 +599,16 @@ impl Window {
             debug!("no work has ended for {still:?}, nor has a function on the host: {calls} calls more go");
             return GATE.grant(calls);
         }
-        self.grant(calls, credit, is_short);
+        self.grant(calls, credit, marks);
     }
 
-    /// Grants what the window has room for, of which so many are left: in parts, so that there are marks between them, but where
-    /// calls are short.
-    fn grant(&self, calls: Calls, credit: u32, is_short: bool) {
-        let room = self.room();
-        let part = match (is_short, self.is_alone()) {
-            (true, true) => room,
-            (true, false) => room / MARKS,
-            _ => self.part(),
-        };
+    /// Grants what the window has room for, of which so many are left: in parts, so that there are marks between them.
+    fn grant(&self, calls: Calls, credit: u32, marks: &Marks) {
+        let (room, part) = (self.room(), self.part());
         let under_way = if self.is_long_alone() { room } else { room.min(part * PARTS) };
         // Without room for a mark behind the next part it comes when one is passed.
-        let unmarked = if self.marks.has_room() { 0 } else { calls.counted_since(self.marks.marked()) };
-        let room = under_way.saturating_sub(calls.counted_since(self.marks.passed()));
+        let unmarked = if marks.has_room() { 0 } else { calls.counted_since(marks.marked()) };
+        let room = under_way.saturating_sub(calls.counted_since(marks.passed()));
         let room = room.min(part.saturating_sub(unmarked));
         GATE.grant(u32::try_from(room).unwrap_or(u32::MAX).saturating_sub(credit));
     }
@@ -607,11 +668,12 @@ mod tests {
 
     #[test]
     fn the_longer_a_job_is_alone_the_further_ahead_its_work_may_be() {
-        let span_after = |seconds| {
+        let span_after = |seconds, opened| {
             let alone = Some(Instant::now() - Duration::from_secs(seconds));
-            Window { alone, ..Window::default() }.span().as_millis() / 100
+            Window { alone, opened, ..Window::default() }.span().as_millis() / 100
         };
-        assert_eq!([0, 1, 6, 100].map(span_after), [1, 5, 30, 40]);
+        assert_eq!([0, 1, 6, 100].map(|seconds| span_after(seconds, 1)), [1, 5, 30, 40]);
+        assert_eq!([0, 4, 24, 100].map(|seconds| span_after(seconds, 2)), [1, 5, 30, 40], "others pause");
         assert_eq!(Window::default().span(), SPAN, "it is not alone");
     }
 
@@ -621,7 +683,7 @@ mod tests {
         window.note_ended(30, SPAN * 150);
         // They are as short again.
         (window.calls, window.each) = (300, Some(SPAN / 300));
-        assert_eq!(window.room(), LEAST, "as if all took as long");
+        assert_eq!(window.room(), ONE, "as if all took as long");
         window.uneven.as_mut().unwrap().turns = 0;
         assert_eq!(window.room(), 300);
         window.note_ended(30, SPAN * 150);

@@ -6,6 +6,9 @@
  * graphs:    a thread launches a graph of two kernels;
  * mixed:     a thread launches 200 short kernels and then 20 long ones, again and again;
  * grows:     a thread launches kernels of 0.05 to 50 ms, each a little longer than the one before, again and again;
+ * becomes:   a thread launches ALONE short kernels, and longer ones from then on: when the first of these has ended, few others
+ *            were launched;
+ * beneath:   the same while a stream of that thread captures;
  * seconds:   a thread launches kernels of 3 s, and has more under way than it had at first when it says so;
  * value:     a thread launches kernels while a stream waits for a value that comes 200 ms later, again and again;
  * captures:  the same while another thread captures for 200 ms at a time;
@@ -32,12 +35,21 @@
 #define SHORTEST 50
 #define BESIDE 100000
 #define STEP 20
+#define ALONE 5000
+#define TINY 10
+#define FEW 200
 
 int cuCtxSynchronize(void);
+int cuEventCreate(void **event, unsigned flags);
+int cuEventRecord(void *event, void *stream);
+int cuEventSynchronize(void *event);
 int cuStreamDestroy_v2(void *stream);
 
 static void *context, *stir_kernel;
 static CUdeviceptr memory, word;
+/* Behind the first of the longer kernels, once that was launched. */
+static void *event;
+static atomic_int is_recorded;
 static size_t bytes = BYTES;
 static atomic_uint launches[THREADS + 1];
 /* All processes see it. */
@@ -157,9 +169,31 @@ static int launch_and_wait(int thread, void *stream)
     return 0;
 }
 
+static int becomes_long(void)
+{
+    return is("becomes") || is("beneath");
+}
+
+static unsigned length(unsigned number, unsigned grown)
+{
+    if (is("mixed"))
+        return number % 220 < 200 ? SHORT : LONG;
+    return is("grows") ? grown : becomes_long() ? LONG : is("seconds") ? SECONDS : is("beside") ? BESIDE : USUAL;
+}
+
+/* The thread goes on beside it. */
+static int begin_capture(int thread, void **stream)
+{
+    CHECK(cuStreamCreate(stream, 1));
+    CHECK(cuStreamBeginCapture_v2(*stream, RELAXED));
+    CHECK(stir(thread, *stream, TINY));
+    launches[thread]--;
+    return 0;
+}
+
 static int run_thread(int thread)
 {
-    void *stream;
+    void *stream, *captured = NULL, *graph;
 
     CHECK(cuCtxSetCurrent(context));
     CHECK(cuStreamCreate(&stream, 1));
@@ -177,14 +211,25 @@ static int run_thread(int thread)
         return launch_in_dying_streams(thread);
     if (is("beside") && thread == 1)
         return launch_and_wait(thread, stream);
+    if (becomes_long()) {
+        if (is("beneath"))
+            CHECK(begin_capture(thread, &captured));
+        for (int i = 0; i < ALONE; i++)
+            CHECK(stir(thread, stream, TINY));
+        CHECK(stir(thread, stream, LONG));
+        CHECK(cuEventRecord(event, stream));
+        is_recorded = 1;
+    }
     unsigned micros = SHORTEST;
     for (unsigned i = 0; !*stop; i++) {
         micros = micros < LONG ? micros + micros / 500 + 1 : SHORTEST;
         if (is("host"))
             CHECK(cuLaunchHostFunc(stream, take_time, NULL));
         else
-            CHECK(stir(thread, stream, is("grows") ? micros : is("seconds") ? SECONDS : is("beside") ? BESIDE : !is("mixed") ? USUAL : i % 220 < 200 ? SHORT : LONG));
+            CHECK(stir(thread, stream, length(i, micros)));
     }
+    if (captured)
+        CHECK(cuStreamEndCapture(captured, &graph));
     return 0;
 }
 
@@ -203,6 +248,7 @@ static int begin(const char *image)
     CHECK(cuModuleGetFunction(&stir_kernel, module, "stir"));
     CHECK(cuMemAlloc_v2(&memory, bytes));
     CHECK(cuMemsetD8_v2(memory, 0, bytes));
+    CHECK(cuEventCreate(&event, 0));
     word = memory + bytes - 4;
     return cuCtxSynchronize();
 }
@@ -231,8 +277,16 @@ static int run_threads(const char *image, int count)
         return 1;
     for (int i = 0; i < count; i++)
         CHECK(pthread_create(&threads[i], NULL, run, (void *)(intptr_t)i));
-    while (is("seconds") && launches[0] < MORE)
+    while ((is("seconds") && launches[0] < MORE) || (becomes_long() && !is_recorded))
         usleep(1000);
+    if (becomes_long()) {
+        CHECK(cuEventSynchronize(event));
+        unsigned launched = launches[0];
+        if (launched > ALONE + FEW) {
+            printf("%u kernels were launched before the first of the longer ones had ended\n", launched - ALONE);
+            return 1;
+        }
+    }
     say_and_wait("begun");
     *stop = 1;
     for (int i = 0; i < count; i++) {

@@ -252,14 +252,14 @@ macro_rules! driver_functions {
         passes cuCtxPushCurrent_v2(ctx: CUcontext);
         passes cuCtxPopCurrent_v2(pctx: *mut CUcontext);
         passes cuCtxGetDevice(device: *mut CUdevice);
-        passes cuCtxSynchronize();
+        hooked cuCtxSynchronize();
         passes cuCtxRecordEvent(hCtx: CUcontext, hEvent: CUevent);
         passes cuDevicePrimaryCtxGetState(dev: CUdevice, flags: *mut c_uint, active: *mut c_int);
         passes cuEventCreate(phEvent: *mut CUevent, Flags: c_uint);
         passes cuEventDestroy_v2(hEvent: CUevent);
         passes cuEventRecord(hEvent: CUevent, hStream: CUstream) and cuEventRecord_ptsz;
         passes cuEventQuery(hEvent: CUevent);
-        passes cuEventSynchronize(hEvent: CUevent);
+        hooked cuEventSynchronize(hEvent: CUevent);
         passes cuStreamCreate(phStream: *mut CUstream, Flags: c_uint);
         passes cuStreamGetId(hStream: CUstream, streamId: *mut c_ulonglong);
         passes cuStreamGetCtx(hStream: CUstream, pctx: *mut CUcontext);

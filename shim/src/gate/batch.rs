@@ -37,6 +37,14 @@ pub fn keep_small(are_small: bool) {
 pub trait Queue {
     /// Its stream, if the call may be part of a batch.
     fn stream(&self) -> Option<usize>;
+    /// Its stream, if that is known.
+    fn handle(&self) -> Option<usize> {
+        None
+    }
+    /// Whether the call goes without a grant beside a capture. `None`: no stream captures, or that does not say it.
+    fn goes_beside_captures(&self) -> Option<bool> {
+        None
+    }
     /// Whether that has work which has not ended.
     fn is_busy(&self) -> bool;
     /// Whether the call goes without a grant, for it is behind a value wait.
@@ -51,8 +59,10 @@ pub trait Queue {
     fn note_submission(&self) -> bool {
         false
     }
-    /// The calling thread is about to wait at the gate, and not for work of its own process.
-    fn note_waiting(&self) {}
+    /// The calling thread is about to wait at the gate, and not for work of its own process. Whether that is to be said again, soon.
+    fn note_waiting(&self) -> bool {
+        false
+    }
 }
 
 /// Of a call that submits nothing, and so is never too much.

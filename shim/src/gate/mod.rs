@@ -46,7 +46,7 @@ mod slot;
 
 pub use batch::{Nowhere, Queue, keep_small as keep_batches_small};
 pub use closing::{Arrival, BoundaryWait, Goal, Look};
-pub use record::{Record, Stamp};
+pub use record::{CALLS_BETWEEN_DUE, Record, Stamp};
 
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use crate::sync::{Mutex, constructor, futex, global, membarrier, thread};
@@ -85,6 +85,9 @@ const ARRIVAL: u32 = STATE + 1;
 const NEXT_ROUND: u32 = STATE + 1;
 /// What a grant adds to the word.
 const GRANT: u32 = STATE + 1;
+
+/// Between two looks of a thread whose work is far ahead of the GPU at the open gate.
+const LOOK_AHEAD: Duration = Duration::from_micros(250);
 
 /// The longest pause between two looks at whether everybody has left.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
@@ -350,7 +353,7 @@ impl Gate {
         let record = Record::of_thread()?;
         record.enter();
         membarrier::light();
-        if self.word.0.load(Ordering::Acquire) == OPEN {
+        if self.word.0.load(Ordering::Acquire) == OPEN && !record.is_due() {
             return Some(record);
         }
         record.step_back();
@@ -371,10 +374,21 @@ impl Gate {
         }
         let record = Record::of_thread_or_new();
         let mut waits = WaitsHere { record, before: None };
+        let mut is_due = record.is_due() && record.nesting() == 0;
         loop {
             record.enter();
             fence(Ordering::SeqCst);
             let word = self.word.0.load(Ordering::SeqCst);
+            if is_due && matches!(word & STATE, OPEN | OPEN_FENCED) {
+                record.step_back();
+                let may_go_ahead = |stream| crate::process::may_go_ahead(stream, record.count());
+                is_due = queue().handle().is_some_and(|stream| !may_go_ahead(stream));
+                if is_due {
+                    waits.begin(role());
+                    futex::wait_at_most(&self.word.0, word, LOOK_AHEAD);
+                }
+                continue;
+            }
             // A thread that is inside already must not wait: the closer waits for it. Ajar, it looks while it
             // is inside: nothing that it finds there goes away again.
             let goes = record.nesting() > 1
@@ -406,12 +420,17 @@ impl Gate {
                 return Err(Failed);
             }
             // Metered, it is the process's own work that is waited for.
-            if word & STATE != METERED {
-                queue().note_waiting();
+            let is_for_others = word & STATE != METERED;
+            let comes_again = is_for_others && queue().note_waiting();
+            if is_for_others {
                 self.announce();
             }
             waits.begin(role());
-            futex::wait(&self.word.0, word);
+            if comes_again {
+                futex::wait_at_most(&self.word.0, word, LONGEST_PAUSE);
+            } else {
+                futex::wait(&self.word.0, word);
+            }
         }
     }
 
@@ -430,6 +449,9 @@ impl Gate {
     fn goes_metered(&self, queue: &impl Queue) -> bool {
         if !queue.gets_work() {
             return true;
+        }
+        if let Some(goes) = queue.goes_beside_captures() {
+            return goes || self.take_credit();
         }
         if !queue.goes_behind_a_wait() {
             match batch::takes(queue) {

@@ -16,6 +16,11 @@ use std::ptr;
 const NESTING: u64 = 0xffff;
 /// What one finished submission adds to the word.
 const SUBMISSION: u64 = NESTING + 1;
+/// One of so many calls of a thread is [due](Record::is_due).
+pub const CALLS_BETWEEN_DUE: u64 = 8;
+/// The bits of the word that are all zero in such a call.
+const DUE: u64 = (CALLS_BETWEEN_DUE - 1) * SUBMISSION;
+const _: () = assert!(CALLS_BETWEEN_DUE.is_power_of_two());
 
 /// What a waiting thread's record says of what it would submit; zero is no such word.
 fn waits_as(role: Role) -> u32 {
@@ -169,6 +174,12 @@ impl Record {
         self.word.store(self.word.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
+    /// Whether it is seen at this call how far ahead the thread's work is. It costs the way through the open gate two instructions.
+    #[inline(always)]
+    pub fn is_due(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & DUE == 0
+    }
+
     /// The call has returned: it counts as one submission.
     #[inline(always)]
     pub fn leave(&self) {
@@ -247,8 +258,8 @@ impl Record {
         Self::all().map(Self::count).sum()
     }
 
-    /// The submissions of its threads so far.
-    fn count(&self) -> u64 {
+    /// How many calls the thread has made.
+    pub fn count(&self) -> u64 {
         self.word.load(Ordering::Acquire) / SUBMISSION
     }
 }

@@ -83,7 +83,7 @@ fn made(
 /// `cuCtxDestroy_v2`.
 pub fn destroy(process: &'static Process, real: Real<'_>, context: CUcontext) -> Answer {
     let context = Context(context);
-    process.contexts.forget(context);
+    process.contexts.forget(context, || process.ahead.let_go());
     wait_for_ordered(process, context);
     real()?;
     process.contexts.has_ended(context);
@@ -107,7 +107,7 @@ pub fn attach(
 /// `cuCtxDetach`: the last one ends the context.
 pub fn detach(process: &'static Process, real: Real<'_>, context: CUcontext) -> Answer {
     let context = Context(context);
-    let Some(device) = process.contexts.detach(context) else { return real() };
+    let Some(device) = process.contexts.detach(context, || process.ahead.let_go()) else { return real() };
     wait_for_ordered(process, context);
     real().inspect_err(|_| process.contexts.created(context, device))?;
     process.contexts.has_ended(context);
@@ -117,7 +117,7 @@ pub fn detach(process: &'static Process, real: Real<'_>, context: CUcontext) -> 
 
 /// `cuDevicePrimaryCtxRelease_v2`: the last release ends the context.
 pub fn release_primary(process: &'static Process, real: Real<'_>, device: CUdevice) -> Answer {
-    let ended = process.contexts.release_primary(device);
+    let ended = process.contexts.release_primary(device, || process.ahead.let_go());
     ended.into_iter().for_each(|context| wait_for_ordered(process, context));
     real()?;
     if let Some(context) = ended {

@@ -124,6 +124,8 @@ abi::hooks! {
     fn cuPointerSetAttribute(value: *const c_void, attribute: PointerAttribute, address: CUdeviceptr) => query::set_pointer_attribute;
     fn cuMemGetAccess(flags: *mut c_ulonglong, location: *const CUmemLocation, address: CUdeviceptr) => query::access;
     fn cuStreamSynchronize(stream: CUstream) and cuStreamSynchronize_ptsz => stream::synchronize;
+    fn cuCtxSynchronize() => stream::synchronize_context;
+    fn cuEventSynchronize(event: CUevent) => stream::synchronize_event;
     fn cuStreamDestroy(stream: CUstream) => stream::destroy;
     fn cuStreamDestroy_v2(stream: CUstream) => stream::destroy;
     fn cuStreamWaitValue32(stream: CUstream, address: CUdeviceptr, value: cuuint32_t, flags: c_uint) => values::wait_32;
@@ -191,12 +193,10 @@ macro_rules! export {
         /// What the driver's manual asks of the arguments.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> Code {
-            if kernels::are_listed() {
+            if !collectives::is_ordinary(kernels::Launch::from(($($arg),*)).function()) {
                 // SAFETY: the program's own arguments, and its promise.
                 unsafe { kernels::note_use(($($arg),*).into()) };
-            }
-            if collectives::is_one(kernels::Launch::from(($($arg),*)).function()) {
-                collectives::come();
+                collectives::come_if_one(kernels::Launch::from(($($arg),*)).function());
             }
             // SAFETY: as above.
             let are_resident = || unsafe { kernels::are_operands_resident(($($arg),*).into()) };

@@ -58,6 +58,16 @@ impl Queue for Stream {
         process::active().is_some_and(|process| !process.captures.any()).then(|| self.stream.addr())
     }
 
+    fn handle(&self) -> Option<usize> {
+        Some(self.stream.addr())
+    }
+
+    fn goes_beside_captures(&self) -> Option<bool> {
+        let is_beside = |process: &&process::Process| process.captures.any() && !process.value_waits.any();
+        let process = process::active().filter(is_beside)?;
+        Some(process.ahead.may_go_beside_captures(process, self.stream))
+    }
+
     fn is_busy(&self) -> bool {
         is_busy(self.stream)
     }
@@ -71,10 +81,8 @@ impl Queue for Stream {
         process::active().is_some_and(|process| process.captures.note_submission(stream))
     }
 
-    fn note_waiting(&self) {
-        if let Some(process) = process::active() {
-            process.captures.note_waiting();
-        }
+    fn note_waiting(&self) -> bool {
+        process::active().is_some_and(|process| process.captures.note_waiting())
     }
 }
 
@@ -95,12 +103,12 @@ pub fn stream_of(name: &str, stream: CUstream) -> CUstream {
     if is_per_thread { per_thread(stream) } else { stream }
 }
 
-/// Whether what is submitted to a stream would be queued behind work that has not ended. What a thread submits that captures is
-/// taken to begin at once, so that the capture comes to its end; so is what is captured, which is not submitted yet.
+/// Whether what is submitted to a stream would be queued behind work that has not ended. What is captured is taken to begin at once:
+/// it is not submitted yet.
 fn is_busy(stream: CUstream) -> bool {
     let Some(process) = process::active() else { return driver::is_busy(stream) };
     let asked = process.captures.unless_any(|| driver::is_busy(stream));
-    asked.unwrap_or_else(|| !process.captures.any_of_this_thread() && is_busy_beside_captures(stream))
+    asked.unwrap_or_else(|| is_busy_beside_captures(stream))
 }
 
 /// The same where some stream captures: asked, a stream that is part of a capture would break it, and a default stream any of its

@@ -8,8 +8,23 @@ use tidegate_ffi::cuda::sys::*;
 
 /// `cuStreamSynchronize`: as the driver says. A program without boundaries may be stopped here.
 pub fn synchronize(process: &'static Process, real: Real<'_>, _stream: CUstream) -> Answer {
+    wait(process, real)
+}
+
+/// `cuCtxSynchronize`: the same.
+pub fn synchronize_context(process: &'static Process, real: Real<'_>) -> Answer {
+    wait(process, real)
+}
+
+/// `cuEventSynchronize`: the same.
+pub fn synchronize_event(process: &'static Process, real: Real<'_>, _event: CUevent) -> Answer {
+    wait(process, real)
+}
+
+fn wait(process: &'static Process, real: Real<'_>) -> Answer {
     real()?;
     process.captures.note_waiting();
+    process.ahead.waited();
     process.waits.come();
     Ok(())
 }

@@ -3,6 +3,7 @@
 
 use super::atomic::{AtomicU32, Ordering};
 use super::{Condvar, Mutex};
+use std::time::Duration;
 
 loom::lazy_static! {
     static ref KERNEL: Kernel = Kernel { bucket: Mutex::new(()), woken: Condvar::new() };
@@ -18,6 +19,11 @@ pub fn wait(word: &AtomicU32, value: u32) {
     if word.load(Ordering::Relaxed) == value {
         KERNEL.woken.wait(&mut bucket);
     }
+}
+
+/// No model comes to a moment.
+pub fn wait_at_most(word: &AtomicU32, value: u32, _time: Duration) {
+    wait(word, value);
 }
 
 pub fn wake_all(_word: &AtomicU32) {
