@@ -311,7 +311,8 @@ fn drain_and_report(
     // Alone, calls are not counted at first: where many are under way it is seen, too, whether they only take long.
     // Beside a capture it is not known how many are.
     let captures = process.captures.any();
-    let is_metered = (GATE.is_metered() || !is_little || captures) && window.counts_calls();
+    let is_limited = GATE.is_metered() || window.are_calls_short();
+    let is_metered = (is_limited || !is_little || captures) && window.counts_calls();
     let time = window.span().max(least);
     let mut ahead = process.ahead.lock();
     let passed = ahead.marks.passed();

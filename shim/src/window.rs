@@ -331,6 +331,11 @@ impl Window {
         self.turn != Turn::Free
     }
 
+    /// Whether calls were so short in this turn that they are not counted: they may have become longer.
+    pub fn are_calls_short(&self) -> bool {
+        self.turn == Turn::Short
+    }
+
     /// Whether other jobs wait, from now on. Behind a closed gate it is not asked, but closed it is for them.
     pub fn set_contended(&mut self, is_contended: bool) {
         self.was_contended = is_contended || !GATE.is_open();
