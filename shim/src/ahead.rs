@@ -36,6 +36,7 @@ const LOOK: Duration = Duration::from_millis(10);
 const STAY: Duration = Duration::from_micros(250);
 /// So often the same must happen.
 const OFTEN: u32 = 8;
+/// It has not happened: of no calls, least, and no times.
 const NEVER: (u64, u32) = (u64::MAX, 0);
 /// So many streams are known, besides those that have work.
 const MOST_STREAMS: usize = 256;
@@ -57,18 +58,11 @@ pub struct Ahead {
 }
 
 /// What is known of the work that is under way.
+#[derive(Default)]
 pub struct State {
     /// In all that was submitted: the gate thread's.
     pub marks: Marks,
     streams: HashMap<Place, Stream>,
-    /// When a stream was seen last to have passed a mark.
-    passed: Instant,
-}
-
-impl Default for State {
-    fn default() -> Self {
-        Self { marks: Marks::default(), streams: HashMap::new(), passed: Instant::now() }
-    }
 }
 
 /// The work of a stream.
@@ -101,9 +95,7 @@ impl Ahead {
 
     /// The gate opens: what is submitted now may be unlike what was before.
     pub fn begin_anew(&self) {
-        let mut state = self.lock();
-        state.streams.clear();
-        state.passed = Instant::now();
+        self.lock().streams.clear();
     }
 
     /// The calling thread has waited for the GPU, which may have nothing to do then.
@@ -155,12 +147,10 @@ impl Ahead {
         }
         let Ok(place) = Place::of(stream) else { return Some(true) };
         let (waits, is_alone) = (self.waits.load(Ordering::Relaxed), self.is_alone());
-        let State { streams, passed, .. } = &mut *state;
-        let Stream { marks, depth } = streams.entry(place).or_default();
+        let Stream { marks, depth } = state.streams.entry(place).or_default();
         let now = Instant::now();
         let count = forget_passed(marks);
         if count > 0 {
-            *passed = now;
             depth.note_passed(count, !marks.is_empty(), now, spacing);
         }
         let since_look = depth.looked.replace(now).map_or(Duration::ZERO, |looked| now - looked);
@@ -191,9 +181,12 @@ impl Ahead {
 impl State {
     /// Forgets the marks that are passed.
     pub fn forget_passed(&mut self) {
-        let is_passed = |stream: &mut Stream| forget_passed(&mut stream.marks) > 0;
-        if self.streams.values_mut().map(is_passed).fold(false, |any, is_passed| any | is_passed) {
-            self.passed = Instant::now();
+        for stream in self.streams.values_mut() {
+            forget_passed(&mut stream.marks);
+            // A thread that was held goes on when it looks again, if it is there still.
+            if stream.marks.is_empty() {
+                stream.depth.full = None;
+            }
         }
         // What is known of streams without work is kept, but for that of a program that makes more and more streams.
         let are_many = self.streams.len() > MOST_STREAMS;
@@ -220,12 +213,7 @@ impl State {
         self.marks.is_empty() && self.streams.values().all(|stream| stream.marks.is_empty())
     }
 
-    /// For so long no stream has passed a mark.
-    pub fn still_for(&self) -> Duration {
-        self.passed.elapsed()
-    }
-
-    /// For so long a thread has been held.
+    /// For so long a stream has been full, and a thread held.
     pub fn full_for(&self) -> Duration {
         let full = self.streams.values().filter_map(|stream| stream.depth.full).min();
         full.map_or(Duration::ZERO, |since| since.elapsed())

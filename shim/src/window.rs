@@ -497,12 +497,12 @@ impl Window {
 
     fn look_now(&mut self, process: &'static Process, is_contended: bool) {
         let mut ahead = process.ahead.lock();
-        let is_held_long = ahead.full_for() >= LOOK_AT_MARKS;
+        ahead.forget_passed();
+        let full_for = ahead.full_for();
+        let is_held_long = self.is_limited_by_marks() && full_for >= LOOK_AT_MARKS;
         if is_held_long {
             ahead.hand_over(process, self.spacing());
         }
-        ahead.forget_passed();
-        let still_for = ahead.still_for();
         let marks = &mut ahead.marks;
         let passed = marks.take_passage();
         let calls = Calls::now(process);
@@ -529,7 +529,7 @@ impl Window {
         let is_alone = !is_contended && !is_new;
         self.set_alone(is_alone);
         self.tell_what_goes_besides(process);
-        if self.is_limited_by_marks() && is_held_long {
+        if is_held_long {
             debug!("calls have become longer: some were held for {LOOK_AT_MARKS:?}");
             (self.calls, self.was_blind, self.is_far_alone) = (LEAST, false, true);
         }
@@ -577,10 +577,10 @@ impl Window {
             let calls = self.blind.get_or_insert(pace).calls();
             // Beside a capture calls go by marks of their own.
             if process.captures.any() && !process.value_waits.any() {
-                if still_for < PATIENCE {
+                if full_for < PATIENCE {
                     self.excess = None;
                 } else {
-                    self.exceed(still_for);
+                    self.exceed(full_for);
                 }
                 return GATE.look_again(0);
             }
