@@ -35,7 +35,8 @@ fn run(mut manager: Command, directory: &Path, journal: bool) -> String {
     assert_eq!(said.next().as_deref(), Some("ready"));
     let mut stop = command();
     stop.args(["manager", "stop", "--socket"]).arg(directory.join("socket"));
-    assert!(output(stop).status.success());
+    let stopped = output(stop);
+    assert!(stopped.status.success(), "{stopped:?}");
     assert!(process.wait().unwrap().success());
     std::fs::read_to_string(stderr).unwrap()
 }
@@ -68,7 +69,8 @@ fn a_log_that_nothing_reads_holds_no_job() {
     job.end();
     let mut stop = command();
     stop.args(["manager", "stop", "--socket"]).arg(socket);
-    assert!(output(stop).status.success());
+    let stopped = output(stop);
+    assert!(stopped.status.success(), "{stopped:?}");
     assert!(process.wait().unwrap().success());
     drop(unread);
 }

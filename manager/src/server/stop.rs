@@ -7,6 +7,7 @@ use super::Server;
 use super::client::{Client, ClientId, Role};
 use super::outbox::Outbox;
 use super::rights::Asker;
+use crate::process::dies_within;
 use std::time::{Duration, Instant};
 use tidegate_ffi::wire::message::{StopWhen, ToCommand};
 use tracing::info;
@@ -25,6 +26,7 @@ impl Server {
             let reason = "only root and the user whose manager this is may stop it".into();
             return self.answer(id, ToCommand::Refused { reason });
         }
+        self.part_from_the_dead();
         let jobs = self.scheduler.jobs().len() as u32;
         info!(?when, jobs, "the manager is asked to end");
         if when == StopWhen::Idle && jobs > 0 {
@@ -41,6 +43,15 @@ impl Server {
             StopWhen::Idle | StopWhen::Now => self.stopping = true,
         }
         self.stop_if_drained();
+    }
+
+    /// Takes in the end of every process that has ended by now: its reader may tell later than a
+    /// command asks that was started after it.
+    fn part_from_the_dead(&mut self) {
+        let has_ended = |client: &Client| dies_within(&client.process, Duration::ZERO);
+        let dead: Vec<ClientId> =
+            self.clients.iter().filter(|(_, client)| has_ended(client)).map(|(id, _)| *id).collect();
+        dead.into_iter().for_each(|id| self.client_gone(id));
     }
 
     pub(super) fn stop_if_drained(&mut self) {
@@ -73,9 +84,12 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::super::Input;
-    use super::super::stage::{GPU, join, server};
+    use super::super::client::ClientId;
+    use super::super::stage::{GPU, ask, connect_as, join, server};
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+    use std::sync::Arc;
     use tidegate_ffi::wire::line::Numbered;
-    use tidegate_ffi::wire::message::ToShim;
+    use tidegate_ffi::wire::message::{FromCommand, StopWhen, ToCommand, ToShim};
 
     #[test]
     fn processes_that_live_longer_are_told() {
@@ -85,6 +99,24 @@ mod tests {
         let said = std::iter::from_fn(|| connection.receive::<Numbered<ToShim>>().ok());
         let last = said.last().map(|(letter, _)| letter.message);
         assert!(matches!(last, Some(ToShim::Refused { .. })), "{last:?}");
+    }
+
+    #[test]
+    fn no_job_is_left_whose_processes_have_ended_when_the_end_is_asked_for() {
+        let mut server = server();
+        let _job = join(&mut server, 1);
+        let asked = connect_as(&mut server, 2, (rustix::process::getuid().as_raw(), 2));
+        ask(&mut server, 2, FromCommand::Stop(StopWhen::Idle));
+        let refused = asked.receive().unwrap().0;
+        assert!(matches!(refused, ToCommand::Refused { .. }), "its process lives: {refused:?}");
+
+        let mut process = std::process::Command::new("true").spawn().unwrap();
+        let handle = pidfd_open(Pid::from_child(&process), PidfdFlags::empty()).unwrap();
+        process.wait().unwrap();
+        server.clients.get_mut(&ClientId(1)).unwrap().process = Arc::new(handle);
+        ask(&mut server, 2, FromCommand::Stop(StopWhen::Idle));
+        let answer: ToCommand = asked.receive().unwrap().0;
+        assert_eq!(answer, ToCommand::Stopping { jobs: 0 });
     }
 
     #[test]
