@@ -144,7 +144,13 @@ fn host_functions_that_are_far_ahead_get_what_another_thread_posts() {
     switched::is_switched(2, switched::SLICE, "chains", &["ahead"], "pairs_kernel");
 }
 
-/// The same of the events behind value waits.
+/// Beside a capture calls go by the marks of their own streams, and none of this one's is passed. The job is alone meanwhile.
+#[test]
+fn a_kernel_beside_a_capture_gets_a_launch_that_comes_after_others_behind_it() {
+    drains("chains", &["beneath"], "pairs_kernel");
+}
+
+/// No event behind a value wait fills the stream, either.
 #[test]
 fn as_many_value_waits_as_a_stream_takes_end() {
     drains("chains", &["values"], "pairs_kernel");

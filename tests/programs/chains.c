@@ -15,6 +15,8 @@
  * paced:  the same, but it pauses at its first launches: as many marks are behind them as there may be when it says so;
  * ahead:  a thread launches kernels and host functions that wait for those of another thread, which pauses between them;
  *         it says so when the first is as far ahead as it comes;
+ * beneath: while a stream captures, and a thread waits for each of its kernels, a kernel of another thread ends when that has launched
+ *         BEHIND others after it; it says so when it has ended, and so has the capture, with no other job there;
  * values: VALUES value waits are submitted to a stream before the values that end them are to another;
  * long:  a thread submits as much work as its stream takes, and waits for nothing;
  * locks: as lock, but of PROCESSES processes with one thread each;
@@ -44,6 +46,9 @@
 #define FAR 50
 #define MANY 300
 #define APART 3000
+/* More than may be under way in a stream while another one captures; and how long the kernels of the thread beside it take. */
+#define BEHIND 6
+#define BESIDE 3000
 /* A wait and a launch each. */
 #define VALUES 470
 #define THREADS 4
@@ -83,7 +88,7 @@ static int threads_of_one_process(void)
 {
     int is_alone = is("feed") || is("starts") || is("full") || is("held") || is("paced") || is("values") || is("long");
 
-    return is_chain() || is("ahead") ? 2 : is_alone ? 1 : THREADS;
+    return is_chain() || is("ahead") || is("beneath") ? 2 : is_alone ? 1 : THREADS;
 }
 
 static int count_up_part(int which, void *stream)
@@ -340,17 +345,59 @@ static int run_ahead(int thread, void *stream)
     return 0;
 }
 
+static int last(uint32_t microseconds, void *stream)
+{
+    void *parameters[] = { &microseconds };
+
+    return cuLaunchKernel(last_kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
+}
+
+static int wait_beside_capture(void *stream, void *other)
+{
+    void *graph;
+
+    CHECK(cuStreamBeginCapture_v2(other, RELAXED));
+    sem_post(&posts);
+    while (!is_held) {
+        CHECK(last(BESIDE, stream));
+        CHECK(cuStreamSynchronize(stream));
+    }
+    CHECK(cuStreamEndCapture(other, &graph));
+    return cuGraphDestroy(graph);
+}
+
+static int run_beneath(int thread, void *stream, void *other)
+{
+    const uint32_t value = 1;
+
+    if (thread == 0)
+        CHECK(wait_beside_capture(stream, other));
+    if (thread == 1) {
+        await_post(NULL);
+        CHECK(spin(1, value, stream));
+        for (int n = 0; n < BEHIND; n++)
+            CHECK(count_up_part(1, stream));
+        CHECK(write_word(1, &value, other));
+        CHECK(cuStreamSynchronize(stream));
+        is_held = 1;
+    }
+    while (!all->stop) {
+        CHECK(count_up_part(thread, stream));
+        CHECK(cuStreamSynchronize(stream));
+    }
+    return 0;
+}
+
 static int wait_for_many(uint32_t i, void *stream, void *other)
 {
-    uint32_t first = i * VALUES, microseconds = 50;
-    void *parameters[] = { &microseconds };
+    uint32_t first = i * VALUES;
 
     for (uint32_t n = 0; n < VALUES; n++) {
         CHECK(cuStreamWaitValue32_v2(other, word(0), first + n, GEQ));
         CHECK(count_up_part(0, other));
     }
     for (uint32_t n = 0; n < VALUES; n++) {
-        CHECK(cuLaunchKernel(last_kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
+        CHECK(last(50, stream));
         CHECK(cuStreamWriteValue32_v2(stream, word(0), first + n, 0));
     }
     CHECK(cuStreamSynchronize(stream));
@@ -360,11 +407,8 @@ static int wait_for_many(uint32_t i, void *stream, void *other)
 /* As much work is under way as the stream takes, and nobody waits for it. */
 static int last_long(void *stream)
 {
-    uint32_t microseconds = 500;
-    void *parameters[] = { &microseconds };
-
     for (int n = 0; n < CHAIN; n++)
-        CHECK(cuLaunchKernel(last_kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
+        CHECK(last(500, stream));
     return count_up_part(0, stream);
 }
 
@@ -375,9 +419,10 @@ static void *run(void *number)
 
     if (cuCtxSetCurrent(context) || cuStreamCreate(&stream, 1) || cuStreamCreate(&other, 1))
         return context;
-    if (is("ahead") && run_ahead(thread, stream))
+    int has_own_way = is("ahead") || is("beneath");
+    if (has_own_way && (is("ahead") ? run_ahead(thread, stream) : run_beneath(thread, stream, other)))
         return context;
-    for (uint32_t i = 1; !is("ahead") && goes_on(thread, i); i++) {
+    for (uint32_t i = 1; !has_own_way && goes_on(thread, i); i++) {
         int failed = is_chain() ? chain(thread, i, stream)
             : is("feed")   ? feed(i, stream, other)
             : is("lock")   ? under_lock(thread, stream)
@@ -447,7 +492,7 @@ static int run_threads(const char *image, int count)
     CHECK(sem_init(&posts, 0, 0));
     for (int i = 0; i < count; i++)
         CHECK(pthread_create(&threads[i], NULL, run, (void *)(intptr_t)i));
-    while ((is("held") || is("paced") || is("ahead")) && !is_held)
+    while ((is("held") || is("paced") || is("ahead") || is("beneath")) && !is_held)
         usleep(1000);
     say_and_wait("begun");
     all->stop = 1;
