@@ -32,8 +32,6 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// Such a part of the drain limit it is where no drain was measured yet, and at most such a part of it.
 const UNMEASURED: u32 = 64;
 const LONGEST: u32 = 4;
-/// Little work that was submitted ends in such a part of the drain limit, if it waits for nothing.
-const LITTLE: u32 = 2;
 /// So many times the pace work may go on to be submitted while no value wait ends.
 const BUSY: u32 = 8;
 /// While value waits are released calls go at twice the pace after each second, so often at most.
@@ -280,12 +278,11 @@ impl<'a> Draining<'a> {
         }
     }
 
-    /// The gate was metered, and let calls through at this pace. Little is under way, which takes `least` or a little longer, or
-    /// what was submitted before that: it is seen first whether it ends alone.
-    pub fn of_metered(self, is_little: bool, least: Duration, pace: Pace) -> Self {
+    /// The gate was metered, and let calls through at this pace. It is seen first whether what is under way ends alone: of calls that
+    /// take seconds each that is added to it takes as long again.
+    pub fn of_metered(self, pace: Pace) -> Self {
         GATE.go_by_streams(true);
-        let most = self.longest_quiet();
-        let alone = if is_little { (self.limit / LITTLE).max(least * 2).min(most) } else { most };
+        let alone = self.longest_quiet();
         Self { flows_at: Some(pace), ..self.alone_for(alone) }
     }
 

@@ -307,19 +307,19 @@ fn drain_and_report(
     // Who has not come to the boundary is not held there.
     let at = if waited == BoundaryWait::Reached { closing.at_boundary() } else { Boundary::GoesOn };
     let under_way = window.under_way(process);
-    let (is_little, least, pace) = (window.is_little(under_way), window.time_of_least(), window.pace());
+    let (is_little, pace) = (window.is_little(under_way), window.pace());
     // Alone, calls are not counted at first: where many are under way it is seen, too, whether they only take long.
     // Beside a capture it is not known how many are.
     let captures = process.captures.any();
     let is_limited = GATE.is_metered() || window.are_calls_short();
     let is_metered = (is_limited || !is_little || captures) && window.counts_calls();
-    let time = window.span().max(least);
+    let time = window.span().max(window.time_of_least());
     let mut ahead = process.ahead.lock();
     let passed = ahead.marks.passed();
     let mut draining =
         Draining::new(process, closing.step, at, closing.drain, until, closing.has_peers(), &mut ahead);
     draining = match closing.peers {
-        Peers::None if is_metered => draining.of_metered(is_little, least, pace),
+        Peers::None if is_metered => draining.of_metered(pace),
         Peers::Apart if is_metered => draining.of_metered_with_peers(is_little, time),
         _ => draining,
     };

@@ -24,8 +24,8 @@
 //! Work may wait on the GPU for work that is not submitted yet: then no mark is passed, and the gate holds what ends the wait
 //! until the closing, or for [`PATIENCE`], but for calls whose work would begin at once. Kernels that take longer than a turn look
 //! alike at first. So an [`Excess`] grows slowly then, and what ends by itself between its steps only took long. And
-//! such a closing lets nothing through for a part of its limit, longer where many calls are under way, which may all take longer
-//! than those before; counted from the last mark that was passed. If work does not end in that time, or ends by the excess, the process
+//! such a closing lets nothing through for most of its limit, counted from the last mark that was passed: what takes seconds ends in
+//! that time. If work does not end in that time, or ends by the excess, the process
 //! is not metered in the next [`FREE`] turns, each time in twice as many, and after that not before its work was seen
 //! to be [`FAR`] ahead.
 //!
