@@ -51,6 +51,14 @@ fn a_thread_whose_kernels_take_seconds() {
     switched::is_switched(1, switched::SLICE, "greedy", &["seconds"], "stir_kernel");
 }
 
+/// More of them are under way than may end in one closing, and nothing is added to them.
+#[test]
+fn a_thread_whose_kernels_come_to_take_most_of_the_drain_limit() {
+    let options = ["--slice", switched::SLICE, "--drain-limit", "1s"];
+    let job = switched::switch(3, &options, "greedy", &["most"], "stir_kernel");
+    assert!(job.figures.failed_drains > 0, "less than that was under way: {job:#?}");
+}
+
 #[test]
 fn a_thread_that_submits_host_functions() {
     is_switched("host");

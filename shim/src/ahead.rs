@@ -95,7 +95,11 @@ impl Ahead {
 
     /// The gate opens: what is submitted now may be unlike what was before.
     pub fn begin_anew(&self) {
-        self.lock().streams.clear();
+        let mut state = self.lock();
+        state.forget_passed();
+        // Where a closing has failed there is work still, with its marks.
+        state.streams.retain(|_, stream| !stream.marks.is_empty());
+        state.streams.values_mut().for_each(|stream| stream.depth = Depth::default());
     }
 
     /// The calling thread has waited for the GPU, which may have nothing to do then.
@@ -156,7 +160,7 @@ impl Ahead {
         let since_look = depth.looked.replace(now).map_or(Duration::ZERO, |looked| now - looked);
         if !is_alone {
             depth.more = 0;
-        } else if marks.is_empty() {
+        } else if marks.is_empty() && !depth.was_held {
             depth.ran_dry(waits, depth.calls_in(since_look), spacing);
         }
         if depth.is_full(marks.len() as u64, spacing) {
@@ -191,6 +195,12 @@ impl State {
         // What is known of streams without work is kept, but for that of a program that makes more and more streams.
         let are_many = self.streams.len() > MOST_STREAMS;
         self.streams.retain(|_, stream| !stream.marks.is_empty() || !are_many);
+    }
+
+    /// Whether the GPU has passed a mark that was not looked at yet.
+    pub fn is_one_passed(&self) -> bool {
+        let fronts = self.streams.values().filter_map(|stream| stream.marks.front());
+        self.marks.is_first_passed() || fronts.into_iter().any(|first| first.mark.is_passed().unwrap_or(true))
     }
 
     /// How long ago a mark was set that the GPU has passed since this was asked, if it has passed any: so far ahead is work submitted.
@@ -278,6 +288,9 @@ struct Depth {
     held: Option<u64>,
     /// Since when a thread is held.
     full: Option<Instant>,
+    /// The thread that came last was held: what the stream could have done since then is no loss of a program that did something else,
+    /// but of one that was told late, as on a busy machine.
+    was_held: bool,
 }
 
 impl Default for Depth {
@@ -292,6 +305,7 @@ impl Default for Depth {
             each: None,
             held: None,
             full: None,
+            was_held: false,
         }
     }
 }
@@ -319,11 +333,12 @@ impl Depth {
     fn hold(&mut self, waits: u64) {
         self.held.get_or_insert(waits);
         self.full.get_or_insert_with(Instant::now);
+        self.was_held = true;
     }
 
     /// A call goes on. Whether a mark is set before it.
     fn is_mark_due(&mut self, spacing: u64) -> bool {
-        self.full = None;
+        (self.full, self.was_held) = (None, false);
         self.looks += 1;
         let is_due = self.looks * spacing >= self.spacing(spacing);
         if is_due {

@@ -48,6 +48,13 @@ const LATE_VALUE: &str = "work on the GPU waits for a value that was not submitt
 const SURELY_WAITS: u32 = 32;
 /// So often the same is done about work that waits, before something else is tried.
 const TIMES_ALIKE: u32 = 3;
+/// Where calls were counted they are let through as seldom as once in such a part of the drain limit at first: what only takes long
+/// gets little added.
+const SELDOM: u32 = 128;
+/// Work that ends so soon after calls were let through may have waited for these.
+const SOON: Duration = Duration::from_millis(20);
+/// What goes on after such a part of the drain limit, with nothing let through, takes long.
+const LATE: u32 = 16;
 /// In one of so many turns others than those behind go though these can.
 const NOT_BEHIND: u32 = 8;
 /// For such a part of the drain limit those that went are awaited.
@@ -132,6 +139,12 @@ pub struct Draining<'a> {
     still_since: Instant,
     /// Calls were let through for a function on the host.
     has_helped_host: bool,
+    /// When the GPU was first seen to have passed a mark, of those that were not looked at yet.
+    passed_at: Option<Instant>,
+    /// Since calls were let through it has passed one that did not wait for these.
+    goes_on_alone: bool,
+    /// It has, or it passed one late, though none were let through: calls take long.
+    goes_on_late: bool,
     /// The pace at which calls were let through before, if it was. No more are while the gate flows, but for those whose work
     /// would begin at once.
     flows_at: Option<Pace>,
@@ -260,6 +273,9 @@ impl<'a> Draining<'a> {
             alone: Duration::ZERO,
             still_since: started,
             has_helped_host: false,
+            passed_at: None,
+            goes_on_alone: false,
+            goes_on_late: false,
             flows_at: None,
             stalls: 0,
             rounds: 0,
@@ -278,12 +294,14 @@ impl<'a> Draining<'a> {
         }
     }
 
-    /// The gate was metered, and let calls through at this pace. It is seen first whether what is under way ends alone: of calls that
-    /// take seconds each that is added to it takes as long again.
-    pub fn of_metered(self, pace: Pace) -> Self {
+    /// The gate was metered, and let calls through at this pace. It is seen first whether what is under way ends alone, which takes
+    /// `rest` as far as is known: of calls that take seconds each that is added to it takes as long again. If it did not end in time
+    /// before, and `is_late`, nothing is added.
+    pub fn of_metered(self, pace: Pace, rest: Duration, is_late: bool) -> Self {
         GATE.go_by_streams(true);
-        let alone = self.longest_quiet();
-        Self { flows_at: Some(pace), ..self.alone_for(alone) }
+        let most = self.longest_quiet();
+        let alone = if is_late { self.limit * 4 } else { most.max(rest) };
+        Self { flows_at: Some(pace), alone, ..self.alone_for(most) }
     }
 
     /// The same where other processes of the job might wait for what is held here: for twice as long as takes what is under way,
@@ -316,7 +334,7 @@ impl<'a> Draining<'a> {
     /// Leaves the marks for what comes later.
     pub fn leave(self) -> &'a mut State {
         if let Some((oldest, since)) = self.oldest {
-            self.ahead.marks.add_first(oldest, since);
+            self.ahead.marks.add_of(since, oldest);
         }
         self.ahead
     }
@@ -324,6 +342,16 @@ impl<'a> Draining<'a> {
     /// Whether calls were let through that may have ended a wait of the work on the GPU.
     pub fn has_helped(&self) -> bool {
         self.has_helped
+    }
+
+    /// Whether work was seen since then to go on without them: then it only takes long.
+    pub fn goes_on_alone(&self) -> bool {
+        self.goes_on_alone
+    }
+
+    /// Whether work takes long, as was seen: it may not have ended in time.
+    pub fn goes_on_late(&self) -> bool {
+        self.goes_on_late
     }
 
     /// Whether calls were let through for a function on the host.
@@ -368,6 +396,9 @@ impl<'a> Draining<'a> {
                 Found::Stall => {
                     if self.stalls == 0 {
                         self.process.drains.note_stall();
+                    }
+                    if self.flows_at.is_some() && !self.has_helped {
+                        self.pace = self.pace.max(self.limit / SELDOM);
                     }
                     self.flows_in_vain += u32::from(std::mem::take(&mut self.has_flowed));
                     let goes_on = self.stalled() && self.help();
@@ -533,7 +564,7 @@ impl<'a> Draining<'a> {
             Err(DrainError::Capture) => return Ok(Found::Capture),
             started => started.map_err(|error| error.to_string())?,
         };
-        match probe.wait(until) {
+        match self.wait_for(&probe, until) {
             Ok(()) => Ok(Found::End),
             Err(late @ DrainError::Late) => {
                 self.forget_what_has_ended();
@@ -547,17 +578,41 @@ impl<'a> Draining<'a> {
         }
     }
 
+    /// Waits for the end of all work, and sees when the GPU goes on with it.
+    fn wait_for(&mut self, probe: &Probe, until: Instant) -> Result<(), DrainError> {
+        let mut pause = Pause::default();
+        while !probe.is_passed()? {
+            if self.passed_at.is_none() && self.ahead.is_one_passed() {
+                self.passed_at = Some(Instant::now());
+            }
+            if !pause.before(until) {
+                return Err(DrainError::Late);
+            }
+        }
+        Ok(())
+    }
+
     /// Whether work that has not ended only takes long: the GPU has passed a mark in it since it was asked last. As much as was
     /// submitted after the mark is before it still, and for that time nothing is let through: the closing gets at most twice
     /// as long by that. Where it may wait for work of other processes of the job these are told at once that it does not end.
     fn takes_long(&mut self) -> bool {
         let passed = self.ahead.age_of_passed();
-        // Where calls were let through one may have ended a wait: a mark is as old as that then.
+        let now = Instant::now();
+        // Where calls were let through just before one may have ended a wait: a mark is as old as that then.
+        let passed_at = self.passed_at.take().unwrap_or(now);
+        let quiet_for = passed_at.saturating_duration_since(self.quiet_since);
+        let goes_alone = !self.has_helped_host && (!self.has_helped || quiet_for >= SOON);
         let is_own = !self.has_peers || !self.alone.is_zero();
-        if let Some(rest) = passed.filter(|_| is_own && !self.has_helped && !self.has_helped_host) {
-            self.still_since = Instant::now();
-            self.goes_on_until = self.still_since + rest.min(self.longest_quiet());
-            let until = self.still_since + self.alone + self.limit;
+        if let Some(rest) = passed.filter(|_| is_own && goes_alone) {
+            self.goes_on_alone |= self.has_helped;
+            self.goes_on_late |= self.has_helped || quiet_for >= self.limit / LATE;
+            if !self.alone.is_zero() {
+                // The next mark may take as long.
+                self.alone = self.alone.max((now - self.still_since) * 2);
+            }
+            self.still_since = now;
+            self.goes_on_until = now + rest.min(self.longest_quiet());
+            let until = now + self.alone + self.limit;
             self.until = self.until.max(until.min(self.latest));
         }
         let goes_on = Instant::now() < self.goes_on_until;
@@ -882,6 +937,12 @@ impl Probe {
         Ok(Self { parts })
     }
 
+    /// Of no work, for tests.
+    #[cfg(test)]
+    pub fn of_nothing() -> Self {
+        Self { parts: Vec::new() }
+    }
+
     /// Whether it has ended.
     pub fn is_passed(&self) -> Result<bool, DrainError> {
         for part in &self.parts {
@@ -890,17 +951,6 @@ impl Probe {
             }
         }
         Ok(true)
-    }
-
-    /// Waits until it has ended.
-    pub fn wait(&self, until: Instant) -> Result<(), DrainError> {
-        let mut pause = Pause::default();
-        while !self.is_passed()? {
-            if !pause.before(until) {
-                return Err(DrainError::Late);
-            }
-        }
-        Ok(())
     }
 }
 

@@ -138,9 +138,11 @@ impl Marks {
         self.keep(probe, calls, false);
     }
 
-    /// Keeps one that was set then, before all others. How many calls were made before it is not known.
-    pub fn add_first(&mut self, probe: Probe, set: Instant) {
-        self.marks.push_front(Mark { probe, set, calls: self.passed(), is_full: false });
+    /// Keeps one that was set then. How many calls were made before it, and after the mark before it, is not known.
+    pub fn add_of(&mut self, set: Instant, probe: Probe) {
+        let before = self.marks.partition_point(|mark| mark.set <= set);
+        let calls = before.checked_sub(1).map_or(self.passed(), |last| self.marks[last].calls);
+        self.marks.insert(before, Mark { probe, set, calls, is_full: false });
     }
 
     fn keep(&mut self, probe: Probe, calls: Calls, is_full: bool) {
@@ -182,6 +184,11 @@ impl Marks {
         self.passed.map_or(Calls::default(), |(.., calls)| calls)
     }
 
+    /// For how long none was seen to be passed.
+    pub fn still_for(&self) -> Duration {
+        self.passed.map_or(Duration::ZERO, |(_, seen, _)| seen.elapsed())
+    }
+
     /// How long ago the last mark was set that the GPU has passed since it was asked last, if it has passed any: so far ahead
     /// is work submitted.
     pub fn age_of_passed(&mut self) -> Option<Duration> {
@@ -218,5 +225,25 @@ impl Marks {
     /// Lets go of the contexts that the marks use.
     pub fn let_go(&mut self) {
         self.let_go += self.marks.drain(..).filter(|mark| !mark.probe.is_passed().unwrap_or(true)).count();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_that_is_kept_later_comes_in_the_order_in_which_all_were_set() {
+        let before = Instant::now() - Duration::from_millis(1);
+        let mut marks = Marks::default();
+        for calls in [10, 20] {
+            marks.add(Probe::of_nothing(), Calls { all: calls, in_batches: 0 });
+        }
+        let between = marks.marks[0].set;
+        marks.add_of(between, Probe::of_nothing());
+        marks.add_of(before, Probe::of_nothing());
+        let calls: Vec<u64> = marks.marks.iter().map(|mark| mark.calls.all).collect();
+        assert_eq!(calls, [0, 10, 10, 20], "as many as before the mark before it");
+        assert!(marks.marks.iter().is_sorted_by_key(|mark| mark.set));
     }
 }

@@ -313,13 +313,14 @@ fn drain_and_report(
     let captures = process.captures.any();
     let is_limited = GATE.is_metered() || window.are_calls_short();
     let is_metered = (is_limited || !is_little || captures) && window.counts_calls();
-    let time = window.span().max(window.time_of_least());
+    let (time, is_late) = (window.span().max(window.time_of_least()), window.take_late());
     let mut ahead = process.ahead.lock();
     let passed = ahead.marks.passed();
+    let rest = window.time_of(under_way).saturating_sub(ahead.marks.still_for());
     let mut draining =
         Draining::new(process, closing.step, at, closing.drain, until, closing.has_peers(), &mut ahead);
     draining = match closing.peers {
-        Peers::None if is_metered => draining.of_metered(pace),
+        Peers::None if is_metered => draining.of_metered(pace, rest, is_late),
         Peers::Apart if is_metered => draining.of_metered_with_peers(is_little, time),
         _ => draining,
     };
@@ -328,6 +329,7 @@ fn drain_and_report(
     }
     let outcome = draining.run();
     let (has_helped, has_helped_host) = (draining.has_helped(), draining.has_helped_host());
+    let (goes_on_alone, goes_on_late) = (draining.goes_on_alone(), draining.goes_on_late());
     let (has_gone_on, until) = (draining.has_gone_on(), draining.until());
     let marks = &mut draining.leave().marks;
     if outcome.is_ok() {
@@ -335,7 +337,9 @@ fn drain_and_report(
     }
     let ended = if outcome.is_ok() { under_way } else { marks.passed().counted_since(passed) };
     drop(ahead);
-    if has_helped && is_metered && closing.calls == 0 {
+    if outcome.is_err() && goes_on_late && is_metered && !captures {
+        window.note_late(under_way, started.elapsed());
+    } else if has_helped && !goes_on_alone && is_metered && closing.calls == 0 {
         window.give_up();
     } else if !has_helped && !has_helped_host && !captures {
         window.note_ended(ended, started.elapsed());

@@ -72,8 +72,9 @@ pub const MOST: u64 = 896;
 const FEW: u64 = 64;
 /// Two, so that the GPU has work while it is seen that the first has ended.
 const LEAST: u64 = 2;
-/// Where each takes longer than [`SPAN`], and another job waits, it waits for a look only.
+/// Where each takes longer than such a part of [`SPAN`], and another job waits, or pauses, it waits for a look only.
 const ONE: u64 = 1;
+const OF_SPAN: u32 = 4;
 /// A call that takes no longer is short.
 const SHORT: Duration = Duration::from_micros(100);
 /// So many of them may be under way where that is seen.
@@ -99,7 +100,7 @@ const PART_LOOKS: u32 = 2;
 const DEEP: u32 = 2;
 /// If calls are held and no mark is passed for so long some go, and more each time so long after that.
 const PATIENCE: Duration = Duration::from_millis(2500);
-const STEP: Duration = Duration::from_millis(250);
+const STEP: Duration = Duration::from_secs(1);
 /// So many times as long where calls are made meanwhile whose work begins at once.
 const MOST_PATIENT: u32 = 4;
 /// Work that ends so soon after calls that were let go waited for these.
@@ -160,9 +161,9 @@ impl Excess {
         Self { calls: 0, next: Instant::now() }
     }
 
-    /// By half each time. How many more calls go.
+    /// By half each time. How many more calls go: few, for where work only takes seconds each takes as long again.
     fn grow(&mut self) -> u64 {
-        let more = (self.calls / 2).max(LEAST);
+        let more = (self.calls / 2).max(1);
         self.calls += more;
         self.next = Instant::now() + STEP;
         more
@@ -202,6 +203,8 @@ pub struct Window {
     each: Option<Duration>,
     /// Calls have taken much longer than those before.
     uneven: Option<Uneven>,
+    /// What was under way did not end in one closing, though it went on.
+    is_late: bool,
     /// While no other job waits: so far ahead is work that calls are to be counted.
     is_far_alone: bool,
     /// So many times as much may be under way now.
@@ -237,6 +240,7 @@ impl Default for Window {
             calls: LEAST,
             each: None,
             uneven: None,
+            is_late: false,
             is_far_alone: false,
             times: 1,
             blind: None,
@@ -268,7 +272,7 @@ impl Window {
         }
         self.tell_what_goes_besides(process);
         process.ahead.begin_anew();
-        if self.was_contended && self.begin() {
+        if (self.was_contended || self.is_long_beside_pauses()) && self.begin() {
             GATE.open_metered();
             self.look(process, true);
         } else {
@@ -305,6 +309,21 @@ impl Window {
         if took >= SPAN && calls > 0 {
             self.calls = self.note_each(calls, took).clamp(LEAST, MOST);
         }
+    }
+
+    /// The same, and not all ended in that time, though they went on: they take longer than was known, or there are many. The next
+    /// closing adds none to them.
+    pub fn note_late(&mut self, calls: u64, took: Duration) {
+        self.is_late = true;
+        let least = took / u32::try_from(calls).unwrap_or(u32::MAX).max(1);
+        if self.each.is_none_or(|each| each < least) {
+            self.calls = self.note_each(calls.max(1), took).clamp(LEAST, MOST);
+        }
+    }
+
+    /// Whether that was so at the last closing.
+    pub fn take_late(&mut self) -> bool {
+        std::mem::take(&mut self.is_late)
     }
 
     /// So many calls took so long. As many as take the span.
@@ -361,7 +380,12 @@ impl Window {
 
     /// How long two calls take, as far as it is known.
     pub fn time_of_least(&self) -> Duration {
-        self.each.unwrap_or_default() * LEAST as u32
+        self.time_of(LEAST)
+    }
+
+    /// The same of so many.
+    pub fn time_of(&self, calls: u64) -> Duration {
+        self.each.unwrap_or_default().saturating_mul(u32::try_from(calls).unwrap_or(u32::MAX))
     }
 
     /// When to look again, at the latest, if no order comes; `tick`: other jobs wait, and then it is looked so often anyway.
@@ -403,7 +427,7 @@ impl Window {
 
     /// How long the GPU takes for a part of what may be under way, as far as it is known.
     fn time_of_part(&self) -> Duration {
-        self.each.unwrap_or_default() * u32::try_from(self.part()).unwrap_or(u32::MAX)
+        self.time_of(self.part())
     }
 
     /// Whether calls are so short that it is enough to see how far [ahead](crate::ahead) they are. Those that went at a pace are taken
@@ -411,6 +435,11 @@ impl Window {
     fn is_short(&self) -> bool {
         let are_short = self.each.is_some_and(|each| each <= SHORT);
         self.was_blind && self.room() >= MOST || are_short && self.calls >= SHORT_CALLS
+    }
+
+    /// Whether a job that only pauses may come back soon, as one did before, and calls are not short.
+    fn is_long_beside_pauses(&self) -> bool {
+        self.opened > 1 && !self.is_long_alone() && self.each.is_some_and(|each| each > SHORT)
     }
 
     /// So many calls may be under way.
@@ -421,7 +450,7 @@ impl Window {
         let fits = u64::try_from(fits).unwrap_or(u64::MAX).clamp(self.calls, self.calls * u64::from(times));
         let uneven = self.expected_uneven().map(|uneven| uneven.each);
         let few = uneven.map_or(MOST, |each| (SPAN.as_nanos() / each.as_nanos().max(1)) as u64);
-        let is_long = !self.is_alone() && uneven.max(self.each) >= Some(SPAN);
+        let is_long = !self.is_long_alone() && uneven.max(self.each) >= Some(SPAN / OF_SPAN);
         if is_long { ONE } else { fits.min(few.clamp(LEAST, MOST)) }
     }
 
@@ -537,7 +566,7 @@ impl Window {
         // Beside a value wait nothing limits what goes through the open gate.
         let is_limited = is_alone || !process.value_waits.any();
         let is_needed = match self.turn {
-            Turn::Begun => !is_alone || self.is_far_alone && !is_short,
+            Turn::Begun => !is_alone || (self.is_far_alone || self.is_long_beside_pauses()) && !is_short,
             Turn::Short => !is_limited || self.is_far_alone,
             Turn::Metered(_) | Turn::Free => false,
         };
@@ -680,6 +709,30 @@ mod tests {
         assert_eq!([0, 1, 6, 100].map(|seconds| span_after(seconds, 1)), [1, 5, 30, 40]);
         assert_eq!([0, 4, 24, 100].map(|seconds| span_after(seconds, 2)), [1, 5, 30, 40], "others pause");
         assert_eq!(Window::default().span(), SPAN, "it is not alone");
+    }
+
+    #[test]
+    fn one_long_call_is_under_way_where_others_pause_and_two_where_none_has_come_for_long() {
+        let room_after = |pause, opened, each| {
+            let alone = Some(Instant::now() - pause);
+            let window = Window { alone, opened, each: Some(each), ..Window::default() };
+            (window.is_long_beside_pauses(), window.room())
+        };
+        let long = SPAN / OF_SPAN;
+        assert_eq!(room_after(SPAN, 2, long), (true, ONE));
+        assert!(!room_after(SPAN, 2, SHORT).0, "so short ones go through the open gate");
+        assert!(!room_after(SPAN, 1, long).0, "none has come yet");
+        let (counts, room) = room_after(SPAN * 100, 2, long);
+        assert!(!counts && room > ONE);
+    }
+
+    #[test]
+    fn calls_that_have_not_ended_in_time_take_longer_than_was_known() {
+        let mut window = Window { calls: 300, each: Some(SHORT), ..Window::default() };
+        window.note_late(24, SPAN * 48);
+        assert_eq!((window.each, window.room()), (Some(SPAN * 2), ONE));
+        window.note_late(24, SPAN * 24);
+        assert_eq!(window.each, Some(SPAN * 2), "as was known");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::c::Compiler;
 use super::node::Node;
 use super::program::Program;
-use super::support::{Manager, Probe};
+use super::support::{JobStatus, Manager, Probe};
 
 /// What each of the two jobs has: they do not fit together.
 const BYTES: u64 = 4 << 20;
@@ -13,9 +13,9 @@ const SWITCHES: u64 = 12;
 pub const SLICE: &str = "5ms";
 
 /// A manager on whose GPU they do not fit.
-fn manager(slice: &str) -> Manager {
+fn manager(options: &[&str]) -> Manager {
     let sizes = ["--unit", "64KiB", "--offset", "64KiB", "--boundary-deadline", "5ms"];
-    Manager::start("1x6MiB", &[&sizes[..], &["--slice", slice]].concat())
+    Manager::start("1x6MiB", &[&sizes[..], options].concat())
 }
 
 /// A job that uses its memory again and again.
@@ -34,7 +34,14 @@ pub fn drains(program: &str, arguments: &[&str], kernels: &str) {
 
 /// The same, so often, with slices of that length.
 pub fn is_switched(times: u64, slice: &str, program: &str, arguments: &[&str], kernels: &str) {
-    let manager = manager(slice);
+    let job = switch(times, &["--slice", slice], program, arguments, kernels);
+    assert_eq!((job.figures.failed_drains, job.unsliceable), (0, false), "{job:#?}");
+}
+
+/// Under a manager with these options a program is switched so often beside another job, and ends as it does alone. What became of
+/// it until then.
+pub fn switch(times: u64, options: &[&str], program: &str, arguments: &[&str], kernels: &str) -> JobStatus {
+    let manager = manager(options);
     let compiler = Compiler::with(Node::of(&manager).libraries());
     let mut command = manager.run(&["--name", program], &compiler.compile(program));
     command.args(arguments).arg(compiler.compile_kernels(kernels));
@@ -44,9 +51,9 @@ pub fn is_switched(times: u64, slice: &str, program: &str, arguments: &[&str], k
     manager.work_until_switched(&[program], times, || _ = other.tell("check t 3"));
     let job = manager.job(program);
     println!("{program} {arguments:?}: a drain takes {} us", job.figures.switch_micros.drain);
-    assert_eq!((job.figures.failed_drains, job.unsliceable), (0, false), "{job:#?}");
     other.end();
     run.go_on();
     assert_eq!(run.line(), "as expected");
     run.end();
+    job
 }
