@@ -8,7 +8,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use support::patience::{Lines, output};
 use support::{Manager, Probe, command, run_at};
 
@@ -33,12 +33,17 @@ fn run(mut manager: Command, directory: &Path, journal: bool) -> String {
     let mut process = manager.stdout(Stdio::piped()).stderr(file).spawn().unwrap();
     let said = Lines::of(process.stdout.take().unwrap());
     assert_eq!(said.next().as_deref(), Some("ready"));
+    stop(&mut process, &directory.join("socket"));
+    std::fs::read_to_string(stderr).unwrap()
+}
+
+/// The manager ends in order.
+fn stop(manager: &mut Child, socket: &Path) {
     let mut stop = command();
-    stop.args(["manager", "stop", "--socket"]).arg(directory.join("socket"));
+    stop.args(["manager", "stop", "--socket"]).arg(socket);
     let stopped = output(stop);
     assert!(stopped.status.success(), "{stopped:?}");
-    assert!(process.wait().unwrap().success());
-    std::fs::read_to_string(stderr).unwrap()
+    assert!(manager.wait().unwrap().success());
 }
 
 fn begins_with_a_time(line: &str) -> bool {
@@ -67,11 +72,7 @@ fn a_log_that_nothing_reads_holds_no_job() {
     job.tell("device 0");
     job.tell("alloc t 100000");
     job.end();
-    let mut stop = command();
-    stop.args(["manager", "stop", "--socket"]).arg(socket);
-    let stopped = output(stop);
-    assert!(stopped.status.success(), "{stopped:?}");
-    assert!(process.wait().unwrap().success());
+    stop(&mut process, &socket);
     drop(unread);
 }
 

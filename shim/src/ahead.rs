@@ -3,7 +3,7 @@
 //! While no other job waits, or where calls are short, they are not counted at the [gate](crate::gate). The program may submit longer
 //! ones next, and the driver's queue has room for a thousand of them, which a job that comes then would have to wait for. So one of
 //! [`CALLS_BETWEEN_DUE`] calls of each thread comes the slow way, sets a mark in the call's stream, and goes on as long as few
-//! marks in that stream are not passed. A thread whose stream is far ahead waits at the gate, and looks again soon. Where that lasts
+//! marks in that stream are not passed. A thread that is far ahead in its stream waits at the gate, and looks again soon. Where that lasts
 //! the [window](crate::window) takes over, by which calls are counted and time is what limits them.
 //!
 //! A thread that goes far ahead and does something else then, while the GPU works, would have the GPU wait for it. It is seen that
@@ -17,7 +17,7 @@
 
 use crate::beside_captures::{Place, takes_nothing};
 use crate::contexts::Used;
-use crate::driver::{Behind, Current, Mark, Relaxed};
+use crate::driver::{Behind, Relaxed};
 use crate::gate::CALLS_BETWEEN_DUE;
 use crate::log::debug;
 use crate::marks::{Calls, Marks};
@@ -199,8 +199,8 @@ impl State {
 
     /// Whether the GPU has passed a mark that was not looked at yet.
     pub fn is_one_passed(&self) -> bool {
-        let fronts = self.streams.values().filter_map(|stream| stream.marks.front());
-        self.marks.is_first_passed() || fronts.into_iter().any(|first| first.mark.is_passed().unwrap_or(true))
+        let mut streams = self.streams.values();
+        self.marks.is_first_passed() || streams.any(|stream| is_first_passed(&stream.marks))
     }
 
     /// How long ago a mark was set that the GPU has passed since this was asked, if it has passed any: so far ahead is work submitted.
@@ -247,10 +247,7 @@ impl StreamMark {
     /// Sets one, in a stream of the calling thread's call. `None`: it cannot be set.
     fn set(process: &'static Process, place: &Place, stream: CUstream) -> Option<Self> {
         let used = process.contexts.keep(place.context())?;
-        let set = || {
-            let _current = Current::make(used.context)?;
-            Behind::new(used.context, || Mark::after(stream))
-        };
+        let set = || Behind::in_stream(used.context, stream);
         // It would break a capture that began just now.
         let mark = process.captures.while_none_begins(|any| {
             let may_set = !any || !takes_nothing(stream).unwrap_or(true);
@@ -260,10 +257,15 @@ impl StreamMark {
     }
 }
 
+/// Whether the first one is passed, if there is one.
+fn is_first_passed(marks: &VecDeque<StreamMark>) -> bool {
+    marks.front().is_some_and(|first| first.mark.is_passed().unwrap_or(true))
+}
+
 /// How many are passed.
 fn forget_passed(marks: &mut VecDeque<StreamMark>) -> u64 {
     let before = marks.len();
-    while marks.front().is_some_and(|first| first.mark.is_passed().unwrap_or(true)) {
+    while is_first_passed(marks) {
         marks.pop_front();
     }
     (before - marks.len()) as u64

@@ -154,7 +154,7 @@ fn mark_in(stream: CUstream, context: Context) -> Result<Behind, DriverError> {
         let code = CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
         return Err(DriverError { call: "cuEventRecord", code });
     }
-    Behind::new(context, || Mark::after(stream))
+    Behind::in_stream(context, stream)
 }
 
 impl Beside {

@@ -18,7 +18,7 @@ use crate::log::info;
 use crate::marks::Calls;
 use crate::process::Process;
 use crate::threads;
-use crate::window::Pace;
+use crate::window::{Pace, SOON};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -51,8 +51,6 @@ const TIMES_ALIKE: u32 = 3;
 /// Where calls were counted they are let through as seldom as once in such a part of the drain limit at first: what only takes long
 /// gets little added.
 const SELDOM: u32 = 128;
-/// Work that ends so soon after calls were let through may have waited for these.
-const SOON: Duration = Duration::from_millis(20);
 /// What goes on after such a part of the drain limit, with nothing let through, takes long.
 const LATE: u32 = 16;
 /// In one of so many turns others than those behind go though these can.

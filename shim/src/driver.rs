@@ -300,6 +300,12 @@ impl Behind {
         }
     }
 
+    /// Sets it behind what a stream of that context has.
+    pub fn in_stream(context: Context, stream: CUstream) -> Result<Self, DriverError> {
+        let _current = Current::make(context)?;
+        Self::new(context, || Mark::after(stream))
+    }
+
     /// The context.
     pub fn context(&self) -> Context {
         self.context

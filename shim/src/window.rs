@@ -104,7 +104,7 @@ const STEP: Duration = Duration::from_secs(1);
 /// So many times as long where calls are made meanwhile whose work begins at once.
 const MOST_PATIENT: u32 = 4;
 /// Work that ends so soon after calls that were let go waited for these.
-const SOON: Duration = Duration::from_millis(20);
+pub const SOON: Duration = Duration::from_millis(20);
 /// Calls that take so many times as long as those before are not expected.
 const MUCH_LONGER: u32 = 8;
 /// They are in so many turns then; twice as many each time, up to so often.

@@ -140,6 +140,11 @@ impl Client {
         Ok(())
     }
 
+    /// Whether the process has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        dies_within(&self.process, Duration::ZERO)
+    }
+
     /// Whether the process is stopped.
     pub(crate) fn is_stopped(&self) -> bool {
         is_stopped(self.conversation.pid)

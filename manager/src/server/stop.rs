@@ -7,7 +7,6 @@ use super::Server;
 use super::client::{Client, ClientId, Role};
 use super::outbox::Outbox;
 use super::rights::Asker;
-use crate::process::dies_within;
 use std::time::{Duration, Instant};
 use tidegate_ffi::wire::message::{StopWhen, ToCommand};
 use tracing::info;
@@ -48,9 +47,8 @@ impl Server {
     /// Takes in the end of every process that has ended by now: its reader may tell later than a
     /// command asks that was started after it.
     fn part_from_the_dead(&mut self) {
-        let has_ended = |client: &Client| dies_within(&client.process, Duration::ZERO);
         let dead: Vec<ClientId> =
-            self.clients.iter().filter(|(_, client)| has_ended(client)).map(|(id, _)| *id).collect();
+            self.clients.iter().filter(|(_, client)| client.has_ended()).map(|(id, _)| *id).collect();
         dead.into_iter().for_each(|id| self.client_gone(id));
     }
 

@@ -86,7 +86,7 @@ const NEXT_ROUND: u32 = STATE + 1;
 /// What a grant adds to the word.
 const GRANT: u32 = STATE + 1;
 
-/// Between two looks of a thread whose work is far ahead of the GPU at the open gate.
+/// Between two looks of a thread that is far ahead of the GPU at the open gate.
 const LOOK_AHEAD: Duration = Duration::from_micros(250);
 
 /// The longest pause between two looks at whether everybody has left.
