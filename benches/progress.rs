@@ -169,7 +169,10 @@ fn main() {
             measure(mix, &stage, &mut picture);
         }
     }
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/progress.svg");
+    // It need not be there: builds may lie elsewhere.
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("target");
+    std::fs::create_dir_all(&directory).unwrap();
+    let file = directory.join("progress.svg");
     std::fs::write(&file, picture.drawn()).unwrap();
     println!("{}", file.display());
 }

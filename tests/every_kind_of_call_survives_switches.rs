@@ -32,7 +32,7 @@ const FAMILIES: [(&str, bool); 17] = [
     ("contexts", true),
     ("reset", true),
     ("modules", true),
-    ("managed", false),
+    ("managed", true),
 ];
 /// The switches that must have happened for the promise to mean anything.
 const SWITCHES: u64 = 4;

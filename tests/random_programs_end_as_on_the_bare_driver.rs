@@ -92,14 +92,14 @@ fn random_programs_end_as_on_the_bare_driver() {
     assert!(switches >= SWITCHES, "{switches} switches: no pressure, no test");
 }
 
-/// Who uses managed memory is not switched, and others wait for it. (Of two such programs that do not fit
-/// together, one may be refused memory.)
 #[test]
 fn so_do_those_beside_one_with_managed_memory() {
     let stage = Stage::new();
-    let manager = Manager::start(GPU, &OPTIONS);
-    for seeds in [[1, 2], [3, 4]] {
-        stage.pair(&manager, seeds, &["managed"]);
+    for gpu in [GPU.to_owned(), format!("{GPU},managed=exclusive")] {
+        let manager = Manager::start(&gpu, &OPTIONS);
+        for seeds in [[1, 2], [3, 4]] {
+            stage.pair(&manager, seeds, &["managed"]);
+        }
     }
 }
 

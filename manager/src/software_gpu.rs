@@ -27,7 +27,7 @@ const PREFIX: &str = "tidegate-softgpu-";
 const PIECE: &str = "piece-";
 
 /// Software GPUs as the user asks for them: `2x256MiB`, then any of `,link=10GB/s`, `,call=2us`,
-/// `,copy=1500ns`, `,context=512KiB` and `,module=64KiB`.
+/// `,copy=1500ns`, `,context=512KiB`, `,module=64KiB` and `,managed=exclusive`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeSpec {
     /// How many.
@@ -44,6 +44,8 @@ pub struct NodeSpec {
     pub context: u64,
     /// Memory that a loaded module takes, in bytes.
     pub module: u64,
+    /// Host and GPU do not use managed memory at the same time (`CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS` is 0).
+    pub managed_is_exclusive: bool,
 }
 
 impl FromStr for NodeSpec {
@@ -75,8 +77,10 @@ impl NodeSpec {
             Some(("copy", cost)) => self.copy_cost = Some(duration(cost)?),
             Some(("context", size)) => self.context = bytes(size)?,
             Some(("module", size)) => self.module = bytes(size)?,
+            Some(("managed", "exclusive")) => self.managed_is_exclusive = true,
             _ => {
-                let known = "link=RATE/s, call=TIME, copy=TIME, context=SIZE and module=SIZE are";
+                let known =
+                    "link=RATE/s, call=TIME, copy=TIME, context=SIZE, module=SIZE and managed=exclusive are";
                 return Err(format!("{part:?} is not known; {known}"));
             }
         }
@@ -110,6 +114,7 @@ struct GpuEntry {
     copy_cost_ns: Option<u64>,
     context_bytes: u64,
     module_bytes: u64,
+    concurrent_managed_access: bool,
 }
 
 /// A directory of software GPUs; dropping it removes them, where they are one's own.
@@ -148,6 +153,7 @@ impl SoftwareNode {
             copy_cost_ns: spec.copy_cost.map(|cost| cost.as_nanos() as u64),
             context_bytes: spec.context,
             module_bytes: spec.module,
+            concurrent_managed_access: !spec.managed_is_exclusive,
         });
         let text = toml::to_string(&GpusFile { gpu: entries.collect() })?;
         std::fs::write(directory.path().join("gpus.toml"), text)?;
@@ -282,11 +288,13 @@ mod tests {
         let spec: NodeSpec = "2x256MiB,link=10GB/s,call=2us".parse().unwrap();
         assert_eq!((spec.count, spec.memory), (2, 256 << 20));
         assert_eq!((spec.link, spec.call_cost), (Some(10e9), Some(Duration::from_micros(2))));
+        assert!(!spec.managed_is_exclusive);
+        assert!("1x1MiB,managed=exclusive".parse::<NodeSpec>().unwrap().managed_is_exclusive);
         let spec: NodeSpec = "1x19MiB,module=64KiB,copy=1500ns,context=512KiB".parse().unwrap();
         assert_eq!((spec.call_cost, spec.copy_cost), (None, Some(Duration::from_nanos(1500))));
         assert_eq!((spec.context, spec.module, spec.link), (512 << 10, 64 << 10, None));
         for wrong in
-            ["256MiB", "0x1MiB", "1xlots", "1x1MiB,link=10GB", "1x1MiB,speed=3", "1x1MiB,context=big"]
+            ["256MiB", "0x1MiB", "1xlots", "1x1MiB,link=10GB", "1x1MiB,managed=no", "1x1MiB,context=big"]
         {
             assert!(wrong.parse::<NodeSpec>().is_err(), "{wrong}");
         }

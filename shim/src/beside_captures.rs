@@ -11,7 +11,7 @@
 
 use crate::captures::PER_THREAD;
 use crate::contexts::Used;
-use crate::driver::{self, Behind, Context, Current, Mark, Relaxed};
+use crate::driver::{self, Behind, Context, Current, Relaxed};
 use crate::gate::{GATE, Pause, Record};
 use crate::process::Process;
 use std::collections::{HashMap, VecDeque};
@@ -160,10 +160,7 @@ fn mark_in(stream: CUstream, context: Context) -> Result<Behind, DriverError> {
 impl Beside {
     /// Sets marks behind all that was submitted before now, while no stream captures and all calls are [looked at](look_at_calls).
     pub fn begin(&mut self, process: &Process) {
-        let mark = |used: Used<'_>| {
-            let _current = Current::make(used.context)?;
-            Behind::new(used.context, || Mark::after_all_of(used.context))
-        };
+        let mark = |used: Used<'_>| Behind::all_of(used.context);
         let before = process.contexts.keep_all().into_iter().map(mark).collect::<Result<_, DriverError>>();
         self.has_begun = before.is_ok();
         self.before = before.unwrap_or_default();
@@ -234,15 +231,15 @@ impl Beside {
         Ok(())
     }
 
-    /// A context is about to be destroyed.
+    /// A context is about to be destroyed, or emptied: a closing waits for that ([`Contexts::is_one_ending`]), and by then all
+    /// its work has ended.
+    ///
+    /// [`Contexts::is_one_ending`]: crate::contexts::Contexts::is_one_ending
     pub fn leave_context(&mut self, context: Context) {
-        // Then it is not known what becomes of the rest of its work.
-        let is_of = |behind: &Behind| behind.context() == context;
-        let count = self.before.len() + self.left.len() + self.streams.len();
-        self.before.retain(|behind| !is_of(behind));
-        self.left.retain(|behind| !is_of(behind));
+        let is_of_another = |behind: &Behind| behind.context() != context;
+        self.before.retain(is_of_another);
+        self.left.retain(is_of_another);
         self.streams.retain(|place, _| place.context != context);
-        self.has_missed |= self.before.len() + self.left.len() + self.streams.len() != count;
     }
 
     fn forget_what_has_left(&mut self) {

@@ -40,6 +40,21 @@ struct Open {
     beginning: u32,
 }
 
+impl Open {
+    /// So many calls are captured so far. Where a thread has several captures its calls count once.
+    fn captured(&self) -> u64 {
+        let mut longest: Vec<&Stamp> = Vec::new();
+        for Capture { since, .. } in self.streams.values() {
+            match longest.iter_mut().find(|known| known.is_of_same_thread(since)) {
+                Some(known) if known.submissions_since() < since.submissions_since() => *known = since,
+                Some(_) => {}
+                None => longest.push(since),
+            }
+        }
+        longest.into_iter().map(Stamp::submissions_since).sum()
+    }
+}
+
 /// One that has not ended.
 struct Capture {
     /// That began it.
@@ -159,7 +174,9 @@ impl Captures {
         let Some(ended) = open.streams.remove(&stream) else { return };
         self.calls.fetch_add(ended.since.submissions_since(), Ordering::Relaxed);
         // Where the thread has more captures its calls count once.
-        for capture in open.streams.values_mut().filter(|capture| capture.thread == ended.thread) {
+        for capture in
+            open.streams.values_mut().filter(|capture| capture.since.is_of_same_thread(&ended.since))
+        {
             capture.since = ended.since.as_of_now();
         }
         self.changes.fetch_add(1, Ordering::Relaxed);
@@ -219,10 +236,11 @@ impl Captures {
         self.open.lock().streams.values().filter_map(|capture| capture.context).collect()
     }
 
-    /// How many calls have submitted work, so far: those that were captured have not, once the capture has ended.
+    /// How many calls have submitted work, so far: those that were captured have not.
     pub fn submissions(&self) -> u64 {
-        let _none_ends = self.open.lock();
-        Record::submissions() - self.calls.load(Ordering::Relaxed)
+        let open = self.open.lock();
+        let all = Record::submissions();
+        all.saturating_sub(self.calls.load(Ordering::Relaxed) + open.captured())
     }
 
     /// Whether any stream captures.
@@ -297,6 +315,36 @@ mod tests {
         captures.ended(78);
         call();
         assert_eq!(captures.calls.into_inner(), 3);
+    }
+
+    #[test]
+    fn a_call_that_is_captured_does_not_count_before_the_capture_has_ended_either() {
+        let captures = Captures::default();
+        for (stream, captured) in [(77, 1), (78, 2)] {
+            captures.begin(stream, None, begins).unwrap();
+            call();
+            assert_eq!(captures.open.lock().captured(), captured);
+        }
+        captures.ended(77);
+        assert_eq!((captures.calls.load(Ordering::Relaxed), captures.open.lock().captured()), (2, 0));
+    }
+
+    #[test]
+    fn a_capture_that_another_thread_ends_counts_once() {
+        let captures = Captures::default();
+        captures.begin(77, None, begins).unwrap();
+        call();
+        // As of a thread that has got the record of one that has ended.
+        captures.open.lock().streams.get_mut(&Stream::of(77)).unwrap().thread = other_thread();
+        captures.begin(78, None, begins).unwrap();
+        call();
+        captures.ended(77);
+        captures.ended(78);
+        assert_eq!(captures.calls.into_inner(), 2);
+    }
+
+    fn other_thread() -> ThreadId {
+        std::thread::spawn(|| std::thread::current().id()).join().unwrap()
     }
 
     #[test]

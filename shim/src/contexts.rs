@@ -6,6 +6,7 @@
 use crate::driver::{self, Context};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, Ordering};
 use tidegate_ffi::cuda::sys::CUdevice;
 
 struct Entry {
@@ -39,6 +40,17 @@ pub struct Contexts {
     /// Contexts that have ended, until one is made under the same handle. The driver tells their device all the same.
     ended: Mutex<BTreeSet<Context>>,
     unused: Condvar,
+    /// So many threads are ending one, or all that is in it.
+    endings: AtomicU32,
+}
+
+/// A thread ends a context, or all that is in it: the driver waits for its work, of which nothing else is known any more.
+pub struct Ending<'a>(&'a AtomicU32);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// A context that stays alive while this lives.
@@ -59,6 +71,17 @@ impl Drop for Used<'_> {
 }
 
 impl Contexts {
+    /// The calling thread begins to end one.
+    pub fn begin_to_end(&self) -> Ending<'_> {
+        self.endings.fetch_add(1, Ordering::SeqCst);
+        Ending(&self.endings)
+    }
+
+    /// Whether a thread is ending one: its work may not have ended.
+    pub fn is_one_ending(&self) -> bool {
+        self.endings.load(Ordering::SeqCst) > 0
+    }
+
     /// The program has created a context.
     pub fn created(&self, context: Context, device: CUdevice) {
         self.ended.lock().remove(&context);

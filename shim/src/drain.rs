@@ -11,7 +11,7 @@
 
 use crate::ahead::State;
 use crate::contexts::Used;
-use crate::driver::{Behind, Context, Current, Mark, relax_captures_of_this_thread, synchronize};
+use crate::driver::{Behind, Context, Current, relax_captures_of_this_thread, synchronize};
 use crate::gate::{Boundary, GATE, Pause, Record, drawn};
 use crate::host_functions;
 use crate::log::info;
@@ -534,6 +534,28 @@ impl<'a> Draining<'a> {
 
     fn look(&mut self) -> Result<Found, String> {
         let until = self.until.min(Instant::now() + self.patience);
+        match self.look_at_work(until)? {
+            Found::End if !self.wait_for_contexts_to_end(until) => {
+                self.stalls("a context did not come to its end in time")
+            }
+            found => Ok(found),
+        }
+    }
+
+    /// Whether no context is being ended: nothing tells of its work any more. The thread that ends it waits until nothing here uses it.
+    fn wait_for_contexts_to_end(&mut self, until: Instant) -> bool {
+        let mut pause = Pause::default();
+        while self.process.contexts.is_one_ending() {
+            self.oldest = None;
+            self.ahead.let_go();
+            if !pause.before(until) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn look_at_work(&mut self, until: Instant) -> Result<Found, String> {
         if !GATE.wait_until_empty(until) {
             self.inside_since.get_or_insert_with(Instant::now);
             return self.stalls("a thread did not come out of a driver call in time");
@@ -954,10 +976,7 @@ impl Probe {
 
 impl Part {
     fn start(process: &'static Process, used: Used<'static>) -> Result<Self, DrainError> {
-        let current = Current::make(used.context)?;
-        let mark = Behind::new(used.context, || Mark::after_all_of(used.context));
-        drop(current);
-        let kind = match mark {
+        let kind = match Behind::all_of(used.context) {
             Ok(mark) => Kind::Event(mark),
             Err(error) if is_missing(error) => Kind::Helper(help(process, used.context)?),
             Err(error) => return Err(error.into()),

@@ -3,6 +3,7 @@
 //! Invariant: the driver is opened at the first need, never closed, and called by pointer, so
 //! none of our calls comes back through our own exports.
 
+use crate::captures::PER_THREAD;
 use crate::symbols;
 use once_cell::race::OnceBox;
 use std::ffi::{CStr, c_void};
@@ -11,6 +12,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use tidegate_ffi::cuda::sys::*;
 use tidegate_ffi::cuda::{Driver, DriverError};
 use tidegate_ffi::units::GpuUuid;
+
+/// `CU_DEVICE_CPU`.
+const HOST: CUdevice = -1;
 
 static DRIVER: OnceBox<Driver> = OnceBox::new();
 /// The driver's library, null without one. Set before [`DRIVER`].
@@ -216,6 +220,16 @@ pub unsafe fn kernel_name<'a>(kernel: CUfunction) -> Option<&'a CStr> {
     (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) })
 }
 
+/// Moves managed memory of the current context to the host, and returns when it is there.
+pub fn prefetch_to_host(address: CUdeviceptr, bytes: usize) -> Result<(), DriverError> {
+    // The calling thread's own, which no work of the program is in.
+    let stream = ptr::without_provenance_mut(PER_THREAD);
+    // SAFETY: the driver checks the range, which it does not change, and knows the stream.
+    unsafe { get().cuMemPrefetchAsync(address, bytes, HOST, stream) }?;
+    // SAFETY: as above.
+    unsafe { get().cuStreamSynchronize(stream) }
+}
+
 /// The context of a stream.
 pub fn context_of(stream: CUstream) -> Result<Context, DriverError> {
     let mut context = ptr::null_mut();
@@ -231,7 +245,7 @@ pub struct Mark {
 
 impl Mark {
     /// Records an event behind everything submitted to `context`, which is current.
-    pub fn after_all_of(context: Context) -> Result<Self, DriverError> {
+    fn after_all_of(context: Context) -> Result<Self, DriverError> {
         // SAFETY: the context is current, so it is alive.
         Self::recorded(|event| unsafe { get().cuCtxRecordEvent(context.0, event) })
     }
@@ -288,12 +302,9 @@ pub struct Behind {
 }
 
 impl Behind {
-    /// Sets it. The context is current.
-    pub fn new(
-        context: Context,
-        mark: impl FnOnce() -> Result<Mark, DriverError>,
-    ) -> Result<Self, DriverError> {
-        match mark() {
+    /// Sets it, with the context current.
+    fn new(context: Context, mark: impl FnOnce() -> Result<Mark, DriverError>) -> Result<Self, DriverError> {
+        match Current::make(context).and_then(|_current| mark()) {
             Ok(mark) => Ok(Self { context, mark: Some(mark) }),
             Err(error) if error.ends_context() => Ok(Self { context, mark: None }),
             Err(error) => Err(error),
@@ -302,8 +313,12 @@ impl Behind {
 
     /// Sets it behind what a stream of that context has.
     pub fn in_stream(context: Context, stream: CUstream) -> Result<Self, DriverError> {
-        let _current = Current::make(context)?;
         Self::new(context, || Mark::after(stream))
+    }
+
+    /// Sets it behind all that was submitted to that context.
+    pub fn all_of(context: Context) -> Result<Self, DriverError> {
+        Self::new(context, || Mark::after_all_of(context))
     }
 
     /// The context.

@@ -64,6 +64,7 @@ mod link;
 mod liveness;
 mod log;
 mod loose;
+mod managed;
 mod mapping;
 mod marks;
 mod nvml;

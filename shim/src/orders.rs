@@ -55,9 +55,16 @@ pub fn carry_out(process: &'static Process, orders: &Receiver<Order>) {
                 }
             }
             None => {
-                window.look(process, watch.is_set());
-                if watch.is_due() {
-                    watch.tick(process, &mut process.ahead.lock().marks);
+                let look = AssertUnwindSafe(|| {
+                    window.look(process, watch.is_set());
+                    if watch.is_due() {
+                        watch.tick(process, &mut process.ahead.lock().marks);
+                    }
+                });
+                if catch_unwind(look).is_err() {
+                    warning!("a look at the work under way failed in a way that was not foreseen");
+                    // No call waits for the next one.
+                    window.release();
                 }
             }
         }
@@ -112,6 +119,8 @@ fn obey(
         ToShim::Unmap { step, tenant, pieces } => {
             let is_allowed = !GATE.is_open() && !GATE.is_ajar();
             let outcome = change(process, tenant, is_allowed, |tenant| {
+                // Others want memory of the GPU.
+                process.managed.evict(process);
                 tenant.unmap(process, &pieces).map_err(|error| error.to_string())
             });
             process.link.send(done_or_failed(step, outcome))
@@ -316,7 +325,7 @@ fn drain_and_report(
     let (time, is_late) = (window.span().max(window.time_of_least()), window.take_late());
     let mut ahead = process.ahead.lock();
     let passed = ahead.marks.passed();
-    let rest = window.time_of(under_way).saturating_sub(ahead.marks.still_for());
+    let rest = window.rest_of(under_way, ahead.marks.still_for());
     let mut draining =
         Draining::new(process, closing.step, at, closing.drain, until, closing.has_peers(), &mut ahead);
     draining = match closing.peers {
@@ -365,6 +374,10 @@ fn report(
 ) -> Result<(Drained, Vec<OwnedFd>), String> {
     let stop = Stop { now: process.now(), at_boundary: GATE.at_boundary() };
     let tenants = process.tenants.all();
+    if tenants.iter().all(|tenant| tenant.has_no_pieces()) {
+        // There will be no order to take memory away.
+        process.managed.evict(process);
+    }
     let maps = tenants.iter().map(|tenant| process.spares.write(&tenant.live_map(stop)));
     let maps = maps.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
     for tenant in &tenants {
@@ -522,11 +535,14 @@ impl Watch {
     /// Whether the work submitted so far has ended; sets a mark behind it, if there is none.
     fn has_drained(process: &'static Process, marks: &mut Marks) -> bool {
         process.forget_dead_captures();
+        if process.captures.any() {
+            return process.captures.has_ended_what_is_beside();
+        }
         let submissions = process.captures.submissions();
         if marks.marked().all < submissions && !marks.set_now(process, false) {
             return false;
         }
-        marks.passed().all >= submissions && !process.captures.any()
+        marks.passed().all >= submissions
     }
 }
 

@@ -24,6 +24,7 @@ use crate::link::{Gone, Link, Reply};
 use crate::liveness::Moment;
 use crate::log::{info, warning};
 use crate::loose::Loose;
+use crate::managed::ManagedMemory;
 use crate::own::Own;
 use crate::pools::Pools;
 use crate::reunion::{Connection, Session};
@@ -80,6 +81,8 @@ pub struct Process {
     pub loose: Loose,
     /// What other processes of its job share with it.
     pub borrowed: Borrowed,
+    /// Its managed memory.
+    pub managed: ManagedMemory,
     /// What PyTorch says of its memory.
     pub reports: Reports,
     candidates: Mutex<Candidates>,
@@ -238,6 +241,7 @@ impl Process {
             graphs: Graphs::default(),
             loose: Loose::default(),
             borrowed: Borrowed::default(),
+            managed: ManagedMemory::default(),
             reports: Reports::default(),
             candidates: Mutex::default(),
             waits: Waits::default(),

@@ -12,7 +12,7 @@ use crate::arena::{ALIGNMENT, Arena, Claim, Place};
 use crate::blocks::{Block, Mismatch};
 use crate::borrowed::Shared;
 use crate::capi::birth_class;
-use crate::driver::{self, Context, Current, Mark, synchronize};
+use crate::driver::{self, Context, Current, Mark, Relaxed, synchronize};
 use crate::gate::{Arrival, Failed, GATE, Stamp};
 use crate::handles::{Extent, HandleNumber};
 use crate::link::{Gone, Reply};
@@ -282,6 +282,7 @@ impl Tenant {
 
     /// Frees the places that were freed in stream order and are not in use any more.
     pub fn reclaim(&self) {
+        let _relaxed = Relaxed::begin();
         let over = self.ordered.lock().take(|waiting| waiting.mark.mark.is_passed().unwrap_or(false));
         self.free_places(over);
     }
@@ -301,6 +302,7 @@ impl Tenant {
     }
 
     fn free_when_passed(&self, places: Vec<Waiting<Passing>>) {
+        let _relaxed = Relaxed::begin();
         let (over, lost): (Vec<_>, Vec<_>) =
             places.into_iter().partition(|waiting| waiting.mark.mark.wait().is_ok());
         self.free_places(over);
@@ -815,6 +817,11 @@ impl Tenant {
     /// The sum of all allocations.
     pub fn allocated_bytes(&self) -> u64 {
         self.books().classes.iter().map(|class| class.live.allocated_bytes()).sum()
+    }
+
+    /// Whether no memory of the process is there.
+    pub fn has_no_pieces(&self) -> bool {
+        self.books().pieces.is_empty()
     }
 
     /// The live map of both classes, as the manager is told it at a closing.

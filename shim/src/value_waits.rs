@@ -12,10 +12,12 @@
 //! Invariant: no driver call is made with the state locked, but for events of live contexts: an event is asked and
 //! destroyed before its context is ([`ValueWaits::forget`]).
 
-use crate::driver::{Context, Mark};
+use crate::captures::PER_THREAD;
+use crate::driver::{Context, Mark, Relaxed};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 /// Of so many words the last value is known. What is forgotten costs an event.
@@ -85,6 +87,20 @@ pub struct Place {
     pub context: Context,
     /// Its handle.
     pub stream: usize,
+    /// The thread, if it is that thread's own default stream.
+    thread: Option<ThreadId>,
+}
+
+impl Place {
+    /// What a stream of that context, or of the calling thread, is called.
+    pub fn new(context: Context, stream: usize) -> Self {
+        Self { context, stream, thread: owner_of(stream) }
+    }
+}
+
+/// The calling thread, if the handle means its own default stream.
+fn owner_of(stream: usize) -> Option<ThreadId> {
+    (stream == PER_THREAD).then(|| std::thread::current().id())
 }
 
 /// An unreleased wait.
@@ -140,8 +156,8 @@ impl ValueWaits {
 
     /// Whether what is submitted to this stream goes so.
     pub fn lets_go(&self, stream: usize) -> bool {
-        self.lets_go.load(Ordering::Relaxed)
-            && self.state.lock().unreleased.iter().any(|wait| wait.place.stream == stream)
+        let is_there = |wait: &Wait| (wait.place.stream, wait.place.thread) == (stream, owner_of(stream));
+        self.lets_go.load(Ordering::Relaxed) && self.state.lock().unreleased.iter().any(is_there)
     }
 
     /// Whether a value that ends such a wait was not submitted yet, as far as is known.
@@ -205,6 +221,8 @@ impl ValueWaits {
     /// How many unreleased waits there are.
     pub fn count(&self) -> usize {
         let mut state = self.state.lock();
+        // The calling thread may be the program's.
+        let _relaxed = (!state.unreleased.is_empty()).then(Relaxed::begin);
         // From the last one on: what has ended has ended with all before it in its stream, and what is marked keeps those before.
         let mut ended: HashMap<Place, bool> = HashMap::new();
         let is_kept = |wait: &Wait| {
@@ -258,7 +276,7 @@ mod tests {
     fn what_is_behind_a_wait_goes_until_the_wait_is_released_or_another_job_waits() {
         let waits = ValueWaits::default();
         let (wait, context) = (condition(false, 5, Comparison::Geq), Context(std::ptr::null_mut()));
-        waits.note_wait(wait, Place { context, stream: 7 }, None);
+        waits.note_wait(wait, Place::new(context, 7), None);
         assert!(!waits.lets_go(7), "nothing was said");
         waits.let_what_is_behind_go(true);
         assert!(waits.lets_go(7) && !waits.lets_go(8));
@@ -293,7 +311,7 @@ mod tests {
     #[test]
     fn a_wait_that_cannot_be_seen_to_end_does_not_count_for_long() {
         let waits = ValueWaits::default();
-        let place = Place { context: Context(std::ptr::null_mut()), stream: 1 };
+        let place = Place::new(Context(std::ptr::null_mut()), 7);
         assert!(waits.wants_mark(place));
         waits.note_wait(condition(false, 5, Comparison::Geq), place, None);
         assert!(waits.any());
@@ -302,6 +320,18 @@ mod tests {
             assert!(Instant::now() < limit, "it counts for ever");
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn a_threads_own_default_stream_is_not_that_of_another_thread() {
+        let waits = ValueWaits::default();
+        waits.let_what_is_behind_go(true);
+        let place = || Place::new(Context(std::ptr::null_mut()), PER_THREAD);
+        waits.note_wait(condition(false, 5, Comparison::Geq), place(), None);
+        assert!(waits.lets_go(PER_THREAD));
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert!(!waits.lets_go(PER_THREAD) && waits.wants_mark(place())));
+        });
     }
 
     #[test]

@@ -105,6 +105,8 @@ const STEP: Duration = Duration::from_secs(1);
 const MOST_PATIENT: u32 = 4;
 /// Work that ends so soon after calls that were let go waited for these.
 pub const SOON: Duration = Duration::from_millis(20);
+/// What takes longer than is known takes longer by such a part, most likely.
+const MARGIN: u32 = 8;
 /// Calls that take so many times as long as those before are not expected.
 const MUCH_LONGER: u32 = 8;
 /// They are in so many turns then; twice as many each time, up to so often.
@@ -224,8 +226,9 @@ pub struct Window {
     was_contended: bool,
     /// None did when it was looked last, since that time.
     alone: Option<Instant>,
-    /// So often the gate was opened.
+    /// So often the gate was opened, and when it was last.
     opened: u64,
+    opened_at: Instant,
     /// In so many turns calls are not counted.
     free_turns: u32,
     /// So often work waited for calls that were held.
@@ -253,6 +256,7 @@ impl Default for Window {
             was_contended: true,
             alone: None,
             opened: 0,
+            opened_at: Instant::now(),
             free_turns: 0,
             given_up: 0,
             was_far: false,
@@ -266,6 +270,7 @@ impl Window {
         (self.turn, self.times, self.blind, self.used_up) = (Turn::Begun, 1, None, None);
         (self.was_blind, self.excess) = (false, None);
         self.opened += 1;
+        self.opened_at = Instant::now();
         self.set_alone(false);
         if let Some(uneven) = &mut self.uneven {
             uneven.turns = uneven.turns.saturating_sub(1);
@@ -296,6 +301,13 @@ impl Window {
         let under_way = Calls::now(process).counted_since(ahead.marks.passed());
         debug!("at most {under_way} calls are under way, {} may be", self.room());
         under_way
+    }
+
+    /// How long the GPU most likely takes for the rest of so many calls that are under way, as far as it is known: it has gone on for so
+    /// long since it passed the last mark, but not before the gate was opened.
+    pub fn rest_of(&self, calls: u64, still_for: Duration) -> Duration {
+        let rest = self.time_of(calls).saturating_sub(still_for.min(self.opened_at.elapsed()));
+        rest + rest / MARGIN
     }
 
     /// Whether so many calls take little longer than they should, most likely: not more than there is room for, as was
@@ -724,6 +736,15 @@ mod tests {
         assert!(!room_after(SPAN, 1, long).0, "none has come yet");
         let (counts, room) = room_after(SPAN * 100, 2, long);
         assert!(!counts && room > ONE);
+    }
+
+    #[test]
+    fn what_is_under_way_has_gone_on_since_the_gate_was_opened_and_no_longer() {
+        let opened_at = Instant::now() - SPAN * 10;
+        let window = Window { each: Some(SPAN * 50), opened_at, ..Window::default() };
+        let [short, long] = [SPAN * 2, SPAN * 30].map(|still_for| window.rest_of(2, still_for));
+        assert_eq!(short, SPAN * 98 * 9 / 8);
+        assert!(long > SPAN * 88, "another job ran before: {long:?}");
     }
 
     #[test]

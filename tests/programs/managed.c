@@ -4,6 +4,9 @@
 
 int cuCtxSynchronize(void);
 int cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned flags);
+int cuMemRangeGetAttribute(void *value, size_t size, int attribute, CUdeviceptr address, size_t bytes);
+
+enum { LAST_PREFETCH_LOCATION = 4 };
 
 static int all_are(const unsigned char *bytes, unsigned char expected)
 {
@@ -16,6 +19,7 @@ static int all_are(const unsigned char *bytes, unsigned char expected)
 int main(int argc, char **argv)
 {
     CUdeviceptr own, managed;
+    int location;
     unsigned char *host = malloc(BYTES);
     struct driver driver = { .cuModuleLoad = cuModuleLoad, .cuModuleGetFunction = cuModuleGetFunction,
         .cuLaunchKernel = cuLaunchKernel };
@@ -28,6 +32,8 @@ int main(int argc, char **argv)
     memset((void *)managed, 5, BYTES);
     CHECK(cuMemsetD8_v2(own, 7, BYTES));
     say_and_wait("filled");
+    CHECK(cuMemRangeGetAttribute(&location, sizeof location, LAST_PREFETCH_LOCATION, managed, BYTES));
+    printf("prefetched to %d\n", location);
     for (int round = 0; round < 3; round++)
         if (count_up(&driver, argv[1], managed) != 0 || count_up(&driver, argv[1], own) != 0)
             return 1;

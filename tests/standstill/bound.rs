@@ -13,11 +13,10 @@
 //! - a program of higher priority is there and has been admitted (priority is strict: docs/switch.md);
 //! - the program itself is stopped;
 //! - it has not been admitted, and others are there (`queued` in the status: its need, or a quota, is too large for
-//!   the rest);
-//! - another program with managed memory is there and has been admitted (no switch can take it away).
+//!   the rest).
 //!
-//! A program is there from its start to its end. Of the programs that are there and admitted, one of the highest
-//! priority is exempt only beside managed memory: so a mix in which nothing moves always fails.
+//! A program is there from its start to its end. Of the programs that are there and admitted, none of the highest
+//! priority is exempt: so a mix in which nothing moves always fails.
 
 use crate::mix::{Event, Job, Mix};
 use crate::support::Status;

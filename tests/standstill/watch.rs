@@ -361,10 +361,9 @@ impl<'a> Game<'a> {
         if self.is_queued(index) {
             return others.next().is_some();
         }
-        others.filter(|other| !self.is_queued(*other)).any(|other| {
-            let rival = &self.mix.jobs[other];
-            rival.priority > job.priority || rival.plan.managed == 1 && job.plan.managed == 0
-        })
+        others
+            .filter(|other| !self.is_queued(*other))
+            .any(|other| self.mix.jobs[other].priority > job.priority)
     }
 
     /// Is a job not admitted yet.

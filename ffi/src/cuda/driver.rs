@@ -21,11 +21,15 @@ pub struct DriverError {
 impl DriverError {
     /// Whether it says that its context has come to an end: none of the context's work runs any more, and every later call on it
     /// answers the same. (The manual: "the process must be terminated and relaunched".)
+    ///
+    /// So does one of a context that is no more: the program has reset it (`cuDevicePrimaryCtxReset`).
     pub fn ends_context(&self) -> bool {
         use CUresult::*;
         matches!(
             self.code,
-            CUDA_ERROR_ECC_UNCORRECTABLE
+            CUDA_ERROR_INVALID_CONTEXT
+                | CUDA_ERROR_CONTEXT_IS_DESTROYED
+                | CUDA_ERROR_ECC_UNCORRECTABLE
                 | CUDA_ERROR_ILLEGAL_ADDRESS
                 | CUDA_ERROR_LAUNCH_TIMEOUT
                 | CUDA_ERROR_ASSERT

@@ -87,7 +87,8 @@ pub(super) struct Options {
     log: Option<PathBuf>,
     /// Share software GPUs instead of the machine's: how many, of how much memory; perhaps the
     /// bandwidth to the host, the time that each call takes, and each copy of a batch, and the memory
-    /// that a context and a module take. As in 2x256MiB or
+    /// that a context and a module take; and managed=exclusive, where host and GPU do not use managed
+    /// memory at the same time. As in 2x256MiB or
     /// 1x1GiB,link=10GB/s,call=2us,copy=1500ns,context=512KiB,module=64KiB.
     #[arg(long, value_name = "SPEC")]
     software_gpu: Option<NodeSpec>,

@@ -605,7 +605,8 @@ impl Gate {
     /// Shuts the gate: threads inside may stay there for as long as their calls take. False where they cannot be seen.
     #[must_use]
     pub fn close(&self) -> bool {
-        let before = self.word.0.swap(CLOSED | self.rounds.load(Ordering::Relaxed), Ordering::SeqCst);
+        // No two closings have the same word: a thread that was about to wait at the one before announces that it waits at this one.
+        let before = self.word.0.swap(CLOSED | self.next_round(), Ordering::SeqCst);
         fence(Ordering::SeqCst);
         if before & STATE == METERED {
             // Threads that wait for a grant wait for other jobs now, and are to say so.
@@ -701,10 +702,15 @@ impl Gate {
 
     /// Metered or flowing: threads that wait look again whether they would wait still. So many calls go through that would.
     pub fn look_again(&self, calls: u32) {
-        if matches!(self.state(), METERED | FLOWING) {
-            let more = calls.saturating_sub(self.credit.load(Ordering::Relaxed));
-            self.credit.fetch_add(more, Ordering::Relaxed);
-            futex::wake_all(&self.word.0);
+        let more = calls.saturating_sub(self.credit.load(Ordering::Relaxed));
+        match self.state() {
+            // A thread that has looked before, and is about to wait, must not miss it: nothing may come after it.
+            METERED if more > 0 => self.grant(more),
+            METERED | FLOWING => {
+                self.credit.fetch_add(more, Ordering::Relaxed);
+                futex::wake_all(&self.word.0);
+            }
+            _ => {}
         }
     }
 

@@ -45,6 +45,8 @@ fn the_gate_keeps_its_promises() {
         metered_as_many_calls_go_through_as_are_granted();
         metered_calls_with_little_ahead_go_without_a_grant();
         a_thread_that_waits_for_a_grant_says_so_when_the_gate_closes();
+        a_thread_that_is_about_to_wait_gets_what_is_granted_just_then();
+        a_thread_that_is_about_to_wait_says_that_it_waits_at_the_next_closing();
         flowing_the_gate_holds_only_what_would_wait();
         a_round_lets_each_thread_through_once();
         a_round_of_some_lets_nobody_else_through();
@@ -596,6 +598,58 @@ fn a_thread_that_waits_for_a_grant_says_so_when_the_gate_closes() {
         GATE.meter();
         assert!(GATE.credit().is_none(), "a closed gate is not metered");
         assert_eq!(submitted.load(Ordering::SeqCst), 0);
+    });
+}
+
+/// A stream that has work. When that is asked first a call is granted.
+struct Granted<'a>(&'a AtomicBool);
+
+impl Queue for Granted<'_> {
+    fn stream(&self) -> Option<usize> {
+        None
+    }
+
+    fn is_busy(&self) -> bool {
+        if !self.0.swap(true, Ordering::SeqCst) {
+            GATE.look_again(1);
+        }
+        true
+    }
+}
+
+fn a_thread_that_is_about_to_wait_gets_what_is_granted_just_then() {
+    let (stop, asked) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        GATE.meter();
+        GATE.go_by_streams(true);
+        let thread = scope
+            .spawn(|| GATE.pass_as(|| Role::Works, || false, || Granted(&asked)).unwrap().note_submission());
+        until(|| thread.is_finished());
+    });
+    assert!(asked.into_inner());
+}
+
+fn a_thread_that_is_about_to_wait_says_that_it_waits_at_the_next_closing() {
+    let stop = AtomicBool::new(false);
+    let close = || {
+        assert_eq!(GATE.wait_for(Goal::Boundary(0), Instant::now(), None), BoundaryWait::Deadline);
+        assert!(GATE.shut(soon()));
+    };
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        close();
+        let is_first = AtomicBool::new(true);
+        // It is asked what it would submit when it has said that it waits, and does not yet.
+        let role = move || {
+            if is_first.swap(false, Ordering::SeqCst) {
+                GATE.open();
+                close();
+            }
+            Role::Works
+        };
+        scope.spawn(move || GATE.pass_as(role, || false, || false).unwrap().note_submission());
+        until(|| GATE.count_waiting(true) == 1 && GATE.has_waiters());
     });
 }
 

@@ -83,9 +83,11 @@ fn made(
 /// `cuCtxDestroy_v2`.
 pub fn destroy(process: &'static Process, real: Real<'_>, context: CUcontext) -> Answer {
     let context = Context(context);
+    let ending = process.contexts.begin_to_end();
     process.contexts.forget(context, || process.ahead.let_go());
     wait_for_ordered(process, context);
     real()?;
+    drop(ending);
     process.contexts.has_ended(context);
     free_all_of(process, context);
     Ok(())
@@ -107,9 +109,11 @@ pub fn attach(
 /// `cuCtxDetach`: the last one ends the context.
 pub fn detach(process: &'static Process, real: Real<'_>, context: CUcontext) -> Answer {
     let context = Context(context);
+    let ending = process.contexts.begin_to_end();
     let Some(device) = process.contexts.detach(context, || process.ahead.let_go()) else { return real() };
     wait_for_ordered(process, context);
     real().inspect_err(|_| process.contexts.created(context, device))?;
+    drop(ending);
     process.contexts.has_ended(context);
     free_all_of(process, context);
     Ok(())
@@ -117,9 +121,11 @@ pub fn detach(process: &'static Process, real: Real<'_>, context: CUcontext) -> 
 
 /// `cuDevicePrimaryCtxRelease_v2`: the last release ends the context.
 pub fn release_primary(process: &'static Process, real: Real<'_>, device: CUdevice) -> Answer {
+    let ending = process.contexts.begin_to_end();
     let ended = process.contexts.release_primary(device, || process.ahead.let_go());
     ended.into_iter().for_each(|context| wait_for_ordered(process, context));
     real()?;
+    drop(ending);
     if let Some(context) = ended {
         process.contexts.has_ended(context);
         free_all_of(process, context);
@@ -129,9 +135,11 @@ pub fn release_primary(process: &'static Process, real: Real<'_>, device: CUdevi
 
 /// `cuDevicePrimaryCtxReset_v2`: the context is emptied, but those who retain it keep it.
 pub fn reset_primary(process: &'static Process, real: Real<'_>, device: CUdevice) -> Answer {
+    let ending = process.contexts.begin_to_end();
     let primary = process.contexts.primary(device);
     primary.into_iter().for_each(|context| wait_for_ordered(process, context));
     real()?;
+    drop(ending);
     if let Some(context) = primary {
         process.contexts.part_from_all(context);
         free_all_of(process, context);

@@ -1,10 +1,10 @@
-//! Managed memory: the driver's own. It lies where it is touched, on the host or on the GPU, so no
-//! switch can take it away: from its first success on the process's job is not stopped any more.
+//! Calls that get managed memory: [`crate::managed`] says what becomes of it.
 
 use super::abi::Real;
-use super::room;
+use super::{memory, room};
 use crate::gate::GATE;
 use crate::log::warning;
+use crate::managed;
 use crate::process::Process;
 use crate::status::Answer;
 use std::ffi::{c_char, c_uint};
@@ -19,30 +19,53 @@ const REASON: &str = "it uses managed memory";
 pub fn allocate(
     process: &'static Process,
     real: Real<'_>,
-    _address: *mut CUdeviceptr,
-    _bytes: usize,
+    address: *mut CUdeviceptr,
+    bytes: usize,
     _flags: c_uint,
 ) -> Answer {
-    get(process, real)
+    get(process, real)?;
+    // SAFETY: the driver has written it.
+    if let Some(address) = unsafe { address.as_ref() } {
+        note(process, *address, bytes);
+    }
+    Ok(())
 }
 
 /// `cuLibraryGetManaged`: a `__managed__` variable.
 pub fn variable(
     process: &'static Process,
     real: Real<'_>,
-    _address: *mut CUdeviceptr,
-    _bytes: *mut usize,
+    address: *mut CUdeviceptr,
+    bytes: *mut usize,
     _library: CUlibrary,
     _name: *const c_char,
 ) -> Answer {
-    get(process, real)
+    get(process, real)?;
+    // The program may not want both. A variable of which not both are known stays where it is.
+    // SAFETY: the driver has written what is not null.
+    let address = unsafe { address.as_ref() };
+    // SAFETY: as above.
+    let bytes = unsafe { bytes.as_ref() };
+    if let (Some(address), Some(bytes)) = (address, bytes) {
+        note(process, *address, *bytes);
+    }
+    Ok(())
 }
 
-/// Waits for the job's turn first: what it gets then stays.
+fn note(process: &Process, address: CUdeviceptr, bytes: usize) {
+    // It was got in a context.
+    if let Ok(context) = memory::owner() {
+        process.managed.note(address, bytes, context);
+    }
+}
+
+/// Waits for the job's turn first. Memory that the driver cannot move to the host stays then.
 fn get(process: &'static Process, real: Real<'_>) -> Answer {
     drop(GATE.pass()?);
     room::for_current_gpu(process, real)?;
-    run_unsliced(process);
+    if !managed::is_concurrent() {
+        run_unsliced(process);
+    }
     Ok(())
 }
 
@@ -50,8 +73,8 @@ fn get(process: &'static Process, real: Real<'_>) -> Answer {
 fn run_unsliced(process: &Process) {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
-        warning!("managed memory cannot be switched: this job keeps the GPU's time until it ends");
-        // Without a manager nobody would stop it.
+        warning!("managed memory cannot be switched on this GPU: this job keeps its time until it ends");
+        // Without a manager nothing would stop it.
         let _ = process.link.send(FromShim::Unsliceable { reason: REASON.into() });
     });
 }

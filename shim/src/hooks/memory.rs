@@ -59,7 +59,11 @@ pub fn owner() -> Result<Context, Status> {
 
 /// `cuMemFree_v2`. Memory that is not ours (the driver's own) is the driver's to free.
 pub fn free(process: &'static Process, real: Real<'_>, address: CUdeviceptr) -> Answer {
-    let Some(tenant) = process.tenants.with_address(address) else { return real() };
+    let Some(tenant) = process.tenants.with_address(address) else {
+        real()?;
+        process.managed.forget(address);
+        return Ok(());
+    };
     if process.graphs.free(address) {
         return Ok(());
     }

@@ -215,7 +215,7 @@ fn note(process: &Process, stream: CUstream, operations: &[Operation]) {
 fn note_wait(process: &Process, stream: CUstream, condition: Condition) {
     let Ok(context) = driver::context_of(stream) else { return };
     let Ok(_current) = Current::make(context) else { return };
-    let place = Place { context: process.contexts.home_of(context), stream: stream.addr() };
+    let place = Place::new(process.contexts.home_of(context), stream.addr());
     let end = process.value_waits.wants_mark(place).then(|| Mark::after(stream));
     let Ok(end) = end.transpose() else { return };
     process.value_waits.note_wait(condition, place, end);

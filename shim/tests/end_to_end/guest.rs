@@ -242,6 +242,26 @@ fn carry_out(driver: &Driver, words: &[&str], numbers: &[u64]) -> Result<String,
                 call!(driver, cuMemFree_v2(first))?;
             }
         }
+        ("reuse", []) => {
+            for _ in 0..3 {
+                call!(driver, cuMemAllocAsync(&mut first, 4096, stream(*LANE.get().unwrap())))?;
+                call!(driver, cuMemFreeAsync(first, stream(*LANE.get().unwrap())))?;
+            }
+        }
+        ("await", [address]) => {
+            call!(driver, cuStreamWaitValue32_v2(stream(*LANE.get().unwrap()), *address, 1, 0))?;
+        }
+        ("allow", [address]) => {
+            call!(driver, cuStreamWriteValue32_v2(std::ptr::without_provenance_mut(2), *address, 1, 0))?;
+        }
+        ("come-and-go", []) => {
+            let mut context = std::ptr::null_mut();
+            call!(driver, cuCtxCreate_v2(&mut context, 0, 0))?;
+            call!(driver, cuStreamCreate((&raw mut first).cast(), 1))?;
+            call!(driver, cuMemsetD8Async(0, 1, 0, stream(first)))?;
+            call!(driver, cuCtxDestroy_v2(context))?;
+        }
+        ("reset", []) => call!(driver, cuDevicePrimaryCtxReset_v2(0))?,
         ("release", []) => call!(driver, cuDevicePrimaryCtxRelease_v2(0))?,
         ("allocate", [bytes]) => {
             call!(driver, cuMemAlloc_v2(&mut first, *bytes as usize))?;
@@ -281,7 +301,10 @@ fn carry_out(driver: &Driver, words: &[&str], numbers: &[u64]) -> Result<String,
             call!(driver, cuMemGetInfo_v2(&mut free, &mut second))?;
             return Ok(format!("{free} {second}"));
         }
-        ("managed", []) => call!(driver, cuMemAllocManaged(&mut first, 4096, 1))?,
+        ("managed", []) => {
+            call!(driver, cuMemAllocManaged(&mut first, 4096, 1))?;
+            return Ok(first.to_string());
+        }
         ("boundary", []) => own("tidegate_boundary", |f: extern "C" fn() -> c_int| assert_eq!(f(), 0)),
         ("push", [class]) => own("tidegate_scope_push", |f: extern "C" fn(c_int)| f(*class as c_int)),
         ("pop", []) => own("tidegate_scope_pop", |f: extern "C" fn()| f()),

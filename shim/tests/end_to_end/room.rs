@@ -48,7 +48,7 @@ pub fn load(driver: &Driver) -> Result<(), DriverError> {
 }
 
 /// A manager on a GPU with these settings. The driver reads them when the manager starts.
-fn manager_with(settings: &str) -> Manager {
+pub fn manager_with(settings: &str) -> Manager {
     let node = std::env::var_os("TIDEGATE_SOFTGPU").unwrap();
     let path = std::path::Path::new(&node).join("gpus.toml");
     let mut file = std::fs::OpenOptions::new().append(true).open(path).unwrap();

@@ -3,6 +3,7 @@
 use crate::guest::Line;
 use crate::manager::{Manager, PATIENCE_MS, TENANT};
 use crate::stage::UNIT;
+use rustix::event::Timespec;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tidegate_ffi::units::{Class, Step};
@@ -218,6 +219,72 @@ promise! {
     }
 }
 
+promise! {
+    fn a_capture_is_not_broken_by_what_is_asked_on_other_threads() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        let (_, address) = manager.allocate(&mut line, 4);
+        assert_eq!(line.ask(&format!("fill {address} 4 0")), "ok");
+        let mut other = guest.line();
+        for order in ["context", "lane", &format!("await {address}")] {
+            assert_eq!(other.ask(order), "ok");
+        }
+        let stream = line.ask("capture");
+        // Whether what was freed has ended is asked here, and there whether a value wait has.
+        assert_eq!(other.ask("reuse"), "ok");
+        assert_eq!(other.ask(&format!("steps {address} 20")), "ok");
+        assert_eq!(line.ask(&format!("end-capture {stream}")), "ok");
+        assert_eq!(other.ask(&format!("allow {address}")), "ok");
+        guest.end();
+    }
+}
+
+promise! {
+    fn work_of_a_context_that_is_being_destroyed_has_ended_when_the_gate_closes() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        assert_eq!(line.ask("block"), "ok");
+        let mut other = guest.line();
+        other.tell("release");
+        assert!(other.is_silent(), "the driver waits for the work");
+        manager.ask_to_drain(Step(99), 0, 0, 6400);
+        let until = Instant::now() + Duration::from_millis(500);
+        let mut heard = std::iter::repeat_with(|| manager.hear()).take_while(|_| Instant::now() < until);
+        assert!(heard.all(|message| matches!(message, FromShim::Stalled { .. } | FromShim::Waiting)));
+        assert_eq!([line.ask("unblock"), other.hear()], ["ok", "ok"]);
+        manager.hear_drained();
+        manager.open();
+        guest.end();
+    }
+}
+
+promise! {
+    fn the_gate_closes_beside_a_capture_beside_which_a_context_with_work_was_destroyed() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        let mut other = guest.line();
+        let stream = line.ask("capture");
+        assert_eq!(other.ask("come-and-go"), "ok");
+        manager.close(0, 0);
+        manager.open();
+        assert_eq!(line.ask(&format!("end-capture {stream}")), "ok");
+        guest.end();
+    }
+}
+
+promise! {
+    fn the_gate_closes_when_the_program_has_reset_its_context() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        assert_eq!(line.ask("reset"), "ok");
+        for _ in 0..2 {
+            manager.close(0, 0);
+            manager.open();
+        }
+        guest.end();
+    }
+}
+
 /// The gate closes while a stream captures when what this order submits, or what was submitted before, has ended.
 fn closes_when_all_has_ended_but_a_capture(before: &str, meanwhile: &str) {
     let mut manager = Manager::start();
@@ -411,6 +478,23 @@ promise! {
             assert_eq!(manager.hear(), FromShim::Waiting);
             assert_eq!(manager.hear(), FromShim::Idle);
         }
+        guest.end();
+    }
+}
+
+promise! {
+    fn a_program_is_idle_with_an_open_capture_when_its_work_has_ended() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        let mut other = guest.line();
+        assert_eq!(other.ask("context"), "ok");
+        let stream = line.ask("capture");
+        assert_eq!(other.ask("block-own"), "ok");
+        manager.send(ToShim::Watch { tick_micros: 20_000 }, &[]);
+        assert!(!manager.hears_within(&Timespec { tv_sec: 0, tv_nsec: 200_000_000 }), "it has work");
+        assert_eq!(other.ask("unblock"), "ok");
+        assert_eq!(manager.hear(), FromShim::Idle);
+        assert_eq!(line.ask(&format!("end-capture {stream}")), "ok");
         guest.end();
     }
 }

@@ -63,7 +63,6 @@ const ATTRIBUTES: &[(Attribute, i32)] = &[
     (Attribute::CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, 1 << 10),
     (Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 1),
     (Attribute::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, 1),
-    (Attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, 1),
     (Attribute::CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, 1),
     (Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, 1),
     (Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR, 1),
@@ -125,6 +124,10 @@ pub fn attribute(out: Out<i32>, attribute: Enum<Attribute>, device: i32) -> Answ
     }
     if attribute.0 == Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID as u32 {
         out.set(bus(device));
+        return Ok(());
+    }
+    if attribute.0 == Attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS as u32 {
+        out.set(node::gpu(device)?.config.concurrent_managed_access.into());
         return Ok(());
     }
     let known = ATTRIBUTES.iter().find(|(known, _)| *known as u32 == attribute.0);

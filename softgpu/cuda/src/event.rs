@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 
 use crate::abi::{Answer, Out};
 use crate::context::{self, Context};
-use crate::graph::Capture;
 use crate::graph::node::Work;
+use crate::graph::{self, Capture};
 use crate::mark::Mark;
 use crate::registry::Registry;
 use crate::stream::{self, Stream};
@@ -212,6 +212,7 @@ pub fn await_on(stream: &Arc<Stream>, event: CUevent, flags: u32) -> Answer {
 pub fn query(event: CUevent) -> Answer {
     let event = find(event)?;
     event.context.check()?;
+    graph::check_unsafe_call()?;
     match event.last() {
         Last::Never | Last::Recorded(_) if event.mark.is_some() => event.query_mark(),
         Last::Never => Ok(()),

@@ -64,6 +64,9 @@ pub struct GpuConfig {
     /// Bytes a loaded module takes.
     #[serde(default)]
     pub module_bytes: u64,
+    /// Whether host and device use managed memory at the same time. It is only told: they do.
+    #[serde(default = "yes")]
+    pub concurrent_managed_access: bool,
     /// Shortest duration of a kernel, ns, by name.
     #[serde(default)]
     kernels: HashMap<String, u64>,
@@ -153,6 +156,10 @@ fn default_name() -> String {
 
 fn default_granularity() -> u64 {
     2 << 20
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn open_node() -> Result<Node, CUresult> {

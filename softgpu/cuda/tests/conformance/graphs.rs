@@ -237,6 +237,22 @@ promise! {
 }
 
 promise! {
+    fn an_event_that_another_thread_asks_breaks_a_global_capture() on PLAIN; {
+        let context = start() as usize;
+        let (lane, mark) = (stream(1), event());
+        ok!(cuEventRecord(mark, stream(1)));
+        ok!(cuCtxSynchronize());
+        let mark = mark as usize;
+        begin(lane, GLOBAL);
+        std::thread::spawn(move || {
+            ok!(cuCtxSetCurrent(context as _));
+            assert_eq!(cu!(cuEventQuery(mark as _)), CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        }).join().unwrap();
+        end_broken(lane);
+    }
+}
+
+promise! {
     fn a_thread_that_has_excused_itself_asks_events_during_the_captures_of_others() on PLAIN; {
         let context = start() as usize;
         let (lane, mark) = (stream(1), event());
