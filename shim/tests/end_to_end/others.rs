@@ -172,6 +172,8 @@ promise! {
         manager.close(0, 0);
         assert_eq!(prefetched(&mut line), "-1");
         manager.open();
+        // At the closed gate it would say that it waits.
+        manager.wait_for_gate(0);
         let (piece, _) = manager.allocate(&mut line, 1000);
         assert_eq!(line.ask(&format!("prefetch {managed}")), "ok");
         manager.close(0, 0);
