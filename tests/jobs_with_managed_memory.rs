@@ -99,7 +99,7 @@ fn where_the_driver_cannot_move_it_a_job_with_managed_memory_runs_whole() {
     manager.comes_to(|status| status.now_micros > begin + 2 * LONG_AFTER && is_whole(status));
 
     managed.end("-2");
-    waiter.answer().expect("the room of who has ended is free");
+    waiter.answer().expect("the room of a job that has ended is free");
     waiter.tell("fill t 1");
     waiter.tell("check t 1");
 }

@@ -9,9 +9,8 @@
 //! stream captures.
 #![forbid(unsafe_code)]
 
-use crate::captures::PER_THREAD;
 use crate::contexts::Used;
-use crate::driver::{self, Behind, Context, Current, Relaxed};
+use crate::driver::{self, Behind, Context, Current, PER_THREAD, Relaxed};
 use crate::gate::{GATE, Pause, Record};
 use crate::process::Process;
 use std::collections::{HashMap, VecDeque};

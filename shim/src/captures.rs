@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use crate::beside_captures::{Beside, look_at_calls};
-use crate::driver::Context;
+use crate::driver::{Context, PER_THREAD};
 use crate::gate::{GATE, Record, Stamp};
 use crate::process::Process;
 use parking_lot::Mutex;
@@ -12,9 +12,6 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::ThreadId;
 use tidegate_ffi::cuda::sys::CUstream;
-
-/// The handle of the calling thread's default stream (`CU_STREAM_PER_THREAD`).
-pub const PER_THREAD: usize = 2;
 
 /// See the module.
 #[derive(Default)]

@@ -3,7 +3,6 @@
 //! Invariant: the driver is opened at the first need, never closed, and called by pointer, so
 //! none of our calls comes back through our own exports.
 
-use crate::captures::PER_THREAD;
 use crate::symbols;
 use once_cell::race::OnceBox;
 use std::ffi::{CStr, c_void};
@@ -13,6 +12,8 @@ use tidegate_ffi::cuda::sys::*;
 use tidegate_ffi::cuda::{Driver, DriverError};
 use tidegate_ffi::units::GpuUuid;
 
+/// The handle of the calling thread's default stream (`CU_STREAM_PER_THREAD`).
+pub const PER_THREAD: usize = 2;
 /// `CU_DEVICE_CPU`.
 const HOST: CUdevice = -1;
 

@@ -12,8 +12,7 @@
 //! Invariant: no driver call is made with the state locked, but for events of live contexts: an event is asked and
 //! destroyed before its context is ([`ValueWaits::forget`]).
 
-use crate::captures::PER_THREAD;
-use crate::driver::{Context, Mark, Relaxed};
+use crate::driver::{Context, Mark, PER_THREAD, Relaxed};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -2,8 +2,7 @@
 
 use super::abi::{In, Out, Real};
 use super::memory::owner;
-use crate::captures::PER_THREAD;
-use crate::driver::{self, Context, Current, Relaxed};
+use crate::driver::{self, Context, Current, PER_THREAD, Relaxed};
 use crate::graphs::User;
 use crate::pools::PoolHandle;
 use crate::process::Process;

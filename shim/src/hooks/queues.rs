@@ -1,8 +1,7 @@
 //! In which stream a call would queue what it submits, and whether it would have to wait there.
 
 use super::pool::per_thread;
-use crate::captures::PER_THREAD;
-use crate::driver::Relaxed;
+use crate::driver::{PER_THREAD, Relaxed};
 use crate::gate::Queue;
 use crate::{driver, process};
 use tidegate_ffi::cuda::sys::{CUlaunchConfig, CUstream};

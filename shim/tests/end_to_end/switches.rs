@@ -219,6 +219,15 @@ promise! {
     }
 }
 
+/// The gate is to close, and work has not ended after half a second.
+fn begin_a_drain_that_does_not_end(manager: &Manager) {
+    // A 64th of the limit goes by before it closes beside a capture.
+    manager.ask_to_drain(Step(99), 0, 0, 6400);
+    let until = Instant::now() + Duration::from_millis(500);
+    let mut heard = std::iter::repeat_with(|| manager.hear()).take_while(|_| Instant::now() < until);
+    assert!(heard.all(|message| matches!(message, FromShim::Stalled { .. } | FromShim::Waiting)));
+}
+
 promise! {
     fn a_capture_is_not_broken_by_what_is_asked_on_other_threads() {
         let mut manager = Manager::start();
@@ -247,10 +256,7 @@ promise! {
         let mut other = guest.line();
         other.tell("release");
         assert!(other.is_silent(), "the driver waits for the work");
-        manager.ask_to_drain(Step(99), 0, 0, 6400);
-        let until = Instant::now() + Duration::from_millis(500);
-        let mut heard = std::iter::repeat_with(|| manager.hear()).take_while(|_| Instant::now() < until);
-        assert!(heard.all(|message| matches!(message, FromShim::Stalled { .. } | FromShim::Waiting)));
+        begin_a_drain_that_does_not_end(&manager);
         assert_eq!([line.ask("unblock"), other.hear()], ["ok", "ok"]);
         manager.hear_drained();
         manager.open();
@@ -293,11 +299,7 @@ fn closes_when_all_has_ended_but_a_capture(before: &str, meanwhile: &str) {
     assert_eq!([other.ask("context"), other.ask(before)], ["ok", "ok"]);
     let stream = line.ask("capture");
     assert_eq!(other.ask(meanwhile), "ok");
-    // A 64th of that goes by before it closes beside a capture.
-    manager.ask_to_drain(Step(99), 0, 0, 6400);
-    let until = Instant::now() + Duration::from_millis(500);
-    let mut heard = std::iter::repeat_with(|| manager.hear()).take_while(|_| Instant::now() < until);
-    assert!(heard.all(|message| matches!(message, FromShim::Stalled { .. } | FromShim::Waiting)));
+    begin_a_drain_that_does_not_end(&manager);
     assert_eq!(other.ask("unblock"), "ok");
     manager.hear_drained();
     manager.open();

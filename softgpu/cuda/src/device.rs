@@ -118,7 +118,7 @@ pub fn capability(major: Out<i32>, minor: Out<i32>, device: i32) -> Answer {
 
 /// `cuDeviceGetAttribute`
 pub fn attribute(out: Out<i32>, attribute: Enum<Attribute>, device: i32) -> Answer {
-    node::gpu(device)?;
+    let gpu = node::gpu(device)?;
     if attribute.0 == 0 || attribute.0 > 200 {
         return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
     }
@@ -127,7 +127,7 @@ pub fn attribute(out: Out<i32>, attribute: Enum<Attribute>, device: i32) -> Answ
         return Ok(());
     }
     if attribute.0 == Attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS as u32 {
-        out.set(node::gpu(device)?.config.concurrent_managed_access.into());
+        out.set(gpu.config.concurrent_managed_access.into());
         return Ok(());
     }
     let known = ATTRIBUTES.iter().find(|(known, _)| *known as u32 == attribute.0);

@@ -5,8 +5,8 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use cudarc::driver::sys::{
-    self, CUgraph, CUgraphExec, CUgraphExecUpdateResult as Verdict, CUgraphNode, CUgraphNodeType as Kind,
-    CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
+    self, CUevent, CUgraph, CUgraphExec, CUgraphExecUpdateResult as Verdict, CUgraphNode,
+    CUgraphNodeType as Kind, CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
 };
 
 use crate::support::*;
@@ -236,39 +236,41 @@ promise! {
     }
 }
 
+/// Begins a capture that forbids other threads what is unsafe, has one do something with an event, and returns the stream.
+fn beside_a_global_capture(act: impl FnOnce(CUevent) + Send + 'static) -> CUstream {
+    let context = start() as usize;
+    let (lane, mark) = (stream(1), event());
+    ok!(cuEventRecord(mark, stream(1)));
+    ok!(cuCtxSynchronize());
+    let mark = mark as usize;
+    begin(lane, GLOBAL);
+    let other = std::thread::spawn(move || {
+        ok!(cuCtxSetCurrent(context as _));
+        act(mark as _);
+    });
+    other.join().unwrap();
+    lane
+}
+
 promise! {
     fn an_event_that_another_thread_asks_breaks_a_global_capture() on PLAIN; {
-        let context = start() as usize;
-        let (lane, mark) = (stream(1), event());
-        ok!(cuEventRecord(mark, stream(1)));
-        ok!(cuCtxSynchronize());
-        let mark = mark as usize;
-        begin(lane, GLOBAL);
-        std::thread::spawn(move || {
-            ok!(cuCtxSetCurrent(context as _));
-            assert_eq!(cu!(cuEventQuery(mark as _)), CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-        }).join().unwrap();
+        let lane = beside_a_global_capture(|mark| {
+            assert_eq!(cu!(cuEventQuery(mark)), CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        });
         end_broken(lane);
     }
 }
 
 promise! {
     fn a_thread_that_has_excused_itself_asks_events_during_the_captures_of_others() on PLAIN; {
-        let context = start() as usize;
-        let (lane, mark) = (stream(1), event());
-        ok!(cuEventRecord(mark, stream(1)));
-        ok!(cuCtxSynchronize());
-        let mark = mark as usize;
-        begin(lane, GLOBAL);
-        std::thread::spawn(move || {
-            ok!(cuCtxSetCurrent(context as _));
+        let lane = beside_a_global_capture(|mark| {
             let mut mode = RELAXED;
             ok!(cuThreadExchangeStreamCaptureMode(&mut mode));
-            ok!(cuEventQuery(mark as _));
-            ok!(cuEventDestroy_v2(mark as _));
+            ok!(cuEventQuery(mark));
+            ok!(cuEventDestroy_v2(mark));
             let created = event();
             ok!(cuEventDestroy_v2(created));
-        }).join().unwrap();
+        });
         end(lane);
     }
 }
