@@ -69,6 +69,14 @@ fn a_thread_that_launches_graphs() {
     is_switched("graphs");
 }
 
+/// Two of them take longer than nothing is added for, and it is not known how long one takes.
+#[test]
+fn a_thread_that_launches_graphs_of_most_of_the_drain_limit_when_its_memory_is_filled() {
+    let options = ["--slice", switched::SLICE, "--drain-limit", "1s"];
+    let job = switched::switch(8, &options, "greedy", &["filled"], "stir_kernel");
+    assert_eq!(job.figures.failed_drains, 0, "more were added: {job:#?}");
+}
+
 #[test]
 fn a_thread_whose_kernels_are_short_and_then_long() {
     is_switched("mixed");

@@ -135,6 +135,10 @@ pub struct Draining<'a> {
     alone: Duration,
     /// Since when the GPU has passed no mark.
     still_since: Instant,
+    /// So many calls are under way at most, if that is known.
+    under_way: Option<u32>,
+    /// When the next calls are let through that are not behind.
+    adds_at: Instant,
     /// Calls were let through for a function on the host.
     has_helped_host: bool,
     /// When the GPU was first seen to have passed a mark, of those that were not looked at yet.
@@ -270,6 +274,8 @@ impl<'a> Draining<'a> {
             has_peers,
             alone: Duration::ZERO,
             still_since: started,
+            under_way: None,
+            adds_at: started,
             has_helped_host: false,
             passed_at: None,
             goes_on_alone: false,
@@ -293,13 +299,14 @@ impl<'a> Draining<'a> {
     }
 
     /// The gate was metered, and let calls through at this pace. It is seen first whether what is under way ends alone, which takes
-    /// `rest` as far as is known: of calls that take seconds each that is added to it takes as long again. If it did not end in time
-    /// before, and `is_late`, nothing is added.
-    pub fn of_metered(self, pace: Pace, rest: Duration, is_late: bool) -> Self {
+    /// `rest` as far as is known: of calls that take seconds each that is added to it takes as long again. So what is added then is no
+    /// more than as many calls, of `under_way`, as have most likely ended. If it did not end in time before, and `is_late`, nothing is.
+    pub fn of_metered(self, under_way: u64, pace: Pace, rest: Duration, is_late: bool) -> Self {
         GATE.go_by_streams(true);
         let most = self.longest_quiet();
         let alone = if is_late { self.limit * 4 } else { most.max(rest) };
-        Self { flows_at: Some(pace), alone, ..self.alone_for(most) }
+        let under_way = Some(u32::try_from(under_way).unwrap_or(u32::MAX));
+        Self { flows_at: Some(pace), alone, under_way, ..self.alone_for(most) }
     }
 
     /// The same where other processes of the job might wait for what is held here: for twice as long as takes what is under way,
@@ -666,14 +673,30 @@ impl<'a> Draining<'a> {
         // One that is behind comes back to the gate soon. What is ahead would not come to its end by what others add to it.
         let is_back_soon = self.behind_at.elapsed() < self.limit / BACK_SOON;
         let holds_others = self.rests() || is_back_soon && !self.would_come_out();
-        if (is_others_turn || !goes_on) && !holds_others {
-            self.let_through(1, false);
+        if (is_others_turn || !goes_on) && !holds_others && Instant::now() >= self.adds_at {
+            let added = self.let_through(1, false);
+            self.note_added(added);
             self.others_at = Instant::now() + self.pace;
             if goes_on {
                 self.slow_down();
             }
         }
         goes_on || is_back_soon && holds_others
+    }
+
+    /// So many calls were let through behind work that has not ended. If all only takes long they take as long each as what is under
+    /// way has, and the next go after that time.
+    fn note_added(&mut self, added: u32) {
+        self.under_way = self.under_way.map(|calls| calls.saturating_add(added));
+        if let Some(calls) = self.known_under_way() {
+            self.adds_at = Instant::now() + self.still_since.elapsed() / calls.max(1) * added;
+        }
+    }
+
+    /// So many calls, of which it is not known that they do not only take long. A function on the host that does not end waits for
+    /// something most likely.
+    fn known_under_way(&self) -> Option<u32> {
+        self.under_way.filter(|_| !host_functions::may_wait(self.still_since.elapsed()))
     }
 
     /// Work of another process may wait for what a thread would submit that waits at the gate: each makes so many calls.
@@ -719,7 +742,9 @@ impl<'a> Draining<'a> {
     fn is_time_to_catch(&mut self) -> bool {
         let has_helped = self.process.drains.has_caught.load(Ordering::Relaxed);
         let is_needed = has_helped || self.is_known_to_wait() || self.surely_waits();
-        if !is_needed || GATE.is_partial() || self.rests() || !self.would_come_out() {
+        // Threads that are caught make more calls than one. Where few are under way, and take long, that would be as much again.
+        let are_few = self.known_under_way().is_some_and(|calls| calls < CALLS_WHILE_CATCHING);
+        if !is_needed || are_few || GATE.is_partial() || self.rests() || !self.would_come_out() {
             return false;
         }
         let now = Instant::now();

@@ -326,10 +326,11 @@ fn drain_and_report(
     let mut ahead = process.ahead.lock();
     let passed = ahead.marks.passed();
     let rest = window.rest_of(under_way, ahead.marks.still_for());
+    let most_under_way = Calls::now(process).all.saturating_sub(passed.all);
     let mut draining =
         Draining::new(process, closing.step, at, closing.drain, until, closing.has_peers(), &mut ahead);
     draining = match closing.peers {
-        Peers::None if is_metered => draining.of_metered(pace, rest, is_late),
+        Peers::None if is_metered => draining.of_metered(most_under_way, pace, rest, is_late),
         Peers::Apart if is_metered => draining.of_metered_with_peers(is_little, time),
         _ => draining,
     };

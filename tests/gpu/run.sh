@@ -55,7 +55,7 @@ done
 [ ${#sections[@]} -gt 0 ] || sections=(conformance grounds demo)
 
 # Seconds that each section may take, all its runs together.
-declare -A budget=([device]=20 [conformance]=150 [grounds]=270 [demo]=110 [shim]=400 [pytorch]=520 [frameworks]=520 [turns]=400)
+declare -A budget=([device]=20 [conformance]=150 [grounds]=270 [demo]=110 [shim]=400 [pytorch]=520 [frameworks]=520 [turns]=520)
 
 say() { printf '%s  %s\n' "$(date +%T)" "$*"; }
 
@@ -272,7 +272,7 @@ frameworks() {
 
 # Programs that wait for nothing, and programs with pauses, beside one that works step by step.
 turns() {
-    local pair greedy="one threads streams host graphs mixed long processes"
+    local pair greedy="one threads streams host graphs slow mixed long processes reset capture managed"
     local program=$scratch/turns
     export GROUND_KERNELS=$kit/kernels.ptx
     [ -z "$software" ] || kernels_for_the_host

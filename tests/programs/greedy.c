@@ -4,6 +4,7 @@
  * streams:   a thread launches kernels in STREAMS streams in turn;
  * host:      a thread submits host functions, and nothing else;
  * graphs:    a thread launches a graph of two kernels;
+ * filled:    the same of two of 0.3 s, half a second later, right after it has waited for a short kernel;
  * mixed:     a thread launches 200 short kernels and then 20 long ones, again and again;
  * grows:     a thread launches kernels of 0.05 to 50 ms, each a little longer than the one before, again and again;
  * becomes:   a thread launches ALONE short kernels, and longer ones from then on: when the first of these has ended, few others
@@ -33,6 +34,7 @@
 #define LONG 50000
 #define MOST 150000
 #define SECONDS 3000000
+#define HALF 300000
 #define MORE 5
 #define SHORTEST 50
 #define BESIDE 100000
@@ -97,13 +99,19 @@ static int launch_in_streams(int thread)
 static int launch_graphs(int thread, void *stream)
 {
     void *graph, *executable;
+    unsigned micros = is("filled") ? HALF : USUAL;
 
     CHECK(cuStreamBeginCapture_v2(stream, THREAD_LOCAL));
-    CHECK(stir(thread, stream, USUAL));
-    CHECK(stir(thread, stream, USUAL));
+    CHECK(stir(thread, stream, micros));
+    CHECK(stir(thread, stream, micros));
     CHECK(cuStreamEndCapture(stream, &graph));
     CHECK(cuGraphInstantiateWithFlags(&executable, graph, 0));
     launches[thread] = 0;
+    if (is("filled")) {
+        usleep(500000);
+        CHECK(stir(thread, stream, SHORTEST));
+        CHECK(cuStreamSynchronize(stream));
+    }
     while (!*stop) {
         CHECK(cuGraphLaunch(executable, stream));
         launches[thread] += 2;
@@ -205,7 +213,7 @@ static int run_thread(int thread)
     CHECK(cuStreamCreate(&stream, 1));
     if (is("streams"))
         return launch_in_streams(thread);
-    if (is("graphs"))
+    if (is("graphs") || is("filled"))
         return launch_graphs(thread, stream);
     if (is("value") && thread == 1)
         return wait_for_values(stream);

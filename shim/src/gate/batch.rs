@@ -6,7 +6,7 @@
 //!
 //! Invariant: a batch begins in a stream that has no work, and a thread has batches in at most [`STREAMS`] streams, but for those
 //! that began long ago, or before the thread waited for its GPU. A batch has at most [`MOST`] calls, and more than one only if half
-//! as many ended within [`SHORT`].
+//! as many ended within [`SHORT`], [some](PROOFS) times in a row where that was one.
 
 use crate::sync::per_thread;
 use std::cell::RefCell;
@@ -20,6 +20,8 @@ const UNPROVEN: usize = 4;
 const MOST: u32 = 64;
 /// A batch that ended so soon may be twice as large.
 const SHORT: Duration = Duration::from_millis(50);
+/// One of a single call has to end so soon so many times before: a program fills its memory, say, and what follows takes much longer.
+const PROOFS: u32 = 4;
 /// One that did not end in this time may be half as large; and then another stream may take its place.
 const LONG: Duration = Duration::from_millis(100);
 /// After it was asked in vain whether a stream has work a thread does not ask for so long.
@@ -129,6 +131,8 @@ struct Batch {
     begun: Instant,
     calls: u32,
     most: u32,
+    /// So many of single calls have ended soon.
+    proofs: u32,
     /// When the stream was seen to have work.
     busy: Option<Instant>,
     /// The thread has waited for its GPU since.
@@ -151,7 +155,7 @@ impl Batches {
         let unused = |place: &Option<Batch>| place.map_or(Duration::MAX, |batch| batch.unused_for(now));
         let place = self.0.iter_mut().max_by_key(|place| unused(place)).filter(|place| unused(place) >= LONG);
         let place = place.filter(|_| has_room && !is_busy())?;
-        *place = Some(Batch { stream, begun: now, calls: 1, most: 1, busy: None, is_over: false });
+        *place = Some(Batch { stream, begun: now, calls: 1, most: 1, proofs: 0, busy: None, is_over: false });
         Some(1)
     }
 }
@@ -175,7 +179,9 @@ impl Batch {
             return false;
         }
         let lasted = self.has_lasted(now);
+        let proofs = if lasted < SHORT { self.proofs + u32::from(self.most == 1) } else { 0 };
         let most = match lasted {
+            _ if lasted < SHORT && proofs < PROOFS => self.most,
             _ if lasted < SHORT => (self.most * 2).min(limit),
             _ if lasted < LONG => self.most,
             _ => (self.most / 2).max(1),
@@ -183,11 +189,11 @@ impl Batch {
         if is_busy() {
             self.busy = Some(now);
             if lasted >= LONG {
-                (self.begun, self.calls, self.most) = (now, most, most);
+                (self.begun, self.calls, self.most, self.proofs) = (now, most, most, 0);
             }
             return false;
         }
-        *self = Self { begun: now, calls: 1, most, busy: None, is_over: false, ..*self };
+        *self = Self { begun: now, calls: 1, most, proofs, busy: None, is_over: false, ..*self };
         true
     }
 }
@@ -219,6 +225,17 @@ mod tests {
         let (mut batches, mut now) = (Batches([None; STREAMS]), Instant::now());
         let mut went = |calls, each| steps(&mut batches, &mut now, calls, each);
         assert_eq!([went(20, MS / 10), went(20, MS * 20), went(100, MS / 10)], [20, 1, MOST]);
+    }
+
+    #[test]
+    fn a_call_that_ended_soon_does_not_have_two_go_next() {
+        let (mut batches, mut now) = (Batches([None; STREAMS]), Instant::now());
+        let mut most = || {
+            now += MS;
+            batches.takes(1, MOST, || false, now)
+        };
+        let (unproven, proven) = ([(); PROOFS as usize].map(|()| most()), [most(), most(), most()]);
+        assert_eq!((unproven, proven), ([Some(1); PROOFS as usize], [Some(2), Some(2), Some(4)]));
     }
 
     #[test]

@@ -553,12 +553,12 @@ fn metered_calls_with_little_ahead_go_without_a_grant() {
         };
         let before = GATE.in_batches();
         scope.spawn(move || {
-            (0..2).for_each(|_| go(false));
+            (0..5).for_each(|_| go(false));
             go(true);
             go(true);
         });
         until(|| GATE.count_waiting(true) == 1);
-        assert_eq!(GATE.in_batches() - before, 3, "the second batch is of two");
+        assert_eq!(GATE.in_batches() - before, 6, "the fifth batch is of two");
         drop(GATE.pass().unwrap());
         GATE.grant(1);
     });

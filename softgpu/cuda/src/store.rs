@@ -179,9 +179,13 @@ impl Store {
 
     /// This process's turn at the directory; ends when dropped.
     fn turn(&self) -> Result<Turn, StoreError> {
+        self.turn_by(FlockOperation::LockExclusive)
+    }
+
+    fn turn_by(&self, operation: FlockOperation) -> Result<Turn, StoreError> {
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
         let fd = rustix::fs::open(self.dir.join("lock"), flags, Mode::RUSR | Mode::WUSR)?;
-        rustix::io::retry_on_intr(|| rustix::fs::flock(&fd, FlockOperation::LockExclusive))?;
+        rustix::io::retry_on_intr(|| rustix::fs::flock(&fd, operation))?;
         Ok(Turn(fd))
     }
 
@@ -230,9 +234,10 @@ impl Store {
     }
 
     /// One holding less; the last one of this process looks whether any other holds the file. The
-    /// bound falls only if the file was still there: else a scan has left it out already.
+    /// bound falls only if the file was still there: else a scan has left it out already. If it is the turn of another process, which
+    /// may be stopped, the next scan sees to it: what gives memory back waits for none.
     fn release(&self, name: &str, size: u64) -> Result<(), StoreError> {
-        let turn = self.turn();
+        let turn = self.turn_by(FlockOperation::NonBlockingLockExclusive);
         if !self.count_down(name) {
             return Ok(());
         }
@@ -388,6 +393,23 @@ mod tests {
         elsewhere.turn().unwrap().set_bound(60).unwrap();
         drop(kept);
         assert_eq!(store.turn().unwrap().bound().unwrap(), Some(60));
+    }
+
+    #[test]
+    fn what_gives_memory_back_waits_for_no_other_process() {
+        let (dir, store) = store(100);
+        let piece = store.create(60).unwrap();
+        let stopped = Store::open(dir.path(), 100).unwrap().turn().unwrap();
+        let (done, is_done) = std::sync::mpsc::channel();
+        let giving = std::thread::spawn(move || {
+            drop(piece);
+            done.send(()).unwrap();
+        });
+        is_done.recv_timeout(std::time::Duration::from_secs(20)).unwrap();
+        drop(stopped);
+        giving.join().unwrap();
+        assert_eq!(store.free().unwrap(), 100);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "but for the lock no file is there");
     }
 
     #[test]

@@ -11,7 +11,7 @@ import os
 import kit
 from kit import MIB, Failed
 
-WITHOUT_STEPS = {"one", "threads", "streams", "host", "graphs", "mixed", "long", "processes"}
+WITHOUT_STEPS = {"one", "threads", "streams", "host", "graphs", "slow", "mixed", "long", "processes", "reset", "capture"}
 ALONE_SECONDS = 3
 # The first seconds are the longest: nothing is known of either yet.
 PAIR_SECONDS = 12

@@ -8,10 +8,14 @@
  *   streams     a thread does that in 64 streams in turn
  *   host        a thread submits host functions of 20 ms
  *   graphs      a thread launches a graph of two kernels of 20 ms
+ *   slow        a thread launches a graph of two kernels of 2.5 s
  *   mixed       a thread launches 200 kernels of 1 ms, then 20 of 100 ms, and so on
  *   long        a thread launches kernels of 900 ms
  *   processes   two processes, of half of the memory each, do as `one` does
  *   tiny        a thread launches kernels that do nothing, and waits after each 1,000: a step
+ *   managed     as `busy`; the memory that is filled is managed (cuMemAllocManaged), and it has as much that is not
+ *   reset       frees nothing, resets its context (cuDevicePrimaryCtxReset), and does nothing more
+ *   capture     does nothing more, a capture being open
  *
  * Then says, as a line of JSON, how many steps it made, the longest time without one, and whether its memory was as it
  * should be. What waits for nothing is not asked for steps: it is ended from outside. */
@@ -24,6 +28,8 @@ static int (*begin_capture)(void *stream, int mode);
 static int (*end_capture)(void *stream, void **graph);
 static int (*instantiate)(void **executable, void *graph, unsigned long long flags);
 static int (*launch_graph)(void *executable, void *stream);
+static int (*alloc_managed)(CUdeviceptr *at, size_t bytes, unsigned flags);
+static int (*reset_context)(int device);
 
 static const char *kind;
 static void *context, *nap_kernel;
@@ -54,12 +60,12 @@ static void take_time(void *nothing)
     pause_ms(20);
 }
 
-static void *two_naps(void *stream)
+static void *two_naps(void *stream, uint64_t milliseconds)
 {
     void *graph, *executable;
     MUST(begin_capture(stream, 1));
-    nap(stream, 20);
-    nap(stream, 20);
+    nap(stream, milliseconds);
+    nap(stream, milliseconds);
     MUST(end_capture(stream, &graph));
     MUST(instantiate(&executable, graph, 0));
     return executable;
@@ -72,12 +78,12 @@ static _Noreturn void *never_wait(void *nothing)
     MUST(cu.set_context(context));
     for (int i = 0; i < STREAMS; i++)
         MUST(cu.stream_create(&streams[i], 1));
-    if (is("graphs"))
-        graph = two_naps(streams[0]);
+    if (is("graphs") || is("slow"))
+        graph = two_naps(streams[0], is("slow") ? 2500 : 20);
     for (unsigned i = 0;; i++) {
         if (is("host"))
             MUST(host_function(streams[0], take_time, NULL));
-        else if (is("graphs"))
+        else if (graph)
             MUST(launch_graph(graph, streams[0]));
         else if (is("mixed"))
             nap(streams[0], i % 220 < 200 ? 1 : 100);
@@ -94,7 +100,7 @@ static void step(void)
         for (int i = 0; i < 1000; i++)
             nap(NULL, 0);
     else
-        nap(NULL, is("busy") ? 5 : 20);
+        nap(NULL, is("busy") || is("managed") ? 5 : 20);
     MUST(cu.synchronize());
     if (strncmp(kind, "gap", 3) == 0)
         pause_ms((unsigned)atoi(kind + 3));
@@ -123,6 +129,19 @@ static void make_steps(double seconds, CUdeviceptr at, uint64_t count)
     exit(wrong != 0);
 }
 
+static _Noreturn void do_nothing(void)
+{
+    void *stream;
+    if (is("reset")) {
+        MUST(reset_context(0));
+    } else {
+        MUST(cu.stream_create(&stream, 1));
+        MUST(begin_capture(stream, 0));
+    }
+    for (;;)
+        pause();
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 4)
@@ -145,20 +164,26 @@ int main(int argc, char **argv)
     FIND_TOO(end_capture, "cuStreamEndCapture");
     FIND_TOO(instantiate, "cuGraphInstantiateWithFlags");
     FIND_TOO(launch_graph, "cuGraphLaunch");
+    FIND_TOO(alloc_managed, "cuMemAllocManaged");
+    FIND_TOO(reset_context, "cuDevicePrimaryCtxReset_v2");
     MUST(cu.init(0));
     MUST(cu.retain_context(&context, 0));
     MUST(cu.set_context(context));
     MUST(kernel(&nap_kernel, "nap"));
     MUST(kernel(&fill, "fill"));
     MUST(cu.alloc(&at, count * 4 + 4));
+    if (is("managed"))
+        MUST(alloc_managed(&at, count * 4 + 4, 1));
     MUST(launch(fill, 528, NULL, arguments));
     MUST(cu.synchronize());
     if (!forked) {
         puts("begun");
         fflush(stdout);
     }
-    if (is("busy") || is("tiny") || strncmp(kind, "gap", 3) == 0)
+    if (is("busy") || is("managed") || is("tiny") || strncmp(kind, "gap", 3) == 0)
         make_steps(seconds, at, count);
+    if (is("reset") || is("capture"))
+        do_nothing();
     pthread_t threads[2];
     for (int i = 0; is("threads") && i < 2; i++)
         pthread_create(&threads[i], NULL, never_wait, NULL);
