@@ -535,6 +535,10 @@ impl Watch {
 
     /// Whether the work submitted so far has ended; sets a mark behind it, if there is none.
     fn has_drained(process: &'static Process, marks: &mut Marks) -> bool {
+        // No mark tells of the work of a context that a thread is ending.
+        if process.contexts.is_one_ending() {
+            return false;
+        }
         process.forget_dead_captures();
         if process.captures.any() {
             return process.captures.has_ended_what_is_beside();

@@ -292,6 +292,10 @@ impl Scheduler {
             }
             job.stats.last_at_boundary &= at_boundary || stop == Stop::Last;
             job.stats.drain += drain;
+            if job.lent {
+                // It said that it was idle, and had work: of several processes each its part.
+                job.charge(drain / u32::try_from(job.sessions.len()).unwrap_or(u32::MAX).max(1));
+            }
         }
         self.finish_closing(job);
     }

@@ -502,6 +502,22 @@ promise! {
 }
 
 promise! {
+    fn a_program_is_not_idle_while_a_thread_ends_a_context_that_has_work() {
+        let mut manager = Manager::start();
+        let (guest, mut line) = manager.guest_with_context();
+        assert_eq!(line.ask("block"), "ok");
+        let mut other = guest.line();
+        other.tell("release");
+        assert!(other.is_silent(), "the driver waits for the work");
+        manager.send(ToShim::Watch { tick_micros: 20_000 }, &[]);
+        assert!(!manager.hears_within(&Timespec { tv_sec: 0, tv_nsec: 200_000_000 }), "it has work");
+        assert_eq!([line.ask("unblock"), other.hear()], ["ok", "ok"]);
+        assert_eq!(manager.hear(), FromShim::Idle);
+        guest.end();
+    }
+}
+
+promise! {
     fn a_program_that_is_watched_no_longer_can_end_its_context() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();

@@ -72,6 +72,8 @@ pub struct Desk {
     pub descriptors: BTreeMap<SessionId, u32>,
     /// Processes whose work does not end.
     pub undrainable: BTreeSet<SessionId>,
+    /// How long their work took to end, as they say at a closing.
+    pub drains: BTreeMap<SessionId, Duration>,
     pub expelled: BTreeSet<SessionId>,
     pub pages: Counts,
     /// Processes that do not come to a boundary before the deadline.
@@ -149,6 +151,7 @@ impl Desk {
             silent: BTreeSet::new(),
             descriptors: BTreeMap::new(),
             undrainable: BTreeSet::new(),
+            drains: BTreeMap::new(),
             expelled: BTreeSet::new(),
             pages: Counts::default(),
             late: BTreeSet::new(),
@@ -338,7 +341,8 @@ impl Desk {
         let maps = told.map(map).collect();
         let outstanding = std::mem::take(&mut self.outstanding);
         let at_boundary = !self.late.contains(&session);
-        Some(Event::Drained { session, step, at_boundary, drain: Duration::ZERO, maps, outstanding })
+        let drain = self.drains.get(&session).copied().unwrap_or_default();
+        Some(Event::Drained { session, step, at_boundary, drain, maps, outstanding })
     }
 
     /// A deaf process hears at last.

@@ -114,6 +114,22 @@ fn whose_pauses_are_long_lends_its_turn_at_once() {
     assert!(desk.phase(b) == Phase::Open && desk.now - now < ms(80), "nothing was waited for but orders");
 }
 
+#[test]
+fn what_a_closing_waits_for_is_charged_though_the_job_was_said_to_be_idle() {
+    let charged = |drain| {
+        let mut desk = Desk::new(|_| {});
+        desk.order_time = ms(10);
+        let [a, b] = switched(&mut desk);
+        desk.until(|desk| desk.phase(a) == Phase::Open);
+        desk.drains.insert(a, drain);
+        let before = desk.job_of(a).virtual_runtime;
+        desk.tell(Event::Idle { session: a });
+        desk.until(|desk| desk.phase(b) == Phase::Open);
+        desk.job_of(a).virtual_runtime - before
+    };
+    assert_eq!(u128::from(charged(ms(190)) - charged(ms(0))), ms(190).as_nanos());
+}
+
 /// It comes to no boundary, and to no wait for its GPU, before its pause is over.
 #[test]
 fn a_job_that_is_idle_is_closed_without_waiting_for_a_boundary() {
