@@ -59,6 +59,14 @@ fn a_thread_whose_kernels_come_to_take_most_of_the_drain_limit() {
     assert!(job.figures.failed_drains > 0, "less than that was under way: {job:#?}");
 }
 
+/// What is added to them then is little.
+#[test]
+fn a_thread_whose_kernels_take_longer_than_nothing_is_let_through() {
+    let options = ["--slice", switched::SLICE, "--drain-limit", "2s"];
+    let job = switched::switch(4, &options, "greedy", &["over"], "stir_kernel");
+    assert_eq!(job.figures.failed_drains, 0, "more were added: {job:#?}");
+}
+
 #[test]
 fn a_thread_that_submits_host_functions() {
     is_switched("host");

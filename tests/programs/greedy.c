@@ -11,6 +11,7 @@
  *            were launched;
  * beneath:   the same while a stream of that thread captures;
  * most:      the same, and the longer ones take 0.15 s;
+ * over:      a thread launches kernels of 1.7 s, half a second later;
  * seconds:   a thread launches kernels of 3 s, and has more under way than it had at first when it says so;
  * value:     a thread launches kernels while a stream waits for a value that comes 200 ms later, again and again;
  * captures:  the same while another thread captures for 200 ms at a time;
@@ -35,6 +36,7 @@
 #define MOST 150000
 #define SECONDS 3000000
 #define HALF 300000
+#define OVER 1700000
 #define MORE 5
 #define SHORTEST 50
 #define BESIDE 100000
@@ -192,7 +194,7 @@ static unsigned length(unsigned number, unsigned grown)
         return number % 220 < 200 ? SHORT : LONG;
     if (is("most"))
         return MOST;
-    return is("grows") ? grown : becomes_long() ? LONG : is("seconds") ? SECONDS : is("beside") ? BESIDE : USUAL;
+    return is("grows") ? grown : becomes_long() ? LONG : is("seconds") ? SECONDS : is("beside") ? BESIDE : is("over") ? OVER : USUAL;
 }
 
 /* The thread goes on beside it. */
@@ -234,6 +236,8 @@ static int run_thread(int thread)
         CHECK(cuEventRecord(event, stream));
         is_recorded = 1;
     }
+    if (is("over"))
+        usleep(500000);
     unsigned micros = SHORTEST;
     for (unsigned i = 0; !*stop; i++) {
         micros = micros < LONG ? micros + micros / 500 + 1 : SHORTEST;
