@@ -458,7 +458,8 @@ impl Window {
     fn room(&self) -> u64 {
         let (times, span) =
             if self.is_alone() { (ALONE, self.span()) } else { (self.times, SPAN * self.times) };
-        let fits = self.each.map_or(u128::MAX, |each| span.as_nanos() / each.as_nanos().max(1));
+        // Of calls that may take seconds no more are added.
+        let fits = self.each.map_or(0, |each| span.as_nanos() / each.as_nanos().max(1));
         let fits = u64::try_from(fits).unwrap_or(u64::MAX).clamp(self.calls, self.calls * u64::from(times));
         let uneven = self.expected_uneven().map(|uneven| uneven.each);
         let few = uneven.map_or(MOST, |each| (SPAN.as_nanos() / each.as_nanos().max(1)) as u64);
@@ -736,6 +737,14 @@ mod tests {
         assert!(!room_after(SPAN, 1, long).0, "none has come yet");
         let (counts, room) = room_after(SPAN * 100, 2, long);
         assert!(!counts && room > ONE);
+    }
+
+    #[test]
+    fn where_it_is_not_known_how_long_calls_take_few_are_under_way_alone_or_before_a_boundary() {
+        let (times, alone) = (TO_BOUNDARY, Some(Instant::now() - SPAN * 30));
+        let room = |each, alone| Window { times, alone, each, ..Window::default() }.room();
+        assert_eq!([room(None, alone), room(None, None)], [LEAST; 2]);
+        assert_eq!([room(Some(SHORT), alone), room(Some(SHORT), None)], [2 * LEAST, 8 * LEAST]);
     }
 
     #[test]

@@ -26,6 +26,8 @@ const PROOFS: u32 = 4;
 const LONG: Duration = Duration::from_millis(100);
 /// After it was asked in vain whether a stream has work a thread does not ask for so long.
 const AGAIN: Duration = Duration::from_millis(1);
+/// Where batches are of one call it asks again and again for so long: short calls follow each other then.
+const STAY: Duration = Duration::from_micros(250);
 
 /// The most calls of a batch now.
 static LIMIT: AtomicU32 = AtomicU32::new(MOST);
@@ -105,11 +107,24 @@ per_thread! {
 pub fn takes(queue: &impl Queue) -> Option<u32> {
     let stream = queue.stream()?;
     let limit = LIMIT.load(Ordering::Relaxed);
+    let is_busy = || if limit == 1 { stays_busy(queue) } else { queue.is_busy() };
     // A signal's handler may come here while the thread is here.
     BATCHES.with(|batches| {
         let mut batches = batches.try_borrow_mut().ok()?;
-        batches.takes(stream, limit, || queue.is_busy(), Instant::now())
+        batches.takes(stream, limit, is_busy, Instant::now())
     })
+}
+
+/// Whether it has work for as long as the thread stays to see that.
+fn stays_busy(queue: &impl Queue) -> bool {
+    let begin = Instant::now();
+    while queue.is_busy() {
+        if begin.elapsed() >= STAY {
+            return true;
+        }
+        std::thread::yield_now();
+    }
+    false
 }
 
 /// This thread has waited for its GPU: what it submitted has ended, most likely.
@@ -234,8 +249,23 @@ mod tests {
             now += MS;
             batches.takes(1, MOST, || false, now)
         };
-        let (unproven, proven) = ([(); PROOFS as usize].map(|()| most()), [most(), most(), most()]);
-        assert_eq!((unproven, proven), ([Some(1); PROOFS as usize], [Some(2), Some(2), Some(4)]));
+        let (unproven, proven) = ([(); 4].map(|()| most()), [most(), most(), most()]);
+        assert_eq!((unproven, proven), ([Some(1); 4], [Some(2), Some(2), Some(4)]));
+    }
+
+    #[test]
+    fn a_thread_stays_for_a_stream_that_has_no_more_work_soon() {
+        struct Stream(Instant);
+        impl Queue for Stream {
+            fn stream(&self) -> Option<usize> {
+                Some(1)
+            }
+            fn is_busy(&self) -> bool {
+                Instant::now() < self.0
+            }
+        }
+        let [soon, late] = [STAY / 5, MS * 1000].map(|time| stays_busy(&Stream(Instant::now() + time)));
+        assert!(!soon && late);
     }
 
     #[test]
