@@ -42,6 +42,8 @@ const NEVER: (u64, u32) = (u64::MAX, 0);
 const MOST_STREAMS: usize = 256;
 /// So many marks of a stream may be there at first.
 const LEAST_MARKS: u64 = 2;
+/// While other jobs wait it is one where calls take so long: the calls behind it take longer than to see that it is passed.
+const FEW_OF: Duration = Duration::from_micros(60);
 /// Marks in a stream that are not passed, at most: each takes room in it.
 const MOST_MARKS: u64 = 8;
 
@@ -158,6 +160,7 @@ impl Ahead {
             depth.note_passed(count, !marks.is_empty(), now, spacing);
         }
         let since_look = depth.looked.replace(now).map_or(Duration::ZERO, |looked| now - looked);
+        depth.has_few = !is_alone && depth.each.is_some_and(|each| each >= FEW_OF);
         if !is_alone {
             depth.more = 0;
         } else if marks.is_empty() && !depth.was_held {
@@ -286,6 +289,8 @@ struct Depth {
     passed: Option<Instant>,
     /// How long a call takes, at least, as marks say.
     each: Option<Duration>,
+    /// That is long, and other jobs wait.
+    has_few: bool,
     /// Threads were held since the stream had nothing to do, when it was seen last how often any waited for the GPU.
     held: Option<u64>,
     /// Since when a thread is held.
@@ -305,6 +310,7 @@ impl Default for Depth {
             looked: None,
             passed: None,
             each: None,
+            has_few: false,
             held: None,
             full: None,
             was_held: false,
@@ -324,7 +330,8 @@ impl Depth {
     }
 
     fn most(&self, spacing: u64) -> u64 {
-        (self.more + LEAST_MARKS * spacing).min(MOST)
+        let marks = if self.has_few { 1 } else { LEAST_MARKS };
+        (self.more + marks * spacing).min(MOST)
     }
 
     fn is_full(&self, marks: u64, spacing: u64) -> bool {
@@ -439,6 +446,7 @@ mod tests {
             let depth = Depth { more, ..Depth::default() };
             assert_eq!((1..).find(|marks| depth.is_full(*marks, spacing)), Some(marks), "{more} {spacing}");
         }
+        assert!(Depth { has_few: true, ..Depth::default() }.is_full(1, SPACING), "other jobs wait");
     }
 
     #[test]

@@ -68,8 +68,8 @@ pub struct Tenant {
     /// Held from when pieces leave the books until the manager is told and their slots are free: the answer to a recall
     /// comes after, and so does a lease for these slots.
     leaving: Mutex<()>,
-    /// Who asks for pieces.
-    leases: Turnstile,
+    /// Held while a thread asks for pieces.
+    leases: Mutex<()>,
     /// Who asks for room outside of pieces.
     pub rooms: Turnstile,
 }
@@ -183,7 +183,7 @@ impl Tenant {
             uses: Mutex::default(),
             leaving: Mutex::default(),
             holding: Mutex::new(()),
-            leases: Turnstile::default(),
+            leases: Mutex::default(),
             rooms: Turnstile::default(),
         }
     }
@@ -343,18 +343,9 @@ impl Tenant {
         Ok(start)
     }
 
-    /// Lets a thread ask for pieces. Who finds no room beside others asks once more, alone: what they
-    /// were asking for may have been in the way, and they may not use all of it.
+    /// Lets a thread ask for pieces, one at a time: each is placed behind what others have got, and uses the rest of their last piece.
     fn ask<T>(&self, ask: impl Fn() -> Result<T, Shortage>) -> Result<T, Shortage> {
-        {
-            let inside = self.leases.enter();
-            let answer = ask();
-            let is_short = matches!(answer, Err(Shortage::Refused(_) | Shortage::Range));
-            if !is_short || inside.was_alone() {
-                return answer;
-            }
-        }
-        let _alone = self.leases.enter_alone();
+        let _alone = self.leases.lock();
         ask()
     }
 

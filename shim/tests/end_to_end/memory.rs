@@ -138,7 +138,7 @@ promise! {
 }
 
 promise! {
-    fn several_threads_allocate_at_once() {
+    fn several_threads_that_allocate_at_once_use_the_rest_of_each_others_pieces() {
         let mut manager = Manager::start();
         let (guest, _first) = manager.guest_with_context();
         let mut lines: Vec<_> = (0..8).map(|_| guest.line()).collect();
@@ -146,10 +146,13 @@ promise! {
             assert_eq!(line.ask("context"), "ok");
             line.tell("allocate 70000");
         }
-        let leases: Vec<_> = (0..8).map(|_| manager.hear_lease()).collect();
-        for lease in leases.iter().rev() {
-            manager.grant(lease);
+        let mut units = 0;
+        for _ in 0..8 {
+            let lease = manager.hear_lease();
+            units += u64::from(lease.units.0);
+            manager.grant(&lease);
         }
+        assert_eq!(units, (8 * 70000_u64).div_ceil(UNIT), "not two for each");
         let mut addresses: Vec<u64> = lines.iter_mut().map(|line| line.hear().parse().unwrap()).collect();
         for (value, (line, address)) in lines.iter_mut().zip(&addresses).enumerate() {
             assert_eq!(line.ask(&format!("fill {address} 70000 {value}")), "ok");
