@@ -265,7 +265,7 @@ mod tests {
                 Instant::now() < self.0
             }
         }
-        let [soon, late] = [STAY / 5, MS * 1000].map(|time| stays_busy(&Stream(Instant::now() + time)));
+        let [soon, late] = [MS / 20, MS * 1000].map(|time| stays_busy(&Stream(Instant::now() + time)));
         assert!(!soon && late);
     }
 
