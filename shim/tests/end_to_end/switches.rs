@@ -1,6 +1,6 @@
 //! What a program notices of being stopped and going on: nothing but the time.
 
-use crate::guest::Line;
+use crate::guest::{Guest, Line};
 use crate::manager::{Manager, PATIENCE_MS, TENANT};
 use crate::stage::UNIT;
 use rustix::event::Timespec;
@@ -219,6 +219,15 @@ promise! {
     }
 }
 
+/// Another line of a guest, which is about to end the context; the driver waits for its work.
+fn begin_to_release_a_context_with_work(guest: &Guest, line: &mut Line) -> Line {
+    assert_eq!(line.ask("block"), "ok");
+    let mut other = guest.line();
+    other.tell("release");
+    assert!(other.is_silent(), "the driver waits for the work");
+    other
+}
+
 /// The gate is to close, and work has not ended after half a second.
 fn begin_a_drain_that_does_not_end(manager: &Manager) {
     // A 64th of the limit goes by before it closes beside a capture.
@@ -252,10 +261,7 @@ promise! {
     fn work_of_a_context_that_is_being_destroyed_has_ended_when_the_gate_closes() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();
-        assert_eq!(line.ask("block"), "ok");
-        let mut other = guest.line();
-        other.tell("release");
-        assert!(other.is_silent(), "the driver waits for the work");
+        let mut other = begin_to_release_a_context_with_work(&guest, &mut line);
         begin_a_drain_that_does_not_end(&manager);
         assert_eq!([line.ask("unblock"), other.hear()], ["ok", "ok"]);
         manager.hear_drained();
@@ -505,10 +511,7 @@ promise! {
     fn a_program_is_not_idle_while_a_thread_ends_a_context_that_has_work() {
         let mut manager = Manager::start();
         let (guest, mut line) = manager.guest_with_context();
-        assert_eq!(line.ask("block"), "ok");
-        let mut other = guest.line();
-        other.tell("release");
-        assert!(other.is_silent(), "the driver waits for the work");
+        let mut other = begin_to_release_a_context_with_work(&guest, &mut line);
         manager.send(ToShim::Watch { tick_micros: 20_000 }, &[]);
         assert!(!manager.hears_within(&Timespec { tv_sec: 0, tv_nsec: 200_000_000 }), "it has work");
         assert_eq!([line.ask("unblock"), other.hear()], ["ok", "ok"]);
