@@ -43,7 +43,7 @@ const MOST_STREAMS: usize = 256;
 /// So many marks of a stream may be there at first.
 const LEAST_MARKS: u64 = 2;
 /// While other jobs wait it is one where calls take so long: the calls behind it take longer than to see that it is passed.
-const FEW_OF: Duration = Duration::from_micros(60);
+const ONE_MARK_FROM: Duration = Duration::from_micros(60);
 /// Marks in a stream that are not passed, at most: each takes room in it.
 const MOST_MARKS: u64 = 8;
 
@@ -160,7 +160,7 @@ impl Ahead {
             depth.note_passed(count, !marks.is_empty(), now, spacing);
         }
         let since_look = depth.looked.replace(now).map_or(Duration::ZERO, |looked| now - looked);
-        depth.has_few = !is_alone && depth.each.is_some_and(|each| each >= FEW_OF);
+        depth.has_few = !is_alone && depth.each.is_some_and(|each| each >= ONE_MARK_FROM);
         if !is_alone {
             depth.more = 0;
         } else if marks.is_empty() && !depth.was_held {

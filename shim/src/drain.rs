@@ -688,14 +688,14 @@ impl<'a> Draining<'a> {
     /// way has, and the next go after that time.
     fn note_added(&mut self, added: u32) {
         self.under_way = self.under_way.map(|calls| calls.saturating_add(added));
-        if let Some(calls) = self.known_under_way() {
+        if let Some(calls) = self.under_way_for_long() {
             self.adds_at = Instant::now() + self.still_since.elapsed() / calls.max(1) * added;
         }
     }
 
-    /// So many calls, of which it is not known that they do not only take long. A function on the host that does not end waits for
-    /// something most likely.
-    fn known_under_way(&self) -> Option<u32> {
+    /// So many calls are under way, if they may only take long: a function on the host that does not end waits for something most
+    /// likely.
+    fn under_way_for_long(&self) -> Option<u32> {
         self.under_way.filter(|_| !host_functions::may_wait(self.still_since.elapsed()))
     }
 
@@ -743,7 +743,7 @@ impl<'a> Draining<'a> {
         let has_helped = self.process.drains.has_caught.load(Ordering::Relaxed);
         let is_needed = has_helped || self.is_known_to_wait() || self.surely_waits();
         // Threads that are caught make more calls than one. Where few are under way, and take long, that would be as much again.
-        let are_few = self.known_under_way().is_some_and(|calls| calls < CALLS_WHILE_CATCHING);
+        let are_few = self.under_way_for_long().is_some_and(|calls| calls < CALLS_WHILE_CATCHING);
         if !is_needed || are_few || GATE.is_partial() || self.rests() || !self.would_come_out() {
             return false;
         }
