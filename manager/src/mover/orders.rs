@@ -15,7 +15,7 @@ use super::save::Store;
 use super::staging::Staging;
 use super::tier::{Disk, Memory, SlabId, SlabNews, Tiers};
 use super::turns::Turns;
-use super::warmth::{Chore, Warmth};
+use super::warmth::{Chore, Held, Warmth};
 use crate::brief::Brief;
 use crate::death;
 use crate::hardware::{self, MemorySizes};
@@ -399,10 +399,16 @@ impl Mover {
     }
 
     /// What is to be done while no order waits. Where the host's memory cannot be told, nothing is got ahead.
-    pub fn next_chore(&self) -> Chore {
+    pub fn next_chore(&mut self) -> Chore {
         let tiers = self.store.tiers();
         let host = || hardware::memory_sizes().unwrap_or(MemorySizes { available: 0, total: u64::MAX });
-        self.warmth.next(tiers.held(), tiers.can_grow(), host, Instant::now())
+        let held = Held {
+            bytes: tiers.held(),
+            used: tiers.used_memory(),
+            can_grow: tiers.can_grow(),
+            next_to_give: tiers.next_to_give(),
+        };
+        self.warmth.next(held, host, Instant::now())
     }
 
     /// Gets some memory for saved bytes ahead of need; says what the manager is to be told.
@@ -425,9 +431,7 @@ impl Mover {
 
     /// Gives some memory for saved bytes back that was not needed for long; says what the manager is to be told.
     pub fn give_back(&mut self) -> Vec<Answer> {
-        if !self.store.tiers_mut().give_one_back() {
-            self.warmth.keep(self.store.tiers().held());
-        }
+        self.store.tiers_mut().give_one_back();
         self.slab_news()
     }
 

@@ -30,8 +30,49 @@ pub struct Warmth {
     has_failed: bool,
     /// Since when not more was wanted.
     less_since: Instant,
-    /// So much was held when nothing of it could be given back.
-    kept: u64,
+    /// What was in use lately.
+    lately: Use,
+}
+
+/// The most bytes that lay there at once, in this while and in the one before it.
+#[derive(Debug)]
+struct Use {
+    peaks: [u64; 2],
+    /// When this while began.
+    since: Instant,
+}
+
+impl Use {
+    fn new(now: Instant) -> Self {
+        Self { peaks: [0; 2], since: now }
+    }
+
+    /// So many bytes lie there now.
+    fn note(&mut self, used: u64, now: Instant) {
+        let whiles = (now - self.since).as_secs() / KEPT_FOR.as_secs();
+        if whiles > 0 {
+            let [last, _] = self.peaks;
+            (self.peaks, self.since) = ([0, if whiles == 1 { last } else { 0 }], now);
+        }
+        self.peaks[0] = self.peaks[0].max(used);
+    }
+
+    fn peak(&self) -> u64 {
+        self.peaks[0].max(self.peaks[1])
+    }
+}
+
+/// The memory that a mover has for saved bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Held {
+    /// All of it, in bytes.
+    pub bytes: u64,
+    /// Bytes of it in which something lies.
+    pub used: u64,
+    /// The share of the tiers has room for more.
+    pub can_grow: bool,
+    /// How large the slab is that would be given back next; `None`: something lies in each.
+    pub next_to_give: Option<u64>,
 }
 
 /// What is to be done next.
@@ -54,7 +95,7 @@ fn is_scarce(host: MemorySizes) -> bool {
 impl Warmth {
     /// Nothing is wanted yet.
     pub fn new(now: Instant) -> Self {
-        Self { wanted: 0, has_failed: false, less_since: now, kept: 0 }
+        Self { wanted: 0, has_failed: false, less_since: now, lately: Use::new(now) }
     }
 
     /// From now on so many bytes are wanted.
@@ -62,12 +103,7 @@ impl Warmth {
         if bytes < self.wanted {
             self.less_since = now;
         }
-        (self.wanted, self.has_failed, self.kept) = (bytes, false, 0);
-    }
-
-    /// Of what is held nothing can be given back: it is looked at again when something else is wanted.
-    pub fn keep(&mut self, held: u64) {
-        self.kept = held;
+        (self.wanted, self.has_failed) = (bytes, false);
     }
 
     /// No more can be got.
@@ -75,17 +111,25 @@ impl Warmth {
         self.has_failed = true;
     }
 
-    /// What is to be done where so many bytes are held, and more can be got or not. The host is looked at where that matters.
-    pub fn next(&self, held: u64, can_grow: bool, host: impl Fn() -> MemorySizes, now: Instant) -> Chore {
+    /// What is to be done where so much is held. The host is looked at where that matters.
+    ///
+    /// A slab is given back only if as much stays as is wanted, or was in use lately: else it would be got again, and given back,
+    /// without end.
+    pub fn next(&mut self, held: Held, host: impl Fn() -> MemorySizes, now: Instant) -> Chore {
+        self.lately.note(held.used, now);
         let due = self.less_since + KEPT_FOR;
-        if held < self.wanted && can_grow && !self.has_failed {
+        let with_one_less = held.next_to_give.map(|slab| held.bytes.saturating_sub(slab));
+        let is_idle = with_one_less.is_some_and(|left| left >= self.lately.peak());
+        if held.bytes < self.wanted && held.can_grow && !self.has_failed {
             if is_scarce(host()) { Chore::LookAgain(now + LOOKED_AT) } else { Chore::Get }
-        } else if held <= self.wanted.max(self.kept) {
+        } else if with_one_less.is_none_or(|left| left < self.wanted) {
             Chore::Rest
-        } else if due <= now || is_scarce(host()) {
+        } else if is_idle && due <= now || is_scarce(host()) {
             Chore::GiveBack
-        } else {
+        } else if is_idle {
             Chore::LookAgain(due.min(now + LOOKED_AT))
+        } else {
+            Chore::LookAgain(now + LOOKED_AT)
         }
     }
 }
@@ -97,24 +141,30 @@ mod tests {
     const PLENTY: fn() -> MemorySizes = || MemorySizes { available: 50, total: 100 };
     const LITTLE: fn() -> MemorySizes = || MemorySizes { available: 5, total: 100 };
 
+    /// In slabs of 4.
+    fn held(bytes: u64) -> Held {
+        Held { bytes, used: 0, can_grow: true, next_to_give: Some(4) }
+    }
+
     #[test]
     fn memory_is_got_up_to_what_is_wanted() {
         let now = Instant::now();
         let mut warmth = Warmth::new(now);
-        assert_eq!(warmth.next(0, true, PLENTY, now), Chore::Rest);
+        assert_eq!(warmth.next(held(0), PLENTY, now), Chore::Rest);
         warmth.want(10, now);
-        assert_eq!(warmth.next(9, true, PLENTY, now), Chore::Get);
-        assert_eq!(warmth.next(9, false, PLENTY, now), Chore::Rest, "the share ends here");
+        assert_eq!(warmth.next(held(9), PLENTY, now), Chore::Get);
+        let full = Held { can_grow: false, ..held(9) };
+        assert_eq!(warmth.next(full, PLENTY, now), Chore::Rest, "the share ends here");
         assert_eq!(
-            warmth.next(9, true, LITTLE, now),
+            warmth.next(held(9), LITTLE, now),
             Chore::LookAgain(now + LOOKED_AT),
             "others need the memory"
         );
-        assert_eq!(warmth.next(10, true, PLENTY, now), Chore::Rest);
+        assert_eq!(warmth.next(held(10), PLENTY, now), Chore::Rest);
         warmth.failed();
-        assert_eq!(warmth.next(9, true, PLENTY, now), Chore::Rest, "not again and again");
+        assert_eq!(warmth.next(held(9), PLENTY, now), Chore::Rest, "not again and again");
         warmth.want(11, now);
-        assert_eq!(warmth.next(9, true, PLENTY, now), Chore::Get);
+        assert_eq!(warmth.next(held(9), PLENTY, now), Chore::Get);
     }
 
     #[test]
@@ -124,13 +174,47 @@ mod tests {
         warmth.want(10, began);
         let end = began + Duration::from_secs(100);
         warmth.want(0, end);
-        assert_eq!(warmth.next(10, true, PLENTY, end), Chore::LookAgain(end + LOOKED_AT));
+        assert_eq!(warmth.next(held(10), PLENTY, end), Chore::LookAgain(end + LOOKED_AT));
         let last = end + KEPT_FOR - LOOKED_AT / 2;
-        assert_eq!(warmth.next(10, true, PLENTY, last), Chore::LookAgain(end + KEPT_FOR));
-        assert_eq!(warmth.next(10, true, LITTLE, end), Chore::GiveBack);
-        assert_eq!(warmth.next(10, true, PLENTY, end + KEPT_FOR), Chore::GiveBack);
+        assert_eq!(warmth.next(held(10), PLENTY, last), Chore::LookAgain(end + KEPT_FOR));
+        assert_eq!(warmth.next(held(10), LITTLE, end), Chore::GiveBack);
+        assert_eq!(warmth.next(held(10), PLENTY, end + KEPT_FOR), Chore::GiveBack);
+        let in_use = Held { next_to_give: None, ..held(10) };
+        assert_eq!(warmth.next(in_use, PLENTY, end + KEPT_FOR), Chore::Rest, "something lies in each slab");
         // Another job needs it before.
         warmth.want(10, end + Duration::from_secs(30));
-        assert_eq!(warmth.next(10, true, PLENTY, end + 2 * KEPT_FOR), Chore::Rest);
+        assert_eq!(warmth.next(held(10), PLENTY, end + 2 * KEPT_FOR), Chore::Rest);
+    }
+
+    #[test]
+    fn what_is_wanted_is_not_got_and_given_back_in_turns() {
+        let began = Instant::now();
+        let mut warmth = Warmth::new(began);
+        warmth.want(10, began);
+        for long in [began, began + 2 * KEPT_FOR] {
+            for host in [PLENTY, LITTLE] {
+                assert_eq!(
+                    warmth.next(held(12), host, long),
+                    Chore::Rest,
+                    "with one slab less it would be 8"
+                );
+                assert_ne!(warmth.next(held(14), host, long), Chore::Rest, "with one less it is enough");
+            }
+        }
+    }
+
+    #[test]
+    fn what_each_switch_uses_is_kept_though_it_was_not_expected() {
+        let began = Instant::now();
+        let mut warmth = Warmth::new(began);
+        for switch in 0..20 {
+            let now = began + switch * KEPT_FOR / 4;
+            let later = Chore::LookAgain(now + LOOKED_AT);
+            assert_eq!(warmth.next(Held { used: 7, ..held(8) }, PLENTY, now), later);
+            assert_eq!(warmth.next(held(8), PLENTY, now), later, "it will be used again");
+        }
+        let last = began + 19 * KEPT_FOR / 4;
+        assert_eq!(warmth.next(held(8), LITTLE, last), Chore::GiveBack);
+        assert_eq!(warmth.next(held(8), PLENTY, last + 2 * KEPT_FOR), Chore::GiveBack);
     }
 }

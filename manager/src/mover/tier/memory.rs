@@ -236,9 +236,16 @@ impl Memory {
 
     /// Gives one slab back of which nothing is handed out, but not the last of all; `false`: there is none.
     pub fn give_one_back(&mut self) -> bool {
-        let mut free = self.free_slabs();
-        let one = free.pop().filter(|_| self.slabs.len() > 1);
-        one.map(|slab| self.give_back(slab)).is_some()
+        self.last_free_slab().map(|slab| self.give_back(slab)).is_some()
+    }
+
+    /// How many bytes are in the slab that would be given back next, if there is one.
+    pub fn next_to_give(&self) -> Option<u64> {
+        self.last_free_slab().map(|slab| slab.bytes)
+    }
+
+    fn last_free_slab(&self) -> Option<Extent> {
+        self.free_slabs().pop().filter(|_| self.slabs.len() > 1)
     }
 
     fn give_hole(&mut self, slab: SlabId, start: u64, end: u64) {

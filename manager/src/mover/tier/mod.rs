@@ -174,6 +174,11 @@ impl Tiers {
         self.dram.held() + self.cxl.held()
     }
 
+    /// Bytes of it in which something lies.
+    pub fn used_memory(&self) -> u64 {
+        self.dram.used() + self.cxl.used()
+    }
+
     /// Whether more host memory can be got within the shares.
     pub fn can_grow(&self) -> bool {
         self.dram.can_grow() || self.cxl.can_grow()
@@ -187,9 +192,16 @@ impl Tiers {
         }
     }
 
-    /// Gives one slab back in which nothing lies; `false`: there is none.
-    pub fn give_one_back(&mut self) -> bool {
-        self.cxl.give_one_back() || self.dram.give_one_back()
+    /// How many bytes are in the slab that would be [given back](Self::give_one_back) next; `None`: something lies in each.
+    pub fn next_to_give(&self) -> Option<u64> {
+        self.cxl.next_to_give().or_else(|| self.dram.next_to_give())
+    }
+
+    /// Gives one slab back in which nothing lies, if there is one.
+    pub fn give_one_back(&mut self) {
+        if !self.cxl.give_one_back() {
+            self.dram.give_one_back();
+        }
     }
 
     /// A tenant has gone: gives disk space back, and tries memory again that was refused.
