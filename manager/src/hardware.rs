@@ -1,9 +1,11 @@
 //! What the kernel says of the machine's GPUs and memory. No CUDA here: the manager never loads it.
 
-use anyhow::{Context, bail};
-use rustix::fs::{FlockOperation, flock};
+use crate::ownership;
+use anyhow::{Context, bail, ensure};
+use rustix::fs::{FlockOperation, flock, fstat};
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use tidegate_ffi::units::GpuUuid;
 
@@ -39,16 +41,63 @@ fn describe(text: &str) -> anyhow::Result<(GpuUuid, u32)> {
     Ok((field("GPU UUID")?.parse()?, field("Device Minor")?.parse()?))
 }
 
-/// Takes a GPU for this manager: at most one has it, and death gives it back.
-pub fn lock(gpu: GpuUuid) -> anyhow::Result<OwnedFd> {
+/// Locks a GPU for this manager; the end of the process unlocks it.
+///
+/// At most one manager of a user has a GPU: its lock file in `directory` is closed to other users. The lock on the device
+/// node tells other users' managers. Any user who may open the node can hold that one, so it excludes this manager only if a
+/// process of root or of this user holds it.
+pub fn lock(gpu: GpuUuid, directory: &Path) -> anyhow::Result<Vec<OwnedFd>> {
     let Some((_, minor)) = described()?.into_iter().find(|(found, _)| *found == gpu) else {
         bail!("this machine has no {gpu}");
     };
     let path = format!("/dev/nvidia{minor}");
     let node: OwnedFd = File::open(&path).with_context(|| format!("opening {path}"))?.into();
-    flock(&node, FlockOperation::NonBlockingLockExclusive)
-        .with_context(|| format!("another manager shares {gpu} already"))?;
-    Ok(node)
+    lock_both(gpu, &directory.join(format!("{gpu}.lock")), node)
+}
+
+/// Locks the file at `path`, which is made if it is missing, and `node` unless another user's process has locked it.
+fn lock_both(gpu: GpuUuid, path: &Path, node: OwnedFd) -> anyhow::Result<Vec<OwnedFd>> {
+    let file = ownership::open_lock_file(path)?;
+    let try_lock = |file: &OwnedFd| flock(file, FlockOperation::NonBlockingLockExclusive).is_ok();
+    ensure!(try_lock(&file), "another manager shares {gpu} already");
+    if try_lock(&node) {
+        return Ok(vec![file, node]);
+    }
+    // A process that has ended meanwhile holds nothing.
+    if let Some(Holder { pid, uid }) = lock_holder(&node)? {
+        let is_trusted = uid == 0 || uid == rustix::process::geteuid().as_raw();
+        ensure!(!is_trusted, "another manager shares {gpu} already (process {pid})");
+        tracing::warn!(%gpu, pid, uid, "a process of another user has locked this GPU, and is ignored");
+    }
+    Ok(vec![file])
+}
+
+/// A process that has locked a file.
+#[derive(Debug, PartialEq, Eq)]
+struct Holder {
+    pid: u32,
+    uid: u32,
+}
+
+/// Which process has a file locked with `flock(2)`, by `/proc/locks`.
+fn lock_holder(file: &OwnedFd) -> anyhow::Result<Option<Holder>> {
+    let found = fstat(file).context("looking at a lock")?;
+    let (major, minor) = (rustix::fs::major(found.st_dev), rustix::fs::minor(found.st_dev));
+    let place = format!("{major:02x}:{minor:02x}:{}", found.st_ino);
+    let locks = std::fs::read_to_string("/proc/locks").context("reading /proc/locks")?;
+    Ok(holding_process(&locks, &place).and_then(|pid| {
+        let uid = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
+        Some(Holder { pid, uid })
+    }))
+}
+
+/// The process behind the `FLOCK` entry of a file in the text of `/proc/locks`. Entries with `->` wait for a lock.
+fn holding_process(locks: &str, place: &str) -> Option<u32> {
+    locks.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        let (kind, pid, of) = (words.next()?, words.nth(2)?, words.next()?);
+        (kind == "FLOCK" && of == place).then(|| pid.parse().ok())?
+    })
 }
 
 /// How much memory the host has, in bytes.
@@ -127,6 +176,33 @@ pub(crate) mod tests {
         }
         let machine = Machine::at(root.path());
         (root, machine)
+    }
+
+    #[test]
+    fn a_gpu_has_one_manager_of_a_user() {
+        let gpu = GpuUuid([7; 16]);
+        let directory = tempfile::tempdir().unwrap();
+        let [path, device] = ["lock", "device"].map(|name| directory.path().join(name));
+        std::fs::write(&device, "").unwrap();
+        let node = || OwnedFd::from(File::open(&device).unwrap());
+        let first = lock_both(gpu, &path, node()).unwrap();
+        assert!(lock_both(gpu, &path, node()).is_err());
+        // A manager of an earlier release has locked the node alone.
+        let elsewhere = directory.path().join("elsewhere");
+        let error = lock_both(gpu, &elsewhere, node()).unwrap_err().to_string();
+        assert!(error.contains(&std::process::id().to_string()), "{error}");
+        drop(first);
+        lock_both(gpu, &path, node()).unwrap();
+    }
+
+    #[test]
+    fn the_process_that_holds_a_lock_is_found() {
+        let locks = "1: POSIX  ADVISORY  WRITE 11 08:02:77 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 12 08:02:78 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  WRITE 13 08:02:77 0 EOF\n\
+                     3: FLOCK  ADVISORY  WRITE 14 08:02:77 0 EOF\n";
+        assert_eq!(holding_process(locks, "08:02:77"), Some(14));
+        assert_eq!(holding_process(locks, "08:02:79"), None);
     }
 
     #[test]

@@ -10,6 +10,8 @@
 //! - [`torch`]: PyTorch for software GPUs;
 //! - [`numa`]: the machine's memory by nodes, and which of it is CXL memory;
 //! - [`process`]: processes by name;
+//! - [`privileges`]: what a manager of root gives up;
+//! - [`ownership`]: files that only the manager's user may change;
 //! - [`death`]: deaths at chosen moments, for tests.
 
 pub mod artifacts;
@@ -23,7 +25,9 @@ mod heap;
 pub mod ledger;
 pub mod mover;
 pub mod numa;
+pub mod ownership;
 pub mod planner;
+pub mod privileges;
 pub mod process;
 #[cfg(test)]
 #[allow(dead_code, reason = "the simulation uses more of it")]

@@ -8,6 +8,7 @@ use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 use std::fs::read_to_string;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 use tidegate_ffi::os;
@@ -64,6 +65,29 @@ impl Image {
 /// Whether a process is stopped (SIGSTOP, Ctrl-Z, a debugger), by the kernel's word.
 pub fn is_stopped(pid: i32) -> bool {
     matches!(field_of(pid, 3), Some('T' | 't'))
+}
+
+/// The effective user of a process, as the kernel reports it for a connection.
+pub fn effective_uid(pid: i32) -> Option<u32> {
+    let status = read_to_string(format!("/proc/{pid}/status")).ok()?;
+    // Real, effective, saved and file system uid.
+    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    uids.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// The program that a process runs, as its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Executable {
+    device: u64,
+    inode: u64,
+}
+
+impl Executable {
+    /// That of a process; `None` where the kernel does not say. A file that was replaced since is still the old one.
+    pub fn of(pid: i32) -> Option<Self> {
+        let found = std::fs::metadata(format!("/proc/{pid}/exe")).ok()?;
+        Some(Self { device: found.dev(), inode: found.ino() })
+    }
 }
 
 /// A field of `/proc/PID/stat`, by its number in proc(5), from the third on.

@@ -4,15 +4,17 @@
 //! node/gpus.toml              what GPUs there are
 //! node/lib/libcuda.so.1 …     the driver and the runtime under the names that programs look for
 //! node/GPU-…/                 one directory per GPU, its memory
+//! node/GPU-….lock             locked by the manager that shares this GPU
 //! ```
 
-use crate::artifacts;
+use crate::{artifacts, ownership};
 use anyhow::{Context, bail};
 use bytesize::ByteSize;
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -23,6 +25,8 @@ pub const NODE_VARIABLE: &str = "TIDEGATE_SOFTGPU";
 
 /// How the directories are called, in front of some letters.
 const PREFIX: &str = "tidegate-softgpu-";
+/// The file by which the software driver's processes take turns (`softgpu/cuda/src/store.rs`).
+const STORE_LOCK: &str = "lock";
 /// How the files are called that memory is, in front of some numbers.
 const PIECE: &str = "piece-";
 
@@ -164,6 +168,28 @@ impl SoftwareNode {
         Ok(Self { directory: directory.keep(), gpus, is_own: true })
     }
 
+    /// Lets the members of a group use the GPUs. Each user's memory stays closed to the others: a file of it is passed on as a
+    /// descriptor, or is opened by its owner.
+    pub fn share_with(&self, group: u32) -> anyhow::Result<()> {
+        // Whatever the umask, which a service manager may set.
+        for (path, mode) in [("", 0o755), ("lib", 0o755), ("gpus.toml", 0o644)] {
+            let path = self.directory.join(path);
+            let opened = std::fs::set_permissions(&path, Permissions::from_mode(mode));
+            opened.with_context(|| format!("opening {} to the group", path.display()))?;
+        }
+        for gpu in &self.gpus {
+            let directory = self.directory.join(gpu.to_string());
+            let lock = directory.join(STORE_LOCK);
+            let sharing = || format!("sharing {} with group {group}", directory.display());
+            File::create_new(&lock).with_context(sharing)?;
+            for (path, mode) in [(&lock, 0o660), (&directory, 0o1770)] {
+                chown(path, None, Some(group)).with_context(sharing)?;
+                std::fs::set_permissions(path, Permissions::from_mode(mode)).with_context(sharing)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The GPUs that another process has made.
     pub fn of_another(directory: PathBuf, gpus: Vec<GpuUuid>) -> Self {
         Self { directory, gpus, is_own: false }
@@ -218,15 +244,13 @@ impl SoftwareNode {
         self.path().join("lib/libcuda.so.1")
     }
 
-    /// Takes a GPU for this manager.
+    /// Locks a GPU for this manager.
     pub fn lock(&self, gpu: GpuUuid) -> anyhow::Result<OwnedFd> {
-        let path = self.path().join(gpu.to_string());
-        let directory: OwnedFd =
-            File::open(&path).with_context(|| format!("opening {}", path.display()))?.into();
-        if flock(&directory, FlockOperation::NonBlockingLockExclusive).is_err() {
+        let file = ownership::open_lock_file(&self.path().join(format!("{gpu}.lock")))?;
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             bail!("another manager shares {gpu} already");
         }
-        Ok(directory)
+        Ok(file)
     }
 }
 

@@ -27,13 +27,15 @@ use std::time::{Duration, Instant};
 use tidegate_ffi::wire::line::{Line, Numbered};
 use tidegate_ffi::wire::message::{FromShim, JobClaim, Ticket, ToManager, ToShim};
 use tidegate_ffi::wire::page::Page;
-use tidegate_ffi::wire::{Connection, Mapped, ReceiveError, SendError, socket_candidates};
+use tidegate_ffi::wire::{Connection, Mapped, ReceiveError, SendError, UntrustedManager, socket_candidates};
 
 /// Why the process runs without Tidegate.
 #[derive(Debug, thiserror::Error)]
 pub enum NoManager {
     #[error("no manager answers at {0} (start one with `tidegate manager`, or use `tidegate run`)")]
     Nobody(String),
+    #[error("{0} is not used: {1}")]
+    Untrusted(String, UntrustedManager),
     #[error("the manager refused this process: {0}")]
     Refused(String),
     #[error("the manager at {0} did not answer: {1}")]
@@ -154,16 +156,22 @@ fn try_to_meet(settings: &Settings, spare: &mut Option<Kit>) -> Result<Met, NoMa
 
 fn connect() -> Result<(Connection, PathBuf), NoManager> {
     let candidates = socket_candidates();
+    let mut untrusted = None;
     for path in &candidates {
         match Connection::connect(path) {
             Ok(connection) => return Ok((connection, path.clone())),
-            // Whether anybody is there cannot be known.
-            Err(error) if is_lack(&error) => return Err(NoManager::unprepared(error)),
-            Err(_) => {}
+            Err(error) => match UntrustedManager::of(&error) {
+                Some(reason) => {
+                    untrusted.get_or_insert(NoManager::Untrusted(path.display().to_string(), reason));
+                }
+                // Whether a manager is there cannot be known.
+                None if is_lack(&error) => return Err(NoManager::unprepared(error)),
+                None => {}
+            },
         }
     }
     let tried: Vec<String> = candidates.iter().map(|path| path.display().to_string()).collect();
-    Err(NoManager::Nobody(tried.join(" or ")))
+    Err(untrusted.unwrap_or_else(|| NoManager::Nobody(tried.join(" or "))))
 }
 
 /// How the first exchange failed.

@@ -11,6 +11,7 @@
 //! handle BYTES                 memory with a handle, mapped nowhere, on GPU 0
 //! fill NAME SEED               check NAME SEED          (a pattern over all its bytes)
 //! poke NAME OFFSET BYTE        peek NAME OFFSET
+//! count NAME BYTE              how often 16 bytes that lie at a multiple of 16 are all BYTE
 //! set NAME OFFSET BYTES BYTE   described NAME OFFSET BYTES ORDER (an order that uses these bytes only, as it says)
 //! boundary                     info                     (free and total memory)
 //! hold NAME                    where NAME               (the files behind its addresses)
@@ -80,6 +81,7 @@ impl Probe {
             ["address", name] => Ok(format!("{:#x}", self.find(name)?.0)),
             ["fill", name, seed] => self.fill(name, seed.parse()?),
             ["check", name, seed] => self.check(name, seed.parse()?),
+            ["count", name, byte] => self.count(name, byte.parse()?),
             ["poke", name, offset, byte] => self.poke(name, offset.parse()?, byte.parse()?),
             ["peek", name, offset] => self.peek(name, offset.parse()?),
             ["set", name, offset, bytes, byte] => {
@@ -195,6 +197,18 @@ impl Probe {
             None => Ok(String::new()),
             Some(at) => Err(format!("{name} differs at byte {at} of {bytes}").into()),
         }
+    }
+
+    fn count(&self, name: &str, byte: u8) -> Answer {
+        let (address, bytes) = self.find(name)?;
+        let mut found = vec![0u8; bytes];
+        // SAFETY: the allocation has this many bytes.
+        unsafe { result::memcpy_dtoh_sync(&mut found, address) }?;
+        Ok(found
+            .chunks_exact(16)
+            .filter(|chunk| chunk.iter().all(|found| *found == byte))
+            .count()
+            .to_string())
     }
 
     fn poke(&self, name: &str, offset: u64, byte: u8) -> Answer {

@@ -41,6 +41,11 @@ impl Manager {
         Self::launch(command, gpus, options)
     }
 
+    /// The same, by another copy of the command.
+    pub fn start_by(program: &Path, gpus: &str, options: &[&str]) -> Self {
+        Self::launch(Command::new(program), gpus, options)
+    }
+
     /// The same, with so many file descriptors for the manager and for each of its movers.
     pub fn start_limited(descriptors: u32, gpus: &str, options: &[&str]) -> Self {
         let tidegate = command();

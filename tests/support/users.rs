@@ -19,16 +19,29 @@ pub struct Shared {
 impl Shared {
     pub fn start(gpus: &str, options: &[&str]) -> Self {
         assert!(rustix::process::geteuid().is_root(), "a test with two users must run as root");
-        let group = STRANGER.to_string();
-        let manager = Manager::start(gpus, &[options, &["--group", &group]].concat());
-        open_to_all(manager.socket().parent().unwrap());
         // Where cargo builds may be closed to others.
         let programs = tempfile::tempdir().unwrap();
         open_to_all(programs.path());
-        for file in [Path::new(tidegate()), &artifacts::shim().unwrap()] {
+        let libraries = [artifacts::shim(), artifacts::software_driver(), artifacts::software_runtime()];
+        let libraries = libraries.map(Result::unwrap);
+        for file in [Path::new(tidegate())].into_iter().chain(libraries.iter().map(PathBuf::as_path)) {
             copy_program(file, &programs.path().join(file.file_name().unwrap()));
         }
+        let group = STRANGER.to_string();
+        let options = [options, &["--group", &group]].concat();
+        let manager = Manager::start_by(&programs.path().join("tidegate"), gpus, &options);
+        open_to_all(manager.socket().parent().unwrap());
         Self { manager, programs }
+    }
+
+    /// A copy of a program where all users can run it.
+    pub fn copied(&self, program: &Path) -> PathBuf {
+        let copy = self.programs.path().join(program.file_name().unwrap());
+        // One that runs cannot be written.
+        if !copy.exists() {
+            copy_program(program, &copy);
+        }
+        copy
     }
 
     fn program(&self) -> PathBuf {
@@ -42,8 +55,13 @@ impl Shared {
 
     /// `tidegate SUBCOMMAND --socket …` as the stranger.
     pub fn stranger(&self, subcommand: &[&str]) -> Command {
+        self.member(STRANGER, subcommand)
+    }
+
+    /// The same as a user in the manager's group.
+    pub fn member(&self, uid: u32, subcommand: &[&str]) -> Command {
         let mut command = Command::new(self.program());
-        command.env_remove("CARGO").current_dir("/").uid(STRANGER).gid(STRANGER);
+        command.env_remove("CARGO").current_dir("/").uid(uid).gid(STRANGER);
         self.asking(command, subcommand)
     }
 

@@ -1,6 +1,7 @@
 //! One end of a Unix stream socket that carries frames and file descriptors.
 
 use super::codec::{self, CodecError, Header, MAX_FDS};
+use super::trust;
 use crate::os;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -106,12 +107,19 @@ pub enum ReceiveError {
 }
 
 impl Connection {
-    /// Connects to a listening socket, whatever signals come meanwhile.
+    /// Connects to a manager's socket, whatever signals come meanwhile.
+    ///
+    /// # Errors
+    /// No process listens there, or one of a user that is not trusted: see [`UntrustedManager`](super::UntrustedManager).
     pub fn connect(path: &Path) -> std::io::Result<Self> {
         loop {
             match os::connect(path) {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                connected => return connected.map(Self::from),
+                connected => {
+                    let socket = connected?;
+                    trust::check_listener(&socket)?;
+                    return Ok(Self::from(socket));
+                }
             }
         }
     }

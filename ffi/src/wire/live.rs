@@ -13,8 +13,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The most rows in one map (24 MiB of rows).
-pub const MAX_RANGES: usize = 1 << 20;
+/// The most rows in one map (3 MiB of rows): so many are taken in within some milliseconds. A shim that has more live ranges joins
+/// those that lie close together.
+pub const MAX_RANGES: usize = 1 << 17;
+/// The largest map, in bytes.
+pub const MAX_BYTES: u64 = (MAX_RANGES * size_of::<Row>()) as u64;
 
 /// What is known of a range's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,7 +92,7 @@ pub fn write(ranges: &[LiveRange]) -> Result<OwnedFd, LiveMapError> {
 /// Copies a live map out of its memory file and checks it.
 pub fn read(file: OwnedFd) -> Result<Vec<LiveRange>, LiveMapError> {
     let size = shared_memory::sealed_size(file.as_fd())?;
-    if !size.is_multiple_of(size_of::<Row>() as u64) || size > (MAX_RANGES * size_of::<Row>()) as u64 {
+    if !size.is_multiple_of(size_of::<Row>() as u64) || size > MAX_BYTES {
         return Err(LiveMapError::Size(size));
     }
     let mut bytes = vec![0; size as usize];

@@ -14,13 +14,16 @@ pub mod live;
 pub mod message;
 pub mod page;
 mod shared_memory;
+mod trust;
 mod watch;
 
 pub use codec::{CodecError, Header, MAX_FDS, MAX_MESSAGE_BYTES, VERSION};
 pub use connection::{Connection, Frame, Limits, Parcel, ReceiveError, SendError};
-pub use shared_memory::{Mapped, SharedMemoryError, create_sealed, is_sealed};
+pub use shared_memory::{Mapped, SharedMemoryError, create_sealed, is_sealed, sealed_size};
+pub use trust::{TRUST_VARIABLE, UntrustedManager, trust, trusted_uids};
 pub use watch::{Seen, Watch};
 
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 /// The environment variable that names the manager's socket.
@@ -45,8 +48,11 @@ pub fn system_socket() -> PathBuf {
     "/run/tidegate/socket".into()
 }
 
-/// One's own manager's socket, when `$XDG_RUNTIME_DIR` names a place for it.
+/// The socket of this user's own manager, if `$XDG_RUNTIME_DIR` names a directory of this user that no other can write. After
+/// `su` the variable may name a directory of the user before.
 pub fn own_socket() -> Option<PathBuf> {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR")?;
-    Some(PathBuf::from(runtime).join("tidegate/socket"))
+    let runtime = PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR")?);
+    let found = std::fs::metadata(&runtime).ok()?;
+    let is_own = found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0;
+    is_own.then(|| runtime.join("tidegate/socket"))
 }

@@ -39,7 +39,7 @@ pub fn create_sealed(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
 }
 
 /// The size of a memory file, once it is certain that it cannot shrink under a reader.
-pub(super) fn sealed_size(file: BorrowedFd<'_>) -> Result<u64, SharedMemoryError> {
+pub fn sealed_size(file: BorrowedFd<'_>) -> Result<u64, SharedMemoryError> {
     let seals = fcntl_get_seals(file).map_err(|_| SharedMemoryError::NotSealed)?;
     if !seals.contains(SIZE_SEALS) {
         return Err(SharedMemoryError::NotSealed);

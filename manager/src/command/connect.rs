@@ -2,6 +2,7 @@
 
 use super::log;
 use super::manager::{READY, TAKEN};
+use crate::ownership;
 use crate::server::status::Status;
 use crate::server::{self, CommandLine};
 use crate::software_gpu::NODE_VARIABLE;
@@ -17,7 +18,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tidegate_ffi::wire::message::{FromCommand, ToCommand, ToManager, When};
-use tidegate_ffi::wire::{Connection, SOCKET_VARIABLE, Watch, own_socket, socket_candidates};
+use tidegate_ffi::wire::{
+    Connection, SOCKET_VARIABLE, UntrustedManager, Watch, own_socket, socket_candidates,
+};
 
 /// So long is waited for a manager that somebody else starts.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -51,6 +54,7 @@ pub(super) fn connect(socket: Option<&Path>) -> anyhow::Result<(Connection, Path
 
 fn words(error: &std::io::Error) -> String {
     match error.kind() {
+        _ if UntrustedManager::of(error).is_some() => error.to_string(),
         ErrorKind::NotFound => "no such socket".into(),
         ErrorKind::ConnectionRefused => "nobody listens any more".into(),
         ErrorKind::PermissionDenied => "this user may not connect".into(),
@@ -61,9 +65,9 @@ fn words(error: &std::io::Error) -> String {
 /// Where a shim searches too, and the place of one's own manager where the system names none.
 pub(super) fn candidates() -> Vec<PathBuf> {
     let mut candidates = socket_candidates();
-    let named = std::env::var_os(SOCKET_VARIABLE).or_else(|| std::env::var_os("XDG_RUNTIME_DIR"));
     let directory = fallback_directory();
-    if named.is_none() && is_private(&directory) {
+    let is_named = std::env::var_os(SOCKET_VARIABLE).is_some() || own_socket().is_some();
+    if !is_named && is_private(&directory) {
         candidates.push(directory.join("socket"));
     }
     candidates
@@ -129,10 +133,9 @@ fn find_or_start(
     mut start: impl FnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<(Connection, PathBuf)> {
     if let Some(directory) = socket.parent() {
-        std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+        ownership::make_directory(directory)?;
     }
-    let turn = socket.with_added_extension("starting");
-    let turn = File::create(&turn).with_context(|| format!("making {}", turn.display()))?;
+    let turn = File::from(ownership::open_lock_file(&socket.with_added_extension("starting"))?);
     turn.lock().context("waiting for another `tidegate run` to start a manager")?;
     let end = Instant::now() + PATIENCE;
     // Before any attempt: no appearance is missed.

@@ -7,9 +7,9 @@ use crate::numa::cxl::CxlPlace;
 use crate::numa::{Node, STAY_ADVICE, Zone};
 use crate::planner::shares::PerTier;
 use crate::scheduler::{Config, UserQuotas, whole_grains};
-use crate::server::{self, CommandLine, ConfigFile, Gathered, GpuPlan, Heritage, Setup};
+use crate::server::{self, CommandLine, ConfigFile, Gathered, GpuPlan, Heritage, Permissions, Setup};
 use crate::software_gpu::{NodeSpec, SoftwareNode};
-use crate::{hardware, mover, software_gpu};
+use crate::{hardware, mover, ownership, software_gpu};
 use anyhow::{Context, bail};
 use bytesize::ByteSize;
 use clap::ArgMatches;
@@ -17,7 +17,7 @@ use clap::parser::ValueSource;
 use rustix::fs::{FlockOperation, flock, statvfs};
 use rustix::io::Errno;
 use std::ffi::OsString;
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -153,6 +153,14 @@ pub(super) struct Options {
     /// USER and SIZE as there. Default: no limit.
     #[arg(long, value_name = "[USER=]SIZE")]
     quota: Vec<UserQuota>,
+    /// The highest priority that a user's jobs may have. USER=N for one user, by name in /etc/passwd or number; N alone for each
+    /// user that is not named. Root and the manager's user have no limit. May be given several times. Default: 0.
+    #[arg(long, value_name = "[USER=]N", allow_hyphen_values = true)]
+    max_priority: Vec<UserPriority>,
+    /// Let this user's jobs be resident (`tidegate run --resident`), by name in /etc/passwd or number; `all` is every user. Root
+    /// and the manager's user may always. May be given several times. Default: no other user.
+    #[arg(long, value_name = "USER")]
+    allow_resident: Vec<String>,
     /// Host memory for saved bytes. The GPUs share it: evenly, until one needs more than others do.
     /// Default: half of what is available.
     #[arg(long, value_name = "SIZE", value_parser = super::size)]
@@ -192,6 +200,23 @@ impl FromStr for UserQuota {
     fn from_str(text: &str) -> Result<Self, String> {
         let (user, size) = text.split_once('=').map_or((None, text), |(user, size)| (Some(user), size));
         Ok(Self { user: user.map(String::from), bytes: super::size(size)?.as_u64() })
+    }
+}
+
+/// The highest priority of a user, or of every user.
+#[derive(Debug, Clone)]
+struct UserPriority {
+    user: Option<String>,
+    most: i32,
+}
+
+impl FromStr for UserPriority {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (user, most) = text.split_once('=').map_or((None, text), |(user, most)| (Some(user), most));
+        let most = most.parse().map_err(|_| format!("{most:?} is no whole number, as in 3 or ann=3"))?;
+        Ok(Self { user: user.map(String::from), most })
     }
 }
 
@@ -416,6 +441,7 @@ fn serve(arguments: Options, start: Start) -> anyhow::Result<ExitCode> {
     let group = group(arguments.group.as_deref())?;
     let user_quotas = quotas(&arguments.user_memory, "--user-memory")?;
     let saved_quotas = quotas(&arguments.quota, "--quota")?;
+    let permissions = permissions(&arguments)?;
     let stop = server::stop_signals()?;
     let Start { socket, log, command, file: config_file } = start;
     anyhow::ensure!(arguments.slice >= SHORTEST_SLICE, "--slice must be {SHORTEST_SLICE:?} at least");
@@ -430,7 +456,7 @@ fn serve(arguments: Options, start: Start) -> anyhow::Result<ExitCode> {
         .collect();
     let (mut node, gpus, sizes) = match &heritage {
         Some(heritage) => inherited(heritage),
-        None => found(&arguments)?,
+        None => found(&arguments, group)?,
     };
     let _device = arguments.cxl.as_ref().map(CxlSpace::lock).transpose()?;
     let shares = TierShares {
@@ -462,6 +488,7 @@ fn serve(arguments: Options, start: Start) -> anyhow::Result<ExitCode> {
         software_gpu: node.as_ref().map(|node| node.path().to_owned()),
         idle_exit: arguments.idle_exit,
         kill_expelled: arguments.evict == Some(Evict::Kill),
+        permissions,
         config: Box::new(move |gpu_bytes| Config {
             user_quotas: user_quotas.clone(),
             saved_quotas: saved_quotas.clone(),
@@ -507,9 +534,15 @@ fn even_shares(arguments: &Options, sizes: PerTier, gpus: usize) -> anyhow::Resu
 }
 
 /// The GPUs of a new manager, and the tiers that they share, in bytes.
-fn found(arguments: &Options) -> anyhow::Result<(Option<SoftwareNode>, Vec<GpuUuid>, PerTier)> {
+fn found(
+    arguments: &Options,
+    group: Option<u32>,
+) -> anyhow::Result<(Option<SoftwareNode>, Vec<GpuUuid>, PerTier)> {
     let unit = arguments.unit.as_u64();
     let node = arguments.software_gpu.as_ref().map(|spec| SoftwareNode::create(spec, unit)).transpose()?;
+    if let (Some(node), Some(group)) = (&node, group) {
+        node.share_with(group)?;
+    }
     let gpus = match &node {
         Some(node) => node.gpus().to_vec(),
         None => hardware_gpus(&arguments.gpu)?,
@@ -573,6 +606,30 @@ fn quotas(given: &[UserQuota], option: &'static str) -> anyhow::Result<UserQuota
         }
     }
     Ok(quotas)
+}
+
+/// What users may ask for, as the options say.
+fn permissions(options: &Options) -> anyhow::Result<Permissions> {
+    let mut permissions = Permissions::default();
+    for UserPriority { user, most } in &options.max_priority {
+        match user {
+            None => permissions.max_priority_of_others = *most,
+            Some(user) => {
+                let number = number_of(user, "/etc/passwd").context("--max-priority")?;
+                permissions.max_priority.insert(number, *most);
+            }
+        }
+    }
+    for user in &options.allow_resident {
+        match user.as_str() {
+            "all" => permissions.all_resident = true,
+            user => {
+                let number = number_of(user, "/etc/passwd").context("--allow-resident")?;
+                permissions.resident.insert(number);
+            }
+        }
+    }
+    Ok(permissions)
 }
 
 /// The number of a user or a group: itself, or that of the name in the machine's list.
@@ -661,9 +718,9 @@ fn plan(
     shares: TierShares,
     log: Option<&File>,
 ) -> anyhow::Result<GpuPlan> {
-    let lock = match node {
-        Some(node) => node.lock(gpu)?,
-        None => hardware::lock(gpu)?,
+    let locks = match node {
+        Some(node) => vec![node.lock(gpu)?],
+        None => hardware::lock(gpu, &gpu_locks()?)?,
     };
     let driver = node.map_or_else(|| PathBuf::from("libcuda.so.1"), SoftwareNode::driver);
     let node = node.map(|node| node.path().to_owned());
@@ -693,7 +750,15 @@ fn plan(
         }
         command
     };
-    Ok(GpuPlan { uuid: gpu, mover: Box::new(mover), shares: even, lock: Some(lock) })
+    Ok(GpuPlan { uuid: gpu, mover: Box::new(mover), shares: even, locks })
+}
+
+/// The directory of this user's locks on GPUs, whatever sockets their managers have.
+fn gpu_locks() -> anyhow::Result<PathBuf> {
+    let socket = if rustix::process::geteuid().is_root() { system_socket() } else { personal_socket()? };
+    let directory = socket.parent().context("the socket's path has no directory")?;
+    ownership::make_directory(directory)?;
+    Ok(directory.to_owned())
 }
 
 fn socket_path(given: Option<PathBuf>) -> anyhow::Result<PathBuf> {
@@ -708,10 +773,8 @@ fn socket_path(given: Option<PathBuf>) -> anyhow::Result<PathBuf> {
 /// somebody's. It is released by death.
 fn lock(path: &Path) -> anyhow::Result<OwnedFd> {
     let directory = path.parent().context("the socket's path has no directory")?;
-    std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
-    let lock: OwnedFd = File::create(path.with_added_extension("lock"))
-        .with_context(|| format!("making a lock in {}", directory.display()))?
-        .into();
+    ownership::make_directory(directory)?;
+    let lock = ownership::open_lock_file(&path.with_added_extension("lock"))?;
     let try_lock = || flock(&lock, FlockOperation::NonBlockingLockExclusive);
     let locked = match try_lock() {
         // It may be dying.
@@ -742,7 +805,7 @@ fn listen(path: &Path, group: Option<u32>) -> anyhow::Result<UnixListener> {
     let listener = listener.with_context(|| format!("listening on {}", new.display()))?;
     if let Some(group) = group {
         std::os::unix::fs::chown(&new, None, Some(group)).context("giving the socket to its group")?;
-        std::fs::set_permissions(&new, Permissions::from_mode(0o660))?;
+        std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o660))?;
     }
     std::fs::rename(&new, path).with_context(|| format!("listening on {}", path.display()))?;
     Ok(listener)

@@ -16,11 +16,13 @@ mod watch;
 
 pub(crate) use manager::READY;
 
+use crate::privileges;
 use anyhow::Context;
 use bytesize::ByteSize;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::io::Write;
 use std::process::ExitCode;
+use tidegate_ffi::wire::trust;
 
 /// Several training jobs share one GPU, each as if it had it alone.
 #[derive(Debug, Parser)]
@@ -28,6 +30,10 @@ use std::process::ExitCode;
 struct Cli {
     #[command(subcommand)]
     command: Command,
+    /// Use a manager of this user too, not only root's or one's own. Can be given several times; $TIDEGATE_TRUST_UID does the
+    /// same, with commas.
+    #[arg(long, global = true, value_name = "UID", value_delimiter = ',')]
+    trust_uid: Vec<u32>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -58,6 +64,12 @@ enum Command {
 pub fn main() -> ExitCode {
     let matches = Cli::command().get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    if !cli.trust_uid.is_empty() {
+        trust(cli.trust_uid);
+    }
+    // Before the log, which may start a thread.
+    let is_service = matches!(cli.command, Command::Manager(_) | Command::Mover(_));
+    let dropped = if is_service { privileges::drop_unneeded() } else { Ok(()) };
     match cli.command {
         Command::Manager(_) => {}
         Command::Mover(_) => log::to_stderr_by_queue(),
@@ -66,8 +78,11 @@ pub fn main() -> ExitCode {
     if matches!(cli.command, Command::Status(_) | Command::Doctor(_)) {
         end_when_unread();
     }
-    if matches!(cli.command, Command::Manager(_) | Command::Mover(_)) {
+    if is_service {
         outlive_file_limits();
+    }
+    if let Err(error) = dropped {
+        tracing::warn!(%error, "this process keeps privileges that it does not need");
     }
     let outcome = cli.command.execute(&matches);
     log::end();

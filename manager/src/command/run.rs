@@ -17,7 +17,8 @@ use std::str::FromStr;
 use tidegate_ffi::launch;
 use tidegate_ffi::wire::message::{FromCommand, JobSpec, Need, ToCommand};
 use tidegate_ffi::wire::{
-    Connection, JOB_VARIABLE, KERNELS_VARIABLE, ReceiveError, SOCKET_VARIABLE, SendError,
+    Connection, JOB_VARIABLE, KERNELS_VARIABLE, ReceiveError, SOCKET_VARIABLE, SendError, TRUST_VARIABLE,
+    trusted_uids,
 };
 
 /// So many managers in a row may die before one has answered.
@@ -107,6 +108,10 @@ pub(super) fn execute(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let socket =
         std::path::absolute(&socket).with_context(|| format!("{} has no place", socket.display()))?;
     command.env(SOCKET_VARIABLE, socket).env(JOB_VARIABLE, token.to_string());
+    if let [first, rest @ ..] = trusted_uids() {
+        let uids = rest.iter().fold(first.to_string(), |uids, uid| format!("{uids},{uid}"));
+        command.env(TRUST_VARIABLE, uids);
+    }
     if !arguments.described_kernels.is_empty() {
         command.env(KERNELS_VARIABLE, arguments.described_kernels.join(","));
     }

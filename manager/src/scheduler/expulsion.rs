@@ -12,7 +12,7 @@
 
 use super::{Effect, Fate, NAMES_PER_MESSAGE, Pending, Scheduler};
 use serde::{Deserialize, Serialize};
-use tidegate_ffi::units::{GpuUuid, PieceId, SessionId};
+use tidegate_ffi::units::{GpuUuid, JobId, PieceId, SessionId};
 use tidegate_ffi::wire::message::ToMover;
 
 /// A piece that somebody keeps who should have given it back.
@@ -22,6 +22,8 @@ pub struct Retired {
     pub units: u32,
     /// Who may reach it still; `None`: that process is dead.
     pub keeper: Option<SessionId>,
+    /// The user of that process: it counts towards their quota.
+    pub uid: Option<u32>,
     /// The mover has let go of it.
     pub released: bool,
 }
@@ -44,11 +46,12 @@ impl Scheduler {
     }
 
     /// Lets go of pieces that a process keeps.
-    pub(super) fn retire(&mut self, gpu_id: GpuUuid, keeper: SessionId, pieces: Vec<PieceId>) {
+    pub(super) fn retire(&mut self, gpu_id: GpuUuid, keeper: SessionId, job: JobId, pieces: Vec<PieceId>) {
+        let uid = self.jobs.get(&job).map(|job| job.uid);
         let Some(gpu) = self.gpus.get_mut(&gpu_id) else { return };
         for piece in &pieces {
             let units = gpu.ledger.retire(*piece);
-            gpu.retired.insert(*piece, Retired { units, keeper: Some(keeper), released: false });
+            gpu.retired.insert(*piece, Retired { units, keeper: Some(keeper), uid, released: false });
         }
         self.effects.push(Effect::Destroyed(pieces.clone()));
         for pieces in pieces.chunks(NAMES_PER_MESSAGE) {

@@ -8,7 +8,7 @@
 //!
 //! Invariant: a held piece is its tenant's, mapped, until the process lets go of it or is no more.
 
-use super::{NAMES_PER_MESSAGE, Phase, Scheduler, Tenant};
+use super::{PIECES_PER_MESSAGE, Phase, Scheduler, Tenant};
 use std::collections::BTreeSet;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, SlotIndex, Step, TenantId, Units};
 use tidegate_ffi::wire::message::{Placed, ToShim};
@@ -59,7 +59,7 @@ impl Scheduler {
         if covered < slots.units.0 || !pieces.iter().all(|piece| tenant.held.contains(&piece.piece)) {
             return Err("it is not shared, or not any more");
         }
-        if pieces.len() > NAMES_PER_MESSAGE {
+        if pieces.len() > PIECES_PER_MESSAGE {
             return Err("it lies in too many pieces");
         }
         Ok(pieces)

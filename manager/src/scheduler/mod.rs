@@ -600,7 +600,7 @@ impl Scheduler {
         let pieces = tenant.pieces.keys().copied().collect();
         match fate {
             Fate::Dead => self.dispose(tenant.gpu, tenant.job, pieces),
-            Fate::Expelled => self.retire(tenant.gpu, tenant.session, pieces),
+            Fate::Expelled => self.retire(tenant.gpu, tenant.session, tenant.job, pieces),
         }
         self.effects.push(Effect::Mover(tenant.gpu, ToMover::Forget { tenant: id }));
     }

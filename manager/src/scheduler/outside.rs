@@ -20,7 +20,7 @@
 
 use super::{Effect, Pending, Phase, Scheduler, Tenant, Time};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use tidegate_ffi::units::{Class, GpuUuid, JobId, SessionId, Step, TenantId, Units};
 use tidegate_ffi::wire::message::{ToMover, ToShim};
 
@@ -30,6 +30,8 @@ pub(super) const SLICES_BETWEEN_LOOKS: u32 = 10;
 const LOOKS_AT_THE_DEAD: u32 = 100;
 /// The most calls of one tenant that wait for room: each is a thread.
 const ROOMS_PER_TENANT: usize = 256;
+/// The headroom is the largest of so many contexts: it falls again when that many newcomers took less.
+const CONTEXTS_REMEMBERED: usize = 8;
 
 /// A call that waits for memory outside of pieces.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -44,8 +46,10 @@ pub struct Room {
 /// What is known of a GPU's memory outside of pieces.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outside {
-    /// Units that are to be kept free for a newcomer's context.
-    headroom: u32,
+    /// Units that are to be kept free for a newcomer's context at least.
+    least_headroom: u32,
+    /// What the contexts of the last newcomers took, in units.
+    contexts: VecDeque<u32>,
     /// Units that the GPU has beyond the ledger's: they are used up first.
     apart: u32,
     /// Units in use outside of pieces, as last measured.
@@ -61,7 +65,21 @@ pub struct Outside {
 
 impl Outside {
     pub(super) fn new(headroom: u32, apart: u32) -> Self {
-        Self { headroom, apart, units: None, before: None, next_look: Time::ZERO, left: None }
+        let (least_headroom, contexts) = (headroom, VecDeque::new());
+        let (units, before, next_look, left) = (None, None, Time::ZERO, None);
+        Self { least_headroom, contexts, apart, units, before, next_look, left }
+    }
+
+    /// Units that are to be kept free for a newcomer's context: as many as one of the last few took.
+    fn headroom(&self) -> u32 {
+        self.contexts.iter().copied().fold(self.least_headroom, u32::max)
+    }
+
+    fn note_context(&mut self, units: u32) {
+        self.contexts.push_back(units);
+        if self.contexts.len() > CONTEXTS_REMEMBERED {
+            self.contexts.pop_front();
+        }
     }
 }
 
@@ -75,7 +93,7 @@ impl super::Gpu {
 
     /// Tells the ledger what it may not use.
     pub(super) fn reserve(&mut self) {
-        let Outside { headroom, apart, .. } = self.outside;
+        let (headroom, apart) = (self.outside.headroom(), self.outside.apart);
         let outside = self.outside.units.unwrap_or(0);
         self.ledger.set_outside(Units(outside.saturating_sub(apart)));
         self.ledger.set_headroom(Units(headroom.saturating_sub(apart.saturating_sub(outside))));
@@ -308,8 +326,7 @@ impl Scheduler {
             if let Some((_, without)) = &mut gpu.outside.left {
                 *without = without.saturating_add(came);
             }
-            let context = came.div_ceil(newcomers.max(1));
-            gpu.outside.headroom = gpu.outside.headroom.max(context);
+            gpu.outside.note_context(came.div_ceil(newcomers.max(1)));
             gpu.reserve();
         }
     }

@@ -174,6 +174,10 @@ impl Scheduler {
             None => {
                 let quota = Some(self.config.user_quotas.of(uid)?);
                 let reason = self.too_much("the user's", quota, self.units_of_user(gpu, uid), request)?;
+                // What was left behind may be gone by now.
+                if self.units_left_by_user(gpu, uid) > 0 && self.doubts(id) {
+                    return Some(Served::Waits);
+                }
                 let theirs = self.jobs.iter().filter(|(_, job)| job.uid == uid);
                 (reason, theirs.map(|(id, _)| *id).collect())
             }
@@ -194,10 +198,18 @@ impl Scheduler {
         Some(format!("{whose} quota is {quota} bytes of a GPU, this would make {wanted}"))
     }
 
-    /// What a user's jobs have on a GPU, wherever it lies now.
+    /// What a user's jobs have on a GPU, wherever it lies now, and what expelled processes of theirs still hold.
     pub(super) fn units_of_user(&self, gpu: GpuUuid, uid: u32) -> u32 {
         let theirs = self.tenants_on(gpu).filter(|(_, tenant)| self.is_of_user(tenant.job, uid));
-        theirs.map(|(_, tenant)| tenant.slots_with_memory()).sum()
+        let in_jobs: u32 = theirs.map(|(_, tenant)| tenant.slots_with_memory()).sum();
+        in_jobs.saturating_add(self.units_left_by_user(gpu, uid))
+    }
+
+    /// What expelled processes of a user hold on a GPU.
+    pub(super) fn units_left_by_user(&self, gpu: GpuUuid, uid: u32) -> u32 {
+        let Some(gpu) = self.gpus.get(&gpu) else { return 0 };
+        let retired = gpu.retired.values().filter(|retired| retired.uid == Some(uid));
+        retired.map(|retired| retired.units).sum()
     }
 
     fn tenants_of_user(&self, uid: u32) -> impl Iterator<Item = &Tenant> {

@@ -12,7 +12,7 @@ use super::crowd::Crowd;
 use super::descriptors::Shares;
 use super::legacy::ClientState;
 use super::outbox::Outbox;
-use crate::process::{Image, ProcessName, dies_within, is_stopped, wait_for_death};
+use crate::process::{Image, ProcessName, dies_within, effective_uid, is_stopped, wait_for_death};
 use anyhow::Context;
 use crossbeam_channel::{Sender, bounded};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -27,10 +27,11 @@ use std::thread::Builder;
 use std::time::Duration;
 use tidegate_ffi::os;
 use tidegate_ffi::units::{Class, JobId, SessionId};
-use tidegate_ffi::wire::message::{ToManager, ToShim};
+use tidegate_ffi::wire::line::Numbered;
+use tidegate_ffi::wire::message::{FromShim, ToManager, ToShim};
 use tidegate_ffi::wire::page::{MAX_TENANTS, Page, TenantRow};
 use tidegate_ffi::wire::{
-    CodecError, Connection, Limits, Mapped, ReceiveError, SharedMemoryError, is_sealed,
+    CodecError, Connection, Limits, Mapped, ReceiveError, SharedMemoryError, live, sealed_size,
 };
 use tracing::{info, warn};
 
@@ -102,12 +103,15 @@ impl Client {
     pub(crate) fn say(&mut self, message: ToShim, fds: Vec<Arc<OwnedFd>>) {
         match self.conversation.say(message) {
             Ok(letter) => self.send(&letter, fds),
-            Err(error) => {
-                warn!(client = self.connection.0, %error, "a client loses its connection");
-                self.conversation.give_up();
-                self.disconnect();
-            }
+            Err(error) => self.part(&error.to_string()),
         }
+    }
+
+    /// Ends the connection for good: the conversation cannot go on over another one.
+    pub(crate) fn part(&mut self, reason: &str) {
+        warn!(client = self.connection.0, reason, "a client loses its connection");
+        self.conversation.give_up();
+        self.disconnect();
     }
 
     /// Sends what is no new message of the conversation.
@@ -150,10 +154,16 @@ impl Client {
         is_stopped(self.conversation.pid)
     }
 
-    /// Ends the process, unless it is another program by now.
+    /// Whether the process still belongs to the user that connected. A process that died before its connection was welcomed
+    /// may have left its number to another user's process.
+    pub(crate) fn is_of_its_user(&self) -> bool {
+        effective_uid(self.conversation.pid) == Some(self.conversation.uid)
+    }
+
+    /// Kills the process, unless it is another program by now, or another user's.
     pub(crate) fn kill(&self) {
         let pid = self.conversation.pid;
-        if self.is_replaced() {
+        if self.is_replaced() || !self.is_of_its_user() {
             info!(pid, "an expelled process is another program by now, and is not killed");
             return;
         }
@@ -216,6 +226,8 @@ const BREATH: Duration = Duration::from_millis(20);
 const TICK: Duration = Duration::from_secs(1);
 /// The most file descriptors that a message of a client brings: one live map for each tenant.
 const MOST_FDS: usize = MAX_TENANTS;
+/// The largest file that a message of a client brings, in bytes.
+const LARGEST_FILE: u64 = live::MAX_BYTES;
 
 /// What the core makes of a client when it has taken in all that it said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -359,13 +371,34 @@ fn wait_until_gone(process: &OwnedFd, pid: i32, image: Option<Image>) {
     while !image.is_gone_from(pid) && !dies_within(process, TICK) {}
 }
 
-/// The next message. Only memory files reach the core: to close anything else may take for ever.
+/// The next message. Only files reach the core that its message takes, and that are closed at once: other files may take for ever,
+/// and large ones take long.
 fn listen(connection: &Connection) -> Result<(ToManager, Vec<OwnedFd>), ReceiveError> {
     let (message, fds) = connection.receive_within(Limits { fds: MOST_FDS, patience: PATIENCE })?;
-    if !fds.iter().all(|fd| is_sealed(fd.as_fd())) {
-        return Err(ReceiveError::Codec(CodecError::Malformed("it brought a file without seals".into())));
+    let fault = |fault: &str| ReceiveError::Codec(CodecError::Malformed(fault.into()));
+    if fds.len() > most_files(&message) {
+        return Err(fault("it brought files that its message does not take"));
     }
-    Ok((message, fds))
+    let is_small = |fd: &OwnedFd| sealed_size(fd.as_fd()).is_ok_and(|size| size <= LARGEST_FILE);
+    match fds.iter().all(is_small) {
+        true => Ok((message, fds)),
+        false => Err(fault("it brought a file without seals, or a large one")),
+    }
+}
+
+/// How many files a message may bring.
+fn most_files(message: &ToManager) -> usize {
+    match message {
+        // A live map for each tenant.
+        ToManager::Shim(Numbered { message: FromShim::Drained(drained), .. }) => {
+            drained.tenants.len().min(MOST_FDS)
+        }
+        // The control page.
+        ToManager::Shim(Numbered { message: FromShim::Hello(_), .. }) | ToManager::Resume(_) => 1,
+        // The state file.
+        ToManager::Orphan(_) => 1,
+        ToManager::Shim(_) | ToManager::Command(_) => 0,
+    }
 }
 
 /// Waits until there is something to read; `false`: the process is dead and has said all, or its

@@ -4,9 +4,11 @@
 //! for the user and the process id, the ticket's secret for that process and no later one of that
 //! number.
 
+use postcard::ser_flavors::Size;
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
 use tidegate_ffi::units::SessionId;
 use tidegate_ffi::wire::line::{Line, LineError, Numbered};
 use tidegate_ffi::wire::message::{FromShim, Resume, Ticket, ToShim};
@@ -20,8 +22,28 @@ pub(crate) struct Conversation {
     pub(crate) pid: i32,
     ticket: Ticket,
     line: Line<ToShim>,
+    /// Of each message that is not known to be heard its length in bytes.
+    lengths: VecDeque<u32>,
     /// A message to it is lost for good: it cannot go on over another connection.
     broken: bool,
+}
+
+/// The most bytes of messages that are kept for a process until it acknowledges them. The largest arrival of a job's memory, each
+/// unit a piece of its own, takes three quarters of it.
+const MOST_UNHEARD_BYTES: u64 = 2 << 20;
+
+/// Why a message cannot be said.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotSaid {
+    /// Too many wait.
+    #[error(transparent)]
+    Line(#[from] LineError),
+    /// Too long ones wait.
+    #[error("{0} bytes of messages wait to be acknowledged")]
+    Bytes(u64),
+    /// It cannot be put into bytes.
+    #[error(transparent)]
+    Codec(#[from] postcard::Error),
 }
 
 /// Why a conversation is not taken up again.
@@ -44,7 +66,7 @@ impl Conversation {
         let mut secret = [0; 16];
         getrandom(&mut secret, GetRandomFlags::empty())?;
         let ticket = Ticket { session, secret: u128::from_le_bytes(secret) };
-        Ok(Self { uid, pid, ticket, line: Line::new(), broken: false })
+        Ok(Self { uid, pid, ticket, line: Line::new(), lengths: VecDeque::new(), broken: false })
     }
 
     /// With what the process can take it up again.
@@ -53,13 +75,32 @@ impl Conversation {
     }
 
     /// Says a message, which is kept until it is heard.
-    pub(crate) fn say(&mut self, message: ToShim) -> Result<Numbered<ToShim>, LineError> {
-        self.line.say(message)
+    pub(crate) fn say(&mut self, message: ToShim) -> Result<Numbered<ToShim>, NotSaid> {
+        let length = postcard::serialize_with_flavor(&message, Size::default())?;
+        let waiting = self.unheard_bytes().saturating_add(length as u64);
+        if waiting > MOST_UNHEARD_BYTES {
+            return Err(NotSaid::Bytes(waiting));
+        }
+        let letter = self.line.say(message)?;
+        self.lengths.push_back(length as u32);
+        Ok(letter)
     }
 
     /// Hears a message. `None`: it was heard before.
     pub(crate) fn hear(&mut self, letter: Numbered<FromShim>) -> Result<Option<FromShim>, LineError> {
-        self.line.hear(letter)
+        let heard = self.line.hear(letter);
+        self.forget_lengths();
+        heard
+    }
+
+    /// Bytes of messages that are kept until the process acknowledges them.
+    pub(crate) fn unheard_bytes(&self) -> u64 {
+        self.lengths.iter().map(|length| u64::from(*length)).sum()
+    }
+
+    fn forget_lengths(&mut self) {
+        let acknowledged = self.lengths.len().saturating_sub(self.line.unheard());
+        self.lengths.drain(..acknowledged);
     }
 
     /// The number of the last message heard.
@@ -96,7 +137,9 @@ impl Conversation {
         if self.broken {
             return Err(NotTakenUp::Broken);
         }
-        Ok(self.line.resume(resume.heard)?)
+        let again = self.line.resume(resume.heard)?;
+        self.forget_lengths();
+        Ok(again)
     }
 }
 
@@ -131,6 +174,20 @@ mod tests {
         let (mut conversation, resume) = conversation();
         conversation.give_up();
         assert_eq!(conversation.take_up(&resume, 1000, 77), Err(NotTakenUp::Broken));
+    }
+
+    #[test]
+    fn what_is_not_acknowledged_is_kept_only_up_to_a_bound() {
+        let (mut conversation, resume) = conversation();
+        let long = || ToShim::Refused { reason: "x".repeat(64 << 10) };
+        let said = (0..1000).take_while(|_| conversation.say(long()).is_ok()).count();
+        assert_eq!(said as u64, MOST_UNHEARD_BYTES / (64 << 10) - 1, "each has its length beside it");
+        assert!(matches!(conversation.say(long()), Err(NotSaid::Bytes(_))));
+        conversation.say(ToShim::Open).unwrap();
+        let heard = Resume { heard: said as u64, ..resume };
+        assert_eq!(conversation.take_up(&heard, 1000, 77).unwrap().len(), 2);
+        assert!(conversation.unheard_bytes() < 128 << 10);
+        conversation.say(long()).unwrap();
     }
 
     #[test]

@@ -46,7 +46,7 @@ impl Server {
         if let Some((job, _)) = jobs().find(|(job, _)| Some(**job) == number) {
             return Ok(*job);
         }
-        let wanted = super::words(wanted.into());
+        let wanted = super::text::clean(wanted);
         let named: Vec<JobId> =
             jobs().filter(|(_, job)| job.spec.name == wanted).map(|(id, _)| *id).collect();
         match named.as_slice() {
@@ -100,7 +100,7 @@ impl Server {
 }
 
 fn end(client: &Client, how: Ending) -> Result<(), String> {
-    if !is_still(client) {
+    if !client.is_of_its_user() {
         return match is_dead(&client.process) {
             true => Ok(()),
             false => Err(format!(
@@ -124,15 +124,4 @@ fn signal(client: &Client, signal: Signal) -> Result<(), String> {
             client.conversation.pid, client.conversation.uid
         )),
     }
-}
-
-/// Whether the process is its client's user's. One that died before its connection was welcomed
-/// may have left its number to another user's process.
-fn is_still(client: &Client) -> bool {
-    let status =
-        std::fs::read_to_string(format!("/proc/{}/status", client.conversation.pid)).unwrap_or_default();
-    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
-    // Real, effective, and two more; the kernel's word of a connection is the effective one.
-    let effective = uids.and_then(|uids| uids.split_whitespace().nth(1)?.parse().ok());
-    effective == Some(client.conversation.uid)
 }

@@ -57,8 +57,8 @@ pub struct GpuPlan {
     pub mover: Box<dyn Fn(PerTier) -> Command>,
     /// The shares that its first mover gets, in bytes.
     pub shares: PerTier,
-    /// A lock that says whose GPU this is; held as long as the manager lives.
-    pub lock: Option<OwnedFd>,
+    /// Locks on the GPU, held as long as the manager lives; none in tests.
+    pub locks: Vec<OwnedFd>,
 }
 
 /// The manager's duplicate of a piece.

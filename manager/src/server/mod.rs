@@ -33,6 +33,7 @@ mod stage;
 pub mod status;
 mod stillness;
 mod stop;
+mod text;
 
 pub use gpus::GpuPlan;
 pub use legacy::{CommandLine, ConfigFile, Gathered, Heritage, gather};
@@ -54,6 +55,7 @@ use gpus::{HeldPiece, MoverLink};
 use legacy::{Record, State, StateFile, WillFile};
 use outbox::Outbox;
 use rights::Asker;
+pub use rights::Permissions;
 use status::EndedJob;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -73,8 +75,6 @@ use tracing::{debug, error, info, warn};
 
 /// Ended jobs that `status` still tells of.
 const KEPT_ENDED_JOBS: usize = 64;
-/// What a client says for people is cut to so many characters.
-const WORDS_CHARACTERS: usize = 128;
 /// The most jobs of one user that live, or are announced.
 const JOBS_PER_USER: usize = 256;
 const TOO_MANY_JOBS: &str = "this user has too many jobs: wait until one has ended";
@@ -87,11 +87,10 @@ const UNASKED: Step = Step(u64::MAX);
 /// So many inputs at most are taken in before the state is written down.
 const INPUTS_AT_ONCE: usize = 64;
 
-/// What a client says for people: short, and on one line.
-fn words(text: String) -> String {
-    let plain = |c: char| if c.is_control() { '\u{fffd}' } else { c };
-    text.chars().take(WORDS_CHARACTERS).map(plain).collect()
-}
+/// A client with no more bytes of messages that wait to be acknowledged is always told more.
+const FEW_UNHEARD_BYTES: u64 = 64 << 10;
+/// The most bytes of such messages of all clients of a user.
+const UNHEARD_BYTES_PER_USER: u64 = 8 << 20;
 
 /// The pieces that a message hands out.
 fn placed_in(message: &ToShim) -> &[Placed] {
@@ -154,6 +153,8 @@ struct Server {
     evictions: BTreeMap<JobId, Eviction>,
     /// The manager's own user.
     user: u32,
+    /// What other users may ask for.
+    permissions: Permissions,
     /// Nobody new is admitted; the manager ends with the last job.
     draining: bool,
     /// Who is told when the manager ends.
@@ -222,6 +223,7 @@ impl Server {
             awaiting_idle: BTreeSet::new(),
             evictions: BTreeMap::new(),
             user: rustix::process::geteuid().as_raw(),
+            permissions: Permissions::default(),
             draining: false,
             awaiting_stop: BTreeSet::new(),
             socket: None,
@@ -466,7 +468,7 @@ impl Server {
                 }
             }
             FromShim::NotDrained { step, reason } => {
-                info!(%session, reason = words(reason), "could not be drained");
+                info!(%session, reason = text::clean(&reason), "could not be drained");
                 Event::NotDrained { session, step }
             }
             FromShim::Passed { step, boundary } => Event::Passed { session, step, boundary },
@@ -476,8 +478,10 @@ impl Server {
                 info!(%session, pieces, "it has no descriptors to map more of its memory just now");
                 Event::MappedSome { session, step, pieces }
             }
-            FromShim::Failed { step, reason } => Event::ShimFailed { session, step, reason: words(reason) },
-            FromShim::Unsliceable { reason } => Event::Unsliceable { session, reason: words(reason) },
+            FromShim::Failed { step, reason } => {
+                Event::ShimFailed { session, step, reason: text::clean(&reason) }
+            }
+            FromShim::Unsliceable { reason } => Event::Unsliceable { session, reason: text::clean(&reason) },
             FromShim::Idle => Event::Idle { session },
             FromShim::Waiting => Event::Waiting { session },
             FromShim::MakeRoom { step, gpu, units } => Event::MakeRoom { session, step, gpu, units: units.0 },
@@ -522,7 +526,7 @@ impl Server {
         };
         let job = match job {
             Ok(job) => job,
-            Err(reason) => return self.refuse(id, reason.into()),
+            Err(reason) => return self.refuse(id, reason),
         };
         self.forget_unheard(id);
         let processes = self.scheduler.jobs().get(&job).map_or(0, |job| job.sessions.len());
@@ -541,21 +545,26 @@ impl Server {
     }
 
     /// The job that a user's token names; if it is over, another one that is as it was.
-    fn job_of(&mut self, token: u64, uid: u32) -> Result<JobId, &'static str> {
+    fn job_of(&mut self, token: u64, uid: u32) -> Result<JobId, String> {
         if let Some((job, _)) = self.tokens.get(&token).filter(|(_, owner)| *owner == uid) {
             return Ok(*job);
         }
-        let spec = self.former.recall(token, uid).ok_or("TIDEGATE_JOB names no job of this user")?;
+        let spec =
+            self.former.recall(token, uid).ok_or("TIDEGATE_JOB names no job of this user".to_string())?;
         let job = self.own_job(uid, spec)?;
         self.tokens.insert(token, (job, uid));
         Ok(job)
     }
 
-    fn own_job(&mut self, uid: u32, spec: JobSpec) -> Result<JobId, &'static str> {
-        match self.job_of_launch(uid, &spec) {
-            Some((job, _)) => Ok(job),
-            None if self.draining => Err(stop::DRAINS),
-            None if self.has_too_many_jobs(uid) => Err(TOO_MANY_JOBS),
+    fn own_job(&mut self, uid: u32, spec: JobSpec) -> Result<JobId, String> {
+        if let Some((job, _)) = self.job_of_launch(uid, &spec) {
+            return Ok(job);
+        }
+        let asker = Asker { uid, manager: self.user };
+        match self.permissions.against(asker, &spec) {
+            _ if self.draining => Err(stop::DRAINS.into()),
+            _ if self.has_too_many_jobs(uid) => Err(TOO_MANY_JOBS.into()),
+            Some(reason) => Err(reason),
             None => Ok(self.new_job(uid, spec)),
         }
     }
@@ -563,7 +572,7 @@ impl Server {
     /// The job of a user's launch that another rank has begun, and that lives: the user's ranks wait for each other, so
     /// they run together or not at all.
     fn job_of_launch(&self, uid: u32, spec: &JobSpec) -> Option<(JobId, JobSpec)> {
-        let launch = spec.launch.clone().map(words)?;
+        let launch = text::clean(spec.launch.as_ref()?);
         let is_its = |(id, job): &(&JobId, &Job)| {
             job.uid == uid && job.spec.launch.as_ref() == Some(&launch) && !self.evictions.contains_key(id)
         };
@@ -608,8 +617,8 @@ impl Server {
 
     fn new_job(&mut self, uid: u32, mut spec: JobSpec) -> JobId {
         spec.weight = spec.weight.max(1);
-        spec.name = words(spec.name);
-        spec.launch = spec.launch.map(words);
+        spec.name = text::clean(&spec.name);
+        spec.launch = spec.launch.map(|launch| text::clean(&launch));
         self.next_job += 1;
         let job = JobId(self.next_job);
         self.tell_scheduler(Event::JobArrived { job, uid, spec });
@@ -670,6 +679,10 @@ impl Server {
         }
         if joined.is_none() && self.has_too_many_jobs(uid) {
             return self.expel_command(id, TOO_MANY_JOBS);
+        }
+        let asker = Asker { uid, manager: self.user };
+        if let Some(reason) = self.permissions.against(asker, &spec).filter(|_| joined.is_none()) {
+            return self.answer(id, ToCommand::Refused { reason });
         }
         let mut token = [0; 8];
         if let Err(error) = rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty()) {
@@ -913,9 +926,24 @@ impl Server {
 
     fn say(&mut self, id: ClientId, message: ToShim) {
         let fds = self.handles_of(&message);
-        if let Some(client) = self.clients.get_mut(&id) {
-            client.say(message, fds);
+        let is_over_budget = self.is_over_budget(id);
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        match is_over_budget {
+            false => client.say(message, fds),
+            true => client.part("too many messages wait for its user's processes"),
         }
+    }
+
+    /// Whether too many messages wait to be acknowledged by a client and the others of its user. Each is written down with the
+    /// state at each event.
+    fn is_over_budget(&self, id: ClientId) -> bool {
+        let bytes = |client: &Client| client.conversation.unheard_bytes();
+        let Some(client) = self.clients.get(&id).filter(|client| bytes(client) > FEW_UNHEARD_BYTES) else {
+            return false;
+        };
+        let uid = client.conversation.uid;
+        let theirs = self.clients.values().filter(|client| client.conversation.uid == uid);
+        theirs.map(bytes).sum::<u64>() > UNHEARD_BYTES_PER_USER
     }
 
     /// The file descriptors that go with a message.

@@ -1,4 +1,7 @@
-//! Who may see and do what. A client is whom the kernel says it is, whatever it says itself.
+//! What each user may see, do and ask for. A client's user is the one that the kernel reports, whatever the client says.
+
+use std::collections::{BTreeMap, BTreeSet};
+use tidegate_ffi::wire::message::JobSpec;
 
 /// A client's user, beside the manager's own.
 #[derive(Clone, Copy, Debug)]
@@ -24,9 +27,58 @@ impl Asker {
     }
 }
 
+/// What users may ask for that is at the cost of other users. Root and the manager's own user may ask for all.
+#[derive(Clone, Debug, Default)]
+pub struct Permissions {
+    /// The highest priority that a user may ask for, by uid.
+    pub max_priority: BTreeMap<u32, i32>,
+    /// The same for each user that is not named; without it, 0.
+    pub max_priority_of_others: i32,
+    /// The users whose jobs may be resident.
+    pub resident: BTreeSet<u32>,
+    /// Every user's jobs may.
+    pub all_resident: bool,
+}
+
+impl Permissions {
+    /// Why a user may not start a job that is to be treated like this; `None`: the user may.
+    pub(super) fn against(&self, asker: Asker, spec: &JobSpec) -> Option<String> {
+        if asker.rules() {
+            return None;
+        }
+        let most = self.max_priority.get(&asker.uid).copied().unwrap_or(self.max_priority_of_others);
+        if spec.priority > most {
+            let wanted = spec.priority;
+            return Some(format!(
+                "priority {wanted} is more than this user may ask for, {most} (--max-priority)"
+            ));
+        }
+        let refused = spec.resident && !self.all_resident && !self.resident.contains(&asker.uid);
+        refused.then(|| "this user's jobs may not be resident (--allow-resident)".into())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_at_other_users_cost_is_asked_for_by_those_who_may() {
+        let permissions =
+            Permissions { max_priority: [(5, 3)].into(), resident: [6].into(), ..Permissions::default() };
+        let is_allowed = |uid, priority, resident| {
+            let spec = JobSpec { priority, resident, ..JobSpec::default() };
+            permissions.against(Asker { uid, manager: 7 }, &spec).is_none()
+        };
+        assert!(
+            is_allowed(0, i32::MAX, true) && is_allowed(7, i32::MAX, true),
+            "root, and the manager's user"
+        );
+        assert!(is_allowed(9, 0, false) && is_allowed(9, -4, false), "anyone");
+        assert!(!is_allowed(9, 1, false) && !is_allowed(9, 0, true));
+        assert!(is_allowed(5, 3, false) && !is_allowed(5, 4, false) && !is_allowed(5, 3, true));
+        assert!(is_allowed(6, 0, true) && !is_allowed(6, 1, true));
+    }
 
     #[test]
     fn root_may_all_the_managers_user_may_look_others_have_their_own() {

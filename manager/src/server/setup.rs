@@ -2,6 +2,7 @@
 
 use super::gpus::{self, GpuPlan, MoverLink};
 use super::legacy::{CommandLine, ConfigFile, Heritage, StateFile, WillFile};
+use super::rights::Permissions;
 use super::{Input, Server, client};
 use crate::scheduler::{Config, Event, Scheduler};
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -46,6 +47,8 @@ pub struct Setup {
     pub config_file: Option<ConfigFile>,
     /// End when nobody has been connected for so long.
     pub idle_exit: Option<Duration>,
+    /// What users may ask for at the cost of other users.
+    pub permissions: Permissions,
     /// Whoever is expelled is killed.
     pub kill_expelled: bool,
     /// Called once clients can connect.
@@ -181,6 +184,7 @@ impl Server {
         server.software_gpu.clone_from(&setup.software_gpu);
         (server.abandoned, server.command) = (setup.abandoned.clone(), setup.command.clone());
         server.config_file.clone_from(&setup.config_file);
+        server.permissions = setup.permissions.clone();
         server
     }
 }

@@ -11,6 +11,10 @@
 //! created and not given back in order. Deaths only make it too high, so a piece that fits under it
 //! fits; for one that does not, and for who asks, all files are looked at and the bound is right again.
 //!
+//! Several users may share a GPU. A file of one is closed to the others: it counts for them with its size as long as it is there,
+//! and they reach its memory only through a descriptor that they are given, which holds its lock too. The lock of the directory is
+//! waited for no longer than [`PATIENCE`]: a process that keeps it stops no other.
+//!
 //! ```text
 //! <node>/<uuid>/lock            taken for every scan, creation and deletion; holds the bound
 //!               piece-812-1     locked: 2 MiB used, by process 812 or who imported it
@@ -23,6 +27,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -44,7 +49,12 @@ pub struct Held {
     kept: Kept,
 }
 
-/// A piece's file, locked on a description of our own.
+/// How long a process waits for its turn at the directory. Without it a piece may be made though there is no room.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often it tries: `flock` has no time limit.
+const TICK: Duration = Duration::from_millis(1);
+
+/// A piece's file, locked on a description of our own, or on that of another user's process.
 struct Lock {
     fd: OwnedFd,
     /// Something else keeps the description, and so the lock.
@@ -80,6 +90,13 @@ pub enum StoreError {
     /// The system refused.
     #[error("cannot keep pieces here: {0}")]
     System(#[from] io::Error),
+}
+
+impl StoreError {
+    /// Another user's file.
+    fn is_denied(&self) -> bool {
+        matches!(self, Self::System(error) if error.kind() == io::ErrorKind::PermissionDenied)
+    }
 }
 
 impl From<Errno> for StoreError {
@@ -141,7 +158,12 @@ impl Store {
             return Ok(None);
         };
         let size = rustix::fs::fstat(fd)?.st_size.unsigned_abs();
-        Ok(Some(self.hold(name.to_owned(), size, Lock::on(self.open_again(name)?)?)))
+        let lock = match self.open_again(name) {
+            Ok(own) => Lock::on(own)?,
+            Err(error) if error.is_denied() => Lock::of_another(fd)?,
+            Err(error) => return Err(error),
+        };
+        Ok(Some(self.hold(name.to_owned(), size, lock)))
     }
 
     fn open_again(&self, name: &str) -> Result<OwnedFd, StoreError> {
@@ -179,14 +201,26 @@ impl Store {
 
     /// This process's turn at the directory; ends when dropped.
     fn turn(&self) -> Result<Turn, StoreError> {
-        self.turn_by(FlockOperation::LockExclusive)
+        let end = Instant::now() + PATIENCE;
+        let fd = self.open_lock()?;
+        while !try_lock(&fd)? && Instant::now() < end {
+            std::thread::sleep(TICK);
+        }
+        Ok(Turn(fd))
     }
 
-    fn turn_by(&self, operation: FlockOperation) -> Result<Turn, StoreError> {
+    /// The same, if no other process has it.
+    fn turn_now(&self) -> Result<Turn, StoreError> {
+        let fd = self.open_lock()?;
+        match try_lock(&fd)? {
+            true => Ok(Turn(fd)),
+            false => Err(Errno::WOULDBLOCK.into()),
+        }
+    }
+
+    fn open_lock(&self) -> Result<OwnedFd, StoreError> {
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(self.dir.join("lock"), flags, Mode::RUSR | Mode::WUSR)?;
-        rustix::io::retry_on_intr(|| rustix::fs::flock(&fd, operation))?;
-        Ok(Turn(fd))
+        Ok(rustix::fs::open(self.dir.join("lock"), flags, Mode::RUSR | Mode::WUSR)?)
     }
 
     /// A bound of what is used that leaves room for `size` more, if there is room.
@@ -225,7 +259,13 @@ impl Store {
 
     /// Looks whether somebody holds a file, and deletes one that nobody holds.
     fn probe(&self, path: &Path) -> Result<Found, StoreError> {
-        let Ok(file) = File::open(path) else { return Ok(Found::Nothing) };
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return self.probe_of_another(path);
+            }
+            Err(_) => return Ok(Found::Nothing),
+        };
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => std::fs::remove_file(path).map(|()| Found::Leftover).map_err(Into::into),
             Err(Errno::WOULDBLOCK) => Ok(Found::Held(file.metadata()?.len())),
@@ -233,11 +273,17 @@ impl Store {
         }
     }
 
+    /// Another user's file counts as long as it is there.
+    fn probe_of_another(&self, path: &Path) -> Result<Found, StoreError> {
+        let found = std::fs::symlink_metadata(path);
+        Ok(found.map_or(Found::Nothing, |found| Found::Held(found.len())))
+    }
+
     /// One holding less; the last one of this process looks whether any other holds the file. The
     /// bound falls only if the file was still there: else a scan has left it out already. If it is the turn of another process, which
     /// may be stopped, the next scan sees to it: what gives memory back waits for none.
     fn release(&self, name: &str, size: u64) -> Result<(), StoreError> {
-        let turn = self.turn_by(FlockOperation::NonBlockingLockExclusive);
+        let turn = self.turn_now();
         if !self.count_down(name) {
             return Ok(());
         }
@@ -282,7 +328,10 @@ impl Held {
 
     /// A descriptor that holds the piece by itself, to be passed on.
     pub fn export(&self) -> Result<OwnedFd, StoreError> {
-        let fd = self.kept.store.open_again(&self.kept.name)?;
+        let fd = match self.kept.store.open_again(&self.kept.name) {
+            Err(error) if error.is_denied() => return Ok(rustix::io::fcntl_dupfd_cloexec(&self.lock.fd, 0)?),
+            opened => opened?,
+        };
         rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared)?;
         Ok(fd)
     }
@@ -300,6 +349,20 @@ impl Lock {
     fn on(fd: OwnedFd) -> Result<Self, StoreError> {
         rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared)?;
         Ok(Self { fd, is_kept: false })
+    }
+
+    /// The lock that a descriptor holds which another user's process has exported. It is not unlocked here: others have the
+    /// description too.
+    fn of_another(fd: BorrowedFd<'_>) -> Result<Self, StoreError> {
+        Ok(Self { fd: rustix::io::fcntl_dupfd_cloexec(fd, 0)?, is_kept: true })
+    }
+}
+
+/// Whether a file could be locked: no other process has it.
+fn try_lock(fd: &OwnedFd) -> Result<bool, StoreError> {
+    match rustix::io::retry_on_intr(|| rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive)) {
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        locked => Ok(locked.map(|()| true)?),
     }
 }
 
@@ -406,10 +469,12 @@ mod tests {
             done.send(()).unwrap();
         });
         is_done.recv_timeout(std::time::Duration::from_secs(20)).unwrap();
+        let files = || std::fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!(files(), 2, "whoever has the turn next deletes it");
         drop(stopped);
         giving.join().unwrap();
         assert_eq!(store.free().unwrap(), 100);
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "but for the lock no file is there");
+        assert_eq!(files(), 1, "but for the lock no file is there");
     }
 
     #[test]

@@ -97,6 +97,22 @@ fn the_headroom_is_what_a_context_took() {
 }
 
 #[test]
+fn the_headroom_falls_again_when_contexts_are_smaller() {
+    let mut desk = Desk::new(|config| config.headroom_units = 1);
+    job_with(&mut desk, "a", 10, 10);
+    desk.outside = 1;
+    for (nth, context) in [20, 2, 2, 2, 2, 2, 2, 2, 2].into_iter().enumerate() {
+        let newcomer = desk.job(spec("newcomer"));
+        desk.outside += context;
+        fill(&mut desk, newcomer, 1, 1);
+        desk.end(newcomer);
+        desk.outside -= context;
+        desk.tell(Event::Survey);
+        assert_eq!(headroom(&desk), if nth < 8 { 20 } else { 2 }, "after {nth} more");
+    }
+}
+
+#[test]
 fn what_was_outside_counts_no_longer_than_it_is_there() {
     let mut desk = Desk::new(|_| {});
     let (a, b) = (job_with(&mut desk, "a", 10, 10), job_with(&mut desk, "b", 10, 10));

@@ -53,6 +53,26 @@ fn all_jobs_of_a_user_together_get_what_the_user_may_have() {
 }
 
 #[test]
+fn what_an_expelled_process_keeps_is_of_its_users_quota() {
+    let mut desk = limited(40);
+    let a = job_with(&mut desk, "a", 10, 30);
+    desk.tell(Event::SessionBroke { session: a, reason: "it spoke nonsense".into() });
+    let again = desk.job(spec("again"));
+    let lease = desk.lease(again, T, 0, 1);
+    assert_eq!((desk.answers(again, lease), desk.refusals(again)), (0, 0), "it may end soon");
+    desk.pass(ms(2000));
+    assert_eq!(desk.refusals(again), 1, "the user has 40 units still");
+    desk.uid = 2;
+    let other = desk.job(spec("other"));
+    desk.lease(other, T, 0, 40);
+    assert_eq!((desk.refusals(other), desk.units(other, T)), (0, 40));
+    desk.uid = 1;
+    desk.end(a);
+    desk.lease(again, T, 0, 40);
+    assert_eq!((desk.refusals(again), desk.units(again, T)), (1, 40));
+}
+
+#[test]
 fn a_users_saved_memory_counts_and_others_do_not() {
     let mut desk = limited(70);
     let a = job_with(&mut desk, "a", 10, 60);

@@ -92,12 +92,10 @@ pub fn gather(
     let Some(will) = WillFile::load(socket) else {
         return Ok(Gathered { heritage: None, early: Vec::new(), abandoned: Vec::new() });
     };
-    // Another user's file names nothing that would be removed.
-    let own = WillFile::load_own(socket);
-    let mut abandoned = own.as_ref().map_or_else(Vec::new, |own| own.abandoned.clone());
-    let (node, places) = (own.and_then(|own| own.node), Shares::take().clients);
+    let mut abandoned = will.abandoned.clone();
+    let (node, places) = (will.node.clone(), Shares::take().clients);
     info!(movers = will.movers.len(), "a manager has died: waiting for its movers");
-    let awaited = will.movers.into_iter().filter_map(|(gpu, name)| Some((gpu, (name, name.open()?))));
+    let awaited = will.living_movers().into_iter().map(|(gpu, name, process)| (gpu, (name, process)));
     let mut gathering =
         Gathering { awaited: awaited.collect(), heritage: None, early: Vec::new(), places, node: will.node };
     if !gathering.wait(listener, stop, Instant::now() + patience)? {

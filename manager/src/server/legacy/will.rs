@@ -5,12 +5,14 @@
 
 #![forbid(unsafe_code)]
 
-use crate::process::{ProcessName, dies_within};
+use crate::ownership;
+use crate::process::{Executable, ProcessName, dies_within, effective_uid, is_dead};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
+use std::io::Read;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tidegate_ffi::os;
@@ -54,6 +56,9 @@ pub(crate) struct WillFile {
     pub(crate) manager: Option<ProcessName>,
     /// Its movers.
     pub(crate) movers: Vec<(GpuUuid, ProcessName)>,
+    /// The programs that its movers run, in the order of `movers`.
+    #[serde(default)]
+    executables: Vec<Option<Executable>>,
     /// The directory of its software GPUs.
     pub(crate) node: Option<PathBuf>,
     /// Directories of software GPUs of managers before it, which processes may still use.
@@ -71,8 +76,9 @@ pub(crate) struct WillFile {
 
 impl WillFile {
     pub(crate) fn new(movers: Vec<(GpuUuid, ProcessName)>, node: Option<PathBuf>) -> Self {
-        let (abandoned, command, config) = (Vec::new(), None, None);
-        Self { manager: ProcessName::own(), movers, node, abandoned, command, config, boot: boot() }
+        let executables = movers.iter().map(|(_, mover)| Executable::of(mover.pid)).collect();
+        let (manager, abandoned, command, config) = (ProcessName::own(), Vec::new(), None, None);
+        Self { manager, movers, executables, node, abandoned, command, config, boot: boot() }
     }
 
     /// Where the will of the manager on `socket` lies.
@@ -99,24 +105,18 @@ impl WillFile {
         Ok(())
     }
 
-    /// The will beside `socket`, if there is one.
+    /// The file beside `socket`, if there is one and a manager of this user wrote it.
     pub(crate) fn load(socket: &Path) -> Option<Self> {
-        let text = std::fs::read(Self::path(socket)).ok()?;
+        let mut text = Vec::new();
+        File::from(ownership::open_own_file(&Self::path(socket))?).read_to_end(&mut text).ok()?;
         let will: Self =
             serde_json::from_slice(&text).inspect_err(|error| warn!(%error, "a will cannot be read")).ok()?;
         (will.boot == boot()).then_some(will)
     }
 
-    /// The will beside `socket`, if this user has written it: what is in another's is not carried out.
-    pub(crate) fn load_own(socket: &Path) -> Option<Self> {
-        let found = std::fs::symlink_metadata(Self::path(socket)).ok()?;
-        let is_own = found.is_file() && found.uid() == rustix::process::geteuid().as_raw();
-        Self::load(socket).filter(|_| is_own && found.mode() & 0o022 == 0)
-    }
-
     /// How the manager on `socket` was started that has died there.
     pub(crate) fn last_command(socket: &Path) -> Option<CommandLine> {
-        Self::load_own(socket)?
+        Self::load(socket)?
             .command
             .filter(|command| command.words.first().is_some_and(|word| word == b"manager"))
     }
@@ -124,8 +124,8 @@ impl WillFile {
     /// The file of options of the manager that has died on `socket`, if movers of it live: the next manager takes
     /// over the memory that this one shared by them.
     pub(crate) fn config_to_take_over(socket: &Path) -> Option<ConfigFile> {
-        let will = Self::load_own(socket)?;
-        let is_left = will.living_movers().next().is_some();
+        let will = Self::load(socket)?;
+        let is_left = !will.living_movers().is_empty();
         will.config.filter(|_| is_left)
     }
 
@@ -138,11 +138,23 @@ impl WillFile {
     /// The movers that live of the manager that was on `socket`: one of them starts the next, or they
     /// wait for who does.
     pub(crate) fn heirs(socket: &Path) -> Vec<OwnedFd> {
-        Self::load(socket).map_or_else(Vec::new, |will| will.living_movers().collect())
+        let movers = Self::load(socket).map_or_else(Vec::new, |will| will.living_movers());
+        movers.into_iter().map(|(.., process)| process).collect()
     }
 
-    fn living_movers(&self) -> impl Iterator<Item = OwnedFd> {
-        self.movers.iter().filter_map(|(_, name)| name.open())
+    /// The movers that live, with a handle of each. Only a process of this user, with the start time and the program that were
+    /// written down, is one.
+    pub(crate) fn living_movers(&self) -> Vec<(GpuUuid, ProcessName, OwnedFd)> {
+        let own = rustix::process::geteuid().as_raw();
+        let executables = self.executables.iter().copied().chain(std::iter::repeat(None));
+        let living = self.movers.iter().zip(executables).filter_map(|((gpu, name), executable)| {
+            let process = name.open()?;
+            // Asked of the number while the handle shows that it is not free.
+            let has_user = effective_uid(name.pid) == Some(own);
+            let has_program = executable.is_none_or(|known| Executable::of(name.pid) == Some(known));
+            (has_user && has_program && !is_dead(&process)).then_some((*gpu, *name, process))
+        });
+        living.collect()
     }
 
     /// There is nothing to inherit any more.
@@ -163,6 +175,7 @@ fn boot() -> String {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+    use std::process::{Command, Stdio};
 
     const GPU: GpuUuid = GpuUuid([3; 16]);
 
@@ -197,5 +210,19 @@ mod tests {
         WillFile::remove(&socket);
         assert!(!WillFile::path(&socket).exists());
         WillFile::remove(&socket);
+    }
+
+    #[test]
+    fn a_mover_is_a_process_with_the_program_that_was_written_down() {
+        let own = ProcessName::own().unwrap();
+        let mut will = WillFile::new(vec![(GPU, own)], None);
+        assert_eq!(will.living_movers().len(), 1);
+        let mut other = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        will.executables = vec![Executable::of(other.id() as i32)];
+        drop(other.stdin.take());
+        other.wait().unwrap();
+        assert!(will.executables[0].is_some() && will.living_movers().is_empty(), "it runs another program");
+        will.executables.clear();
+        assert_eq!(will.living_movers().len(), 1, "an earlier release did not write it down");
     }
 }
