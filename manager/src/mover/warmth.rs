@@ -143,7 +143,7 @@ mod tests {
 
     /// In slabs of 4.
     fn held(bytes: u64) -> Held {
-        Held { bytes, used: 0, can_grow: true, next_to_give: Some(4) }
+        Held { bytes, used: 0, can_grow: true, next_to_give: (bytes >= 4).then_some(4) }
     }
 
     #[test]
