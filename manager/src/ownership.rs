@@ -51,7 +51,9 @@ pub fn check_directory(directory: &Path) -> anyhow::Result<()> {
 /// not its free names.
 fn changeable_by(found: &Metadata, is_place_of_files: bool) -> Option<String> {
     let (owner, mode) = (found.uid(), found.mode());
-    if owner != 0 && owner != own_uid() {
+    // In a container whose root is not the machine's, directories above may belong to users that it does not have.
+    let is_of_the_machine = !is_place_of_files && !is_mapped(owner);
+    if owner != 0 && owner != own_uid() && !is_of_the_machine {
         return Some(format!("belongs to uid {owner}"));
     }
     let is_writable = match is_place_of_files {
@@ -89,6 +91,24 @@ pub fn open_own_file(path: &Path) -> Option<OwnedFd> {
 
 fn is_own_file(found: &Stat) -> bool {
     FileType::from_raw_mode(found.st_mode) == FileType::RegularFile && found.st_uid == own_uid()
+}
+
+/// Whether processes of this user can be here. In a user namespace, owners that it does not have appear as one uid that no process
+/// has.
+fn is_mapped(uid: u32) -> bool {
+    // What cannot be read counts as the machine's own namespace, which has all.
+    std::fs::read_to_string("/proc/self/uid_map").map_or(true, |map| maps(&map, uid))
+}
+
+/// Whether a uid is in the text of `/proc/self/uid_map`: lines of the first uid, the first one outside, and how many.
+fn maps(map: &str, uid: u32) -> bool {
+    map.lines().any(|line| {
+        let mut numbers = line.split_whitespace().map(str::parse::<u64>);
+        let (Some(Ok(first)), _, Some(Ok(count))) = (numbers.next(), numbers.next(), numbers.next()) else {
+            return false;
+        };
+        (first..first + count).contains(&u64::from(uid))
+    })
 }
 
 fn own_uid() -> u32 {
@@ -140,6 +160,14 @@ mod tests {
         set_mode(&path, 0o664);
         assert!(open_own_file(&path).is_none());
         assert!(open_own_file(directory.path()).is_none(), "it is a directory");
+    }
+
+    #[test]
+    fn a_namespace_has_the_users_that_are_mapped() {
+        assert!(maps("         0          0 4294967295\n", 65534));
+        let rootless = "         0       1000          1\n         1     100000      1000\n";
+        assert!(maps(rootless, 0) && maps(rootless, 1000) && !maps(rootless, 1001) && !maps(rootless, 65534));
+        assert!(!maps("", 0));
     }
 
     #[test]
