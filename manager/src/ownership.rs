@@ -11,7 +11,6 @@ use std::fs::{DirBuilder, Metadata};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
-use tidegate_ffi::os;
 
 /// Write permission of the group and of all other users.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
@@ -70,8 +69,8 @@ fn changeable_by(found: &Metadata, is_place_of_files: bool) -> Option<String> {
 pub fn open_lock_file(path: &Path) -> anyhow::Result<OwnedFd> {
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let private = Mode::RUSR | Mode::WUSR;
-    let opened = os::open(|| Ok(rustix::fs::open(path, flags, private)?));
-    let file = opened.with_context(|| format!("opening the lock file {}", path.display()))?;
+    let file = rustix::fs::open(path, flags, private)
+        .with_context(|| format!("opening the lock file {}", path.display()))?;
     let found = fstat(&file).with_context(|| format!("looking at {}", path.display()))?;
     let is_own = is_own_file(&found) && found.st_nlink == 1;
     ensure!(is_own, "the lock file {} is not a file of this user: remove it", path.display());
