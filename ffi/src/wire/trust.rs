@@ -31,7 +31,7 @@ impl UntrustedManager {
 /// Trusts the managers of these users too, in place of those that the environment names. Only the first call counts, and only
 /// before the first connection.
 pub fn trust(uids: Vec<u32>) {
-    // Whoever comes second changes nothing, as documented.
+    // A second call changes nothing, as documented.
     let _ = NAMED.set(uids);
 }
 

@@ -16,6 +16,7 @@ use clap::ArgMatches;
 use clap::parser::ValueSource;
 use rustix::fs::{FlockOperation, flock, statvfs};
 use rustix::io::Errno;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
@@ -146,17 +147,17 @@ pub(super) struct Options {
     /// The most memory of each GPU that all jobs of one user may have together, resident or saved. With
     /// USER=SIZE, of this user, by name in /etc/passwd or number; with SIZE alone, of everybody who is not
     /// named. What one of the user's jobs has freed another may take. May be given several times. Default: no limit.
-    #[arg(long, value_name = "[USER=]SIZE")]
-    user_memory: Vec<UserQuota>,
+    #[arg(long, value_name = "[USER=]SIZE", value_parser = user_quota)]
+    user_memory: Vec<OfUser<u64>>,
     /// The most that all jobs of one user may have saved at once in --dram, --cxl and --disk together, of all GPUs:
     /// a job that would need more waits, and says so. Memory on a GPU does not count: --user-memory limits that.
     /// USER and SIZE as there. Default: no limit.
-    #[arg(long, value_name = "[USER=]SIZE")]
-    quota: Vec<UserQuota>,
+    #[arg(long, value_name = "[USER=]SIZE", value_parser = user_quota)]
+    quota: Vec<OfUser<u64>>,
     /// The highest priority that a user's jobs may have. USER=N for one user, by name in /etc/passwd or number; N alone for each
     /// user that is not named. Root and the manager's user have no limit. May be given several times. Default: 0.
-    #[arg(long, value_name = "[USER=]N", allow_hyphen_values = true)]
-    max_priority: Vec<UserPriority>,
+    #[arg(long, value_name = "[USER=]N", allow_hyphen_values = true, value_parser = user_priority)]
+    max_priority: Vec<OfUser<i32>>,
     /// Let this user's jobs be resident (`tidegate run --resident`), by name in /etc/passwd or number; `all` is every user. Root
     /// and the manager's user may always. May be given several times. Default: no other user.
     #[arg(long, value_name = "USER")]
@@ -187,37 +188,25 @@ pub(super) struct Options {
     idle_exit: Option<Duration>,
 }
 
-/// A quota of a user, or of everybody.
+/// What an option says of a user, or of every user that is not named.
 #[derive(Debug, Clone)]
-struct UserQuota {
+struct OfUser<T> {
     user: Option<String>,
-    bytes: u64,
+    value: T,
 }
 
-impl FromStr for UserQuota {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (user, size) = text.split_once('=').map_or((None, text), |(user, size)| (Some(user), size));
-        Ok(Self { user: user.map(String::from), bytes: super::size(size)?.as_u64() })
-    }
+/// Reads `[USER=]VALUE`.
+fn of_user<T>(text: &str, read: impl Fn(&str) -> Result<T, String>) -> Result<OfUser<T>, String> {
+    let (user, value) = text.split_once('=').map_or((None, text), |(user, value)| (Some(user), value));
+    Ok(OfUser { user: user.map(String::from), value: read(value)? })
 }
 
-/// The highest priority of a user, or of every user.
-#[derive(Debug, Clone)]
-struct UserPriority {
-    user: Option<String>,
-    most: i32,
+fn user_quota(text: &str) -> Result<OfUser<u64>, String> {
+    of_user(text, |size| Ok(super::size(size)?.as_u64()))
 }
 
-impl FromStr for UserPriority {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (user, most) = text.split_once('=').map_or((None, text), |(user, most)| (Some(user), most));
-        let most = most.parse().map_err(|_| format!("{most:?} is no whole number, as in 3 or ann=3"))?;
-        Ok(Self { user: user.map(String::from), most })
-    }
+fn user_priority(text: &str) -> Result<OfUser<i32>, String> {
+    of_user(text, |most| most.parse().map_err(|_| format!("{most:?} is no whole number, as in 3 or ann=3")))
 }
 
 /// A place and how much of it may be used, written `PLACE=SIZE`; `wanted` is what to say where it is not.
@@ -593,33 +582,32 @@ fn group(named: Option<&str>) -> anyhow::Result<Option<u32>> {
     number_of(name, "/etc/group").map(Some).context("--group")
 }
 
-/// Users' quotas, as an option names them.
-fn quotas(given: &[UserQuota], option: &'static str) -> anyhow::Result<UserQuotas> {
-    let mut quotas = UserQuotas::default();
-    for UserQuota { user, bytes } in given {
+/// What an option says of users: of those that are not named, if anything, and of those that are, by uid.
+fn by_user<T: Copy>(
+    given: &[OfUser<T>],
+    option: &'static str,
+) -> anyhow::Result<(Option<T>, BTreeMap<u32, T>)> {
+    let (mut others, mut named) = (None, BTreeMap::new());
+    for OfUser { user, value } in given {
         match user {
-            None => quotas.others = Some(*bytes),
-            Some(user) => {
-                let number = number_of(user, "/etc/passwd").context(option)?;
-                quotas.named.insert(number, *bytes);
-            }
+            None => others = Some(*value),
+            Some(user) => _ = named.insert(number_of(user, "/etc/passwd").context(option)?, *value),
         }
     }
-    Ok(quotas)
+    Ok((others, named))
+}
+
+/// Users' quotas, as an option names them.
+fn quotas(given: &[OfUser<u64>], option: &'static str) -> anyhow::Result<UserQuotas> {
+    let (others, named) = by_user(given, option)?;
+    Ok(UserQuotas { others, named })
 }
 
 /// What users may ask for, as the options say.
 fn permissions(options: &Options) -> anyhow::Result<Permissions> {
-    let mut permissions = Permissions::default();
-    for UserPriority { user, most } in &options.max_priority {
-        match user {
-            None => permissions.max_priority_of_others = *most,
-            Some(user) => {
-                let number = number_of(user, "/etc/passwd").context("--max-priority")?;
-                permissions.max_priority.insert(number, *most);
-            }
-        }
-    }
+    let (others, max_priority) = by_user(&options.max_priority, "--max-priority")?;
+    let max_priority_of_others = others.unwrap_or_default();
+    let mut permissions = Permissions { max_priority, max_priority_of_others, ..Permissions::default() };
     for user in &options.allow_resident {
         match user.as_str() {
             "all" => permissions.all_resident = true,

@@ -560,8 +560,7 @@ impl Server {
         if let Some((job, _)) = self.job_of_launch(uid, &spec) {
             return Ok(job);
         }
-        let asker = Asker { uid, manager: self.user };
-        match self.permissions.against(asker, &spec) {
+        match self.not_permitted(uid, &spec) {
             _ if self.draining => Err(stop::DRAINS.into()),
             _ if self.has_too_many_jobs(uid) => Err(TOO_MANY_JOBS.into()),
             Some(reason) => Err(reason),
@@ -613,6 +612,11 @@ impl Server {
 
     fn has_too_many_jobs(&self, uid: u32) -> bool {
         self.scheduler.jobs().values().filter(|job| job.uid == uid).count() >= JOBS_PER_USER
+    }
+
+    /// Why a user may not start such a job, if that is so.
+    fn not_permitted(&self, uid: u32, spec: &JobSpec) -> Option<String> {
+        self.permissions.against(Asker { uid, manager: self.user }, spec)
     }
 
     fn new_job(&mut self, uid: u32, mut spec: JobSpec) -> JobId {
@@ -680,8 +684,7 @@ impl Server {
         if joined.is_none() && self.has_too_many_jobs(uid) {
             return self.expel_command(id, TOO_MANY_JOBS);
         }
-        let asker = Asker { uid, manager: self.user };
-        if let Some(reason) = self.permissions.against(asker, &spec).filter(|_| joined.is_none()) {
+        if let Some(reason) = self.not_permitted(uid, &spec).filter(|_| joined.is_none()) {
             return self.answer(id, ToCommand::Refused { reason });
         }
         let mut token = [0; 8];
