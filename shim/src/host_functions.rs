@@ -38,7 +38,7 @@ const ENDED: u8 = 2;
 /// Where one has not ended for so long calls go that would begin at once: nothing comes to be ahead by them.
 pub const AT_ONCE: Duration = Duration::from_millis(10);
 /// A function is thought to wait that has not ended for so long, at first; at least; and at most.
-const FIRST: Duration = Duration::from_millis(100);
+const FIRST: Duration = Duration::from_millis(20);
 const LEAST: Duration = AT_ONCE;
 const MOST: Duration = Duration::from_millis(2500);
 /// Calls have ended a function's wait if it ended so soon after them: one that only takes long seldom does.
@@ -77,18 +77,21 @@ pub fn may_wait(still: Duration) -> bool {
 
 /// How long a function on the host runs before it is thought to wait for calls that come after others: the shorter the more often
 /// such calls have ended one, and the longer the more often one has ended by itself. If it goes on they go again when it has
-/// been running for about twice as long, as chance says: it might end just then each time.
+/// been running for about twice as long, as chance says, for it might end just then each time; and twice as many go: a thread that
+/// gives back a lock may have it again before the function does, until it waits for its stream.
 pub struct Patience {
     time: Duration,
     tried: Option<Tried>,
     tries: u32,
-    /// So many calls of each thread go at once: twice as many each time that such calls have ended one.
+    /// So many calls of each thread go first: twice as many as have ended one.
     calls: u32,
 }
 
 /// Calls went for one.
 struct Tried {
     running: Running,
+    /// So many of each thread.
+    calls: u32,
     at: Instant,
     /// They go again when it has been running for so long.
     next: Duration,
@@ -106,22 +109,29 @@ impl Patience {
         self.tried.is_some()
     }
 
-    /// How many calls of each thread are to go now, if it is time for that: no work has ended for `still`.
-    pub fn calls(&mut self, still: Duration) -> Option<u32> {
+    /// Whether it is time for calls to go: no work has ended for `still`.
+    pub fn is_due(&mut self, still: Duration) -> bool {
         self.learn();
-        let oldest = oldest()?;
-        let runs = oldest.since.elapsed();
         let from = self.tried.as_ref().map_or(self.time, |tried| tried.next);
-        (still >= self.time && runs >= from).then(|| {
-            self.try_for(oldest, runs);
-            self.calls
+        still >= self.time && oldest().is_some_and(|oldest| oldest.since.elapsed() >= from)
+    }
+
+    /// Calls go now, at most so many, and if the function goes on again after so long at most: how many of each thread.
+    pub fn begin_try(&mut self, most: u32, longest: Duration) -> u32 {
+        oldest().map_or(0, |running| {
+            let runs = running.since.elapsed();
+            self.begin_try_for(running, runs, most, longest)
         })
     }
 
-    fn try_for(&mut self, running: Running, runs: Duration) {
+    fn begin_try_for(&mut self, running: Running, runs: Duration, most: u32, longest: Duration) -> u32 {
         self.tries = self.tries.wrapping_add(1);
-        let times = 1.5 + f64::from(drawn(self.tries, 0) & 0xff) / 256.0;
-        self.tried = Some(Tried { running, at: Instant::now(), next: runs.mul_f64(times) });
+        let times = 0.5 + f64::from(drawn(self.tries, 0) & 0xff) / 256.0;
+        let next = runs + runs.min(longest).mul_f64(times);
+        let before = self.tried.as_ref().filter(|tried| Arc::ptr_eq(&tried.running.ended, &running.ended));
+        let calls = before.map_or(self.calls, |tried| tried.calls * 2).min(MOST_CALLS).min(most.max(1));
+        self.tried = Some(Tried { running, calls, at: Instant::now(), next });
+        calls
     }
 
     /// Has the function ended for which calls went, and by these?
@@ -129,11 +139,11 @@ impl Patience {
         let Some(ended) = self.tried.as_ref().and_then(|tried| tried.running.ended.get().copied()) else {
             return;
         };
-        let Some(Tried { at, .. }) = self.tried.take() else { return };
+        let Some(Tried { at, calls, .. }) = self.tried.take() else { return };
         let has_helped = ended.saturating_duration_since(at) < SOON;
         let time = if has_helped { self.time / 2 } else { self.time * 2 };
         self.time = time.clamp(LEAST, MOST);
-        self.calls = if has_helped { (self.calls * 2).min(MOST_CALLS) } else { 1 };
+        self.calls = if has_helped { (calls * 2).min(MOST_CALLS) } else { 1 };
     }
 }
 
@@ -315,7 +325,7 @@ mod tests {
         let before = patience.tries;
         let mut runs = patience.time;
         while runs < time {
-            patience.try_for(running.clone(), runs);
+            patience.begin_try_for(running.clone(), runs, MOST_CALLS, Duration::MAX);
             let tried = patience.tried.as_mut().unwrap();
             tried.at = running.since + runs;
             let ended = (tried.at + ends_after).min(running.since + time);
@@ -338,6 +348,25 @@ mod tests {
         assert_eq!(patience.time, LEAST);
         let tries: u32 = (0..1000).map(|_| run(&mut patience, MS * 500, MS * 3000)).sum();
         assert!(tries < 1000, "less than one for each of 1000, {tries}");
+    }
+
+    #[test]
+    fn more_go_each_time_for_one_that_goes_on_and_as_many_at_once_for_the_next() {
+        let function = || Running { since: Instant::now(), ended: Arc::default() };
+        let (mut patience, running) = (Patience::default(), function());
+        let mut runs = patience.time;
+        let mut next = |patience: &mut Patience| {
+            let (before, longest) = (runs, MS * 100);
+            let calls = patience.begin_try_for(running.clone(), runs, 7, longest);
+            runs = patience.tried.as_ref().unwrap().next;
+            assert!(runs - before >= before.min(longest) / 2 && runs - before < longest * 3 / 2);
+            calls
+        };
+        assert_eq!([(); 5].map(|()| next(&mut patience)), [1, 2, 4, 7, 7]);
+        running.ended.set(Instant::now()).unwrap();
+        patience.learn();
+        assert_eq!((patience.time, patience.is_trying()), (FIRST / 2, false), "by the last");
+        assert_eq!(patience.begin_try_for(function(), FIRST, MOST_CALLS, FIRST), 14);
     }
 
     #[test]

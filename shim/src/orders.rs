@@ -329,6 +329,7 @@ fn drain_and_report(
     let most_under_way = Calls::now(process).all.saturating_sub(passed.all);
     let mut draining =
         Draining::new(process, closing.step, at, closing.drain, until, closing.has_peers(), &mut ahead);
+    draining = draining.with_calls_for_host(window.calls_for_host());
     draining = match closing.peers {
         Peers::None if is_metered => draining.of_metered(most_under_way, pace, rest, is_late),
         Peers::Apart if is_metered => draining.of_metered_with_peers(is_little, time),

@@ -390,6 +390,13 @@ impl Window {
         })
     }
 
+    /// How many calls of each thread go at a time for a function on the host that does not end: if it only takes long they come
+    /// on top of what is under way.
+    pub fn calls_for_host(&self) -> u32 {
+        let fit = self.each.map_or(UNKNOWN.into(), |each| SPAN.as_nanos() / each.as_nanos().max(1));
+        u32::try_from(fit).unwrap_or(u32::MAX)
+    }
+
     /// How long two calls take, as far as it is known.
     pub fn time_of_least(&self) -> Duration {
         self.time_of(LEAST)
@@ -596,10 +603,10 @@ impl Window {
         let (all, new) = (calls.all.saturating_sub(marked.all), calls.counted_since(marked));
         // Those that go besides are marked as seldom as others.
         let is_last = credit == 0 && self.used_up.is_none();
-        let is_due = all > 0 && marks.is_empty() || new > 0 && (is_last || new >= self.part());
+        let is_mark_due = all > 0 && marks.is_empty() || new > 0 && (is_last || new >= self.part());
         let is_full = || credit == 0 && GATE.count_waiting(true) > 0;
         let captures = all > 0 && credit == 0 && process.captures.any();
-        let is_unmarked = captures || is_due && !marks.set_now(process, is_full());
+        let is_unmarked = captures || is_mark_due && !marks.set_now(process, is_full());
         // None can be set that would be passed before others.
         let is_unknown = marks.is_empty() && !marks.has_room();
         if is_unknown && is_alone {
@@ -609,7 +616,7 @@ impl Window {
         let is_blind = is_unmarked || is_unknown || process.value_waits.any();
         let still = self.used_up.map(|since| since.elapsed()).unwrap_or_default();
         let mut host = process.host_functions.lock();
-        let (for_host, is_trying) = (host.calls(still), host.is_trying());
+        let (is_due, is_trying) = (host.is_due(still), host.is_trying());
         drop(host);
         let may_wait = host_functions::may_wait(still) || still >= SPAN.max(self.time_of_least());
         GATE.go_by_streams(is_blind || may_wait);
@@ -636,13 +643,14 @@ impl Window {
             GATE.look_again(0);
         }
         // What goes besides may end what work waits for.
-        let is_quiet = self.made.0.elapsed() >= SPAN && GATE.count_waiting(true) > 0;
+        let waiting = GATE.count_waiting(true);
+        let is_quiet = self.made.0.elapsed() >= SPAN && waiting > 0;
         let patience = PATIENCE.max(self.time_of_least() * 2);
         let patience = if is_quiet { patience } else { patience * MOST_PATIENT };
         if still >= patience {
             self.exceed(still);
-        } else if let Some(calls) = for_host.filter(|_| credit == 0) {
-            let calls = calls * GATE.count_waiting(true);
+        } else if is_due && credit == 0 && waiting > 0 {
+            let calls = process.host_functions.lock().begin_try(self.calls_for_host(), SPAN) * waiting;
             debug!("no work has ended for {still:?}, nor has a function on the host: {calls} calls more go");
             return GATE.grant(calls);
         }
