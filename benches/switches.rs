@@ -31,6 +31,8 @@ const MOST: f64 = 10e9;
 const PART: f64 = 0.4;
 /// Switches of both programs that are looked at.
 const LAST: u64 = 24;
+/// From so many MiB on it is half as many: slices are nine times as long as a switch at least, which are minutes.
+const LARGE: u64 = 4096;
 const NAMES: [&str; 2] = ["first", "second"];
 
 fn main() {
@@ -115,6 +117,7 @@ impl Sums {
 }
 
 fn measure(mib: u64, rate: f64, stage: &Stage) {
+    let last = if mib < LARGE { LAST } else { LAST / 2 };
     let gpu = format!("1x{}MiB,link={:.1}GB/s", mib * 5 / 4, rate / 1e9);
     let manager = Manager::start(&gpu, &["--slice", "100ms", "--slice-max", "300ms"]);
     let start = |name: &str| {
@@ -136,7 +139,7 @@ fn measure(mib: u64, rate: f64, stage: &Stage) {
         if seen.last().is_some_and(|last| last.switches < sums.switches) {
             seen.push(sums);
         }
-        if sums.switches >= LAST {
+        if sums.switches >= last {
             break;
         }
         assert!(!status.has_ended(NAMES[0]), "it is over after {} switches", sums.switches);
@@ -151,7 +154,7 @@ fn measure(mib: u64, rate: f64, stage: &Stage) {
         let ideal = bytes / rate;
         format!("{:>6.2} {:>+7.1} ms", took / ideal, (took - ideal) * 1e3 / switches as f64)
     };
-    let tenth = late.since(*seen.iter().rev().find(|sums| sums.switches + 6 <= LAST).unwrap());
+    let tenth = late.since(*seen.iter().rev().find(|sums| sums.switches + 6 <= last).unwrap());
     let each = |sums: Sums| sums.all() / (sums.saved + sums.restored);
     println!(
         "{mib:>6}  {:>8}  {:>18}  {:>18}  {:>18}  {:>13.2}",
