@@ -22,6 +22,7 @@ pub mod doctor;
 pub mod hardware;
 #[cfg(test)]
 mod heap;
+pub mod kept;
 pub mod ledger;
 pub mod mover;
 pub mod numa;

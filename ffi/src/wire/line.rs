@@ -137,6 +137,16 @@ impl<M: Clone> Line<M> {
         self.unheard.len()
     }
 
+    /// These messages, in order.
+    pub fn unheard_messages(&self) -> impl Iterator<Item = &M> {
+        self.unheard.iter()
+    }
+
+    /// The same, to keep them elsewhere.
+    pub fn unheard_messages_mut(&mut self) -> impl Iterator<Item = &mut M> {
+        self.unheard.iter_mut()
+    }
+
     /// Whether the other side ought to be told what was heard, be it by an empty message.
     pub fn owes_a_word(&self) -> bool {
         self.heard - self.told >= SILENCE

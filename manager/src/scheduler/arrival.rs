@@ -10,6 +10,7 @@ use super::{
     Arrival, AwayRange, Effect, MOVES_PER_MESSAGE, NAMES_PER_MESSAGE, PIECES_PER_MESSAGE, Pending, Phase,
     Scheduler, Tenant, Time,
 };
+use crate::kept::Kept;
 use crate::ledger::Slack;
 use std::collections::{BTreeMap, BTreeSet};
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, TenantId};
@@ -376,7 +377,7 @@ impl Tenant {
         self.saved.sort_unstable_by_key(place);
         self.blank.extend(blank);
         self.blank.sort_unstable_by_key(place);
-        let mut all: Vec<&AwayRange> = self.saved.iter().chain(&self.blank).collect();
+        let mut all: Vec<&AwayRange> = self.saved.iter().chain(self.blank.iter()).collect();
         all.sort_unstable_by_key(|range| place(range));
         self.runs = Class::ALL.map(|region| {
             let runs = runs(all.iter().copied().filter(|range| range.region == region), unit);
@@ -388,8 +389,8 @@ impl Tenant {
     fn has_come(&mut self, placed: &[Placed], unit: u64) {
         let slots = Slots::of(placed, unit);
         let rest = |range: &AwayRange| range.not_behind(&slots);
-        self.saved = self.saved.iter().filter_map(rest).collect();
-        self.blank = self.blank.iter().filter_map(rest).collect();
+        self.saved = Kept::new(self.saved.iter().filter_map(rest).collect());
+        self.blank = Kept::new(self.blank.iter().filter_map(rest).collect());
         self.add_away(&[], std::iter::empty(), unit);
     }
 

@@ -318,7 +318,7 @@ impl Scheduler {
         let inside = inside && live.windows(2).all(in_order);
         match self.tenants.get_mut(&id) {
             Some(tenant) if tenant.session == session && inside => {
-                tenant.live = live;
+                tenant.live = live.into();
                 true
             }
             _ => false,

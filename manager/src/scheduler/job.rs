@@ -6,6 +6,7 @@ use super::lease::Run;
 use super::outside::Room;
 use super::placements::Placements;
 use super::quota::SavedQuota;
+use crate::kept::{Keep, Kept};
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -418,13 +419,13 @@ pub struct Tenant {
     /// Bytes of the tiers that its first lease waits for: shares are to grow for it.
     pub growth: u64,
     /// What was alive at the last closing.
-    pub live: Vec<LiveRange>,
+    pub live: Kept<Vec<LiveRange>>,
     /// The slots that its described work was the first to use, in this order.
-    pub used: Vec<SlotRun>,
+    pub used: Kept<Vec<SlotRun>>,
     /// What lies in a tier, sorted by class and place.
-    pub saved: Vec<AwayRange>,
+    pub saved: Kept<Vec<AwayRange>>,
     /// What has to be there again, with any bytes, in the same order.
-    pub blank: Vec<AwayRange>,
+    pub blank: Kept<Vec<AwayRange>>,
     /// The runs of slots that `saved` and `blank` need, by region.
     pub(super) runs: [Vec<Run>; 2],
     /// Leases not answered yet, in order.
@@ -662,10 +663,10 @@ impl Tenant {
             warned: false,
             claim: 0,
             growth: 0,
-            live: Vec::new(),
-            used: Vec::new(),
-            saved: Vec::new(),
-            blank: Vec::new(),
+            live: Kept::default(),
+            used: Kept::default(),
+            saved: Kept::default(),
+            blank: Kept::default(),
             runs: [Vec::new(), Vec::new()],
             waiting: VecDeque::new(),
             making: None,
@@ -684,6 +685,11 @@ impl Tenant {
             arrival: None,
             departure: None,
         }
+    }
+
+    /// What is written down once.
+    pub(super) fn long_parts(&mut self) -> [&mut dyn Keep; 4] {
+        [&mut self.live, &mut self.used, &mut self.saved, &mut self.blank]
     }
 
     /// Is a lease of it not answered, or room that it wants.

@@ -26,7 +26,9 @@ impl Scheduler {
     /// A process says what its described work was the first to use, before it drains.
     pub(super) fn note_uses(&mut self, session: SessionId, id: TenantId, slots: Vec<SlotRun>) {
         match self.tenants.get_mut(&id) {
-            Some(tenant) if tenant.session == session && slots.len() <= MAX_USES => tenant.used = slots,
+            Some(tenant) if tenant.session == session && slots.len() <= MAX_USES => {
+                tenant.used = slots.into()
+            }
             _ => self.expel(session, "it said what memory is used that is not its own, or too much of it"),
         }
     }

@@ -4,11 +4,10 @@
 //! for the user and the process id, the ticket's secret for that process and no later one of that
 //! number.
 
-use postcard::ser_flavors::Size;
+use crate::kept::{Keep, Kept, Store, StoreError};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
 use tidegate_ffi::units::SessionId;
 use tidegate_ffi::wire::line::{Line, LineError, Numbered};
 use tidegate_ffi::wire::message::{FromShim, Resume, Ticket, ToShim};
@@ -21,9 +20,8 @@ pub(crate) struct Conversation {
     /// Its process id, by the kernel's word.
     pub(crate) pid: i32,
     ticket: Ticket,
-    line: Line<ToShim>,
-    /// Of each message that is not known to be heard its length in bytes.
-    lengths: VecDeque<u32>,
+    /// Of messages as they are sent.
+    line: Line<Kept<Vec<u8>>>,
     /// A message to it is lost for good: it cannot go on over another connection.
     broken: bool,
 }
@@ -66,7 +64,7 @@ impl Conversation {
         let mut secret = [0; 16];
         getrandom(&mut secret, GetRandomFlags::empty())?;
         let ticket = Ticket { session, secret: u128::from_le_bytes(secret) };
-        Ok(Self { uid, pid, ticket, line: Line::new(), lengths: VecDeque::new(), broken: false })
+        Ok(Self { uid, pid, ticket, line: Line::new(), broken: false })
     }
 
     /// With what the process can take it up again.
@@ -76,31 +74,32 @@ impl Conversation {
 
     /// Says a message, which is kept until it is heard.
     pub(crate) fn say(&mut self, message: ToShim) -> Result<Numbered<ToShim>, NotSaid> {
-        let length = postcard::serialize_with_flavor(&message, Size::default())?;
-        let waiting = self.unheard_bytes().saturating_add(length as u64);
+        let text = postcard::to_stdvec(&message)?;
+        let waiting = self.unheard_bytes().saturating_add(text.len() as u64);
         if waiting > MOST_UNHEARD_BYTES {
             return Err(NotSaid::Bytes(waiting));
         }
-        let letter = self.line.say(message)?;
-        self.lengths.push_back(length as u32);
-        Ok(letter)
+        Ok(self.line.say(text.into())?.map(|_| message))
     }
 
     /// Hears a message. `None`: it was heard before.
     pub(crate) fn hear(&mut self, letter: Numbered<FromShim>) -> Result<Option<FromShim>, LineError> {
-        let heard = self.line.hear(letter);
-        self.forget_lengths();
-        heard
+        self.line.hear(letter)
     }
 
     /// Bytes of messages that are kept until the process acknowledges them.
     pub(crate) fn unheard_bytes(&self) -> u64 {
-        self.lengths.iter().map(|length| u64::from(*length)).sum()
+        self.line.unheard_messages().map(|text| text.len() as u64).sum()
     }
 
-    fn forget_lengths(&mut self) {
-        let acknowledged = self.lengths.len().saturating_sub(self.line.unheard());
-        self.lengths.drain(..acknowledged);
+    /// Puts into the store what was said, and is not known to be heard.
+    pub(crate) fn keep(&mut self, store: &mut dyn Store) -> Result<(), StoreError> {
+        self.line.unheard_messages_mut().try_for_each(|text| text.keep(store))
+    }
+
+    /// Takes it from there.
+    pub(crate) fn load(&mut self, store: &dyn Store) -> Result<(), StoreError> {
+        self.line.unheard_messages_mut().try_for_each(|text| text.load(store))
     }
 
     /// The number of the last message heard.
@@ -138,14 +137,18 @@ impl Conversation {
             return Err(NotTakenUp::Broken);
         }
         let again = self.line.resume(resume.heard)?;
-        self.forget_lengths();
-        Ok(again)
+        let message = |letter: Numbered<Kept<Vec<u8>>>| {
+            let message = postcard::from_bytes(&letter.message)?;
+            Ok(letter.map(|_| message))
+        };
+        again.into_iter().map(message).collect::<Result<_, postcard::Error>>().map_err(|_| NotTakenUp::Broken)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kept::tests::Shelf;
 
     fn conversation() -> (Conversation, Resume) {
         let mut conversation = Conversation::begin(SessionId(3), 1000, 77).unwrap();
@@ -198,8 +201,11 @@ mod tests {
     #[test]
     fn it_can_be_written_down() {
         let (mut conversation, resume) = conversation();
-        let bytes = serde_json::to_vec(&conversation).unwrap();
-        let mut copy: Conversation = serde_json::from_slice(&bytes).unwrap();
+        let mut shelf = Shelf::default();
+        conversation.keep(&mut shelf).unwrap();
+        let text = postcard::to_stdvec(&conversation).unwrap();
+        let mut copy: Conversation = postcard::from_bytes(&text).unwrap();
+        copy.load(&shelf).unwrap();
         assert_eq!(copy.take_up(&resume, 1000, 77), conversation.take_up(&resume, 1000, 77));
     }
 }

@@ -43,6 +43,7 @@ pub use setup::{Setup, config_to_take_over, has_died, heirs, last_command, run, 
 
 use crate::brief::Brief;
 use crate::death;
+use crate::kept::{Store, StoreError};
 use crate::scheduler::{Effect, Event, Job, Pages, QueuePlace, SavedQuota, Scheduler, Session, Time};
 use bytesize::ByteSize;
 use client::{Client, ClientId, NoPage, Published, Role, Standing};
@@ -330,9 +331,16 @@ impl Server {
         of_clients.chain(self.movers.values().filter_map(MoverLink::outbox))
     }
 
+    fn keep_long_parts(&mut self, store: &mut dyn Store) -> Result<(), StoreError> {
+        self.scheduler.long_parts().try_for_each(|part| part.keep(store))?;
+        self.clients.values_mut().try_for_each(|client| client.conversation.keep(store))
+    }
+
     fn write_down(&mut self) {
         let Some(mut file) = self.file.take() else { return };
-        let history = if self.history_grew { file.write(Record::History, &self.ended) } else { Ok(0) };
+        let kept = file.keep(|store| self.keep_long_parts(store));
+        let history = kept
+            .and_then(|()| if self.history_grew { file.write(Record::History, &self.ended) } else { Ok(0) });
         let written = history.and_then(|_| file.write(Record::State, &State::of(self)));
         match written {
             Ok(_) => {

@@ -2,6 +2,7 @@
 
 use super::desk::*;
 use super::*;
+use crate::kept::tests::Shelf;
 use std::time::{Duration, Instant};
 use tidegate_ffi::units::Class;
 
@@ -23,12 +24,13 @@ fn desk(jobs: u64, ranges: u64, grants: u64) -> Desk {
     desk
 }
 
-/// The median time of an encoding, and its length.
-fn cost(scheduler: &Scheduler) -> (Duration, usize) {
-    let mut text = Vec::new();
+/// The median time of an encoding, and its length, when its long parts have not changed.
+fn cost(scheduler: &mut Scheduler) -> (Duration, usize) {
+    let (mut text, mut shelf) = (Vec::new(), Shelf::default());
     let mut once = || {
         let began = Instant::now();
         text.clear();
+        scheduler.long_parts().try_for_each(|part| part.keep(&mut shelf)).unwrap();
         text = postcard::to_extend(scheduler, std::mem::take(&mut text)).unwrap();
         began.elapsed()
     };
@@ -39,9 +41,11 @@ fn cost(scheduler: &Scheduler) -> (Duration, usize) {
 
 #[test]
 fn what_is_written_down_comes_back_as_it_was() {
-    let desk = desk(3, 50, 100);
+    let (mut desk, mut shelf) = (desk(3, 50, 100), Shelf::default());
+    desk.scheduler.long_parts().try_for_each(|part| part.keep(&mut shelf)).unwrap();
     let text = postcard::to_stdvec(&desk.scheduler).unwrap();
-    let back: Scheduler = postcard::from_bytes(&text).unwrap();
+    let mut back: Scheduler = postcard::from_bytes(&text).unwrap();
+    back.long_parts().try_for_each(|part| part.load(&shelf)).unwrap();
     assert_eq!(format!("{back:?}"), format!("{:?}", desk.scheduler));
     assert_eq!(back.check(), Ok(()));
 }
@@ -49,11 +53,11 @@ fn what_is_written_down_comes_back_as_it_was() {
 #[test]
 fn a_long_history_makes_no_event_dear() {
     for (name, jobs, ranges, grants) in [("typical", 3, 100, 4096), ("large", 8, 1000, 4096)] {
-        let (time, bytes) = cost(&desk(jobs, ranges, grants).scheduler);
+        let (time, bytes) = cost(&mut desk(jobs, ranges, grants).scheduler);
         println!(
             "{name}: {jobs} jobs, {ranges} live ranges and {grants} grants each: {bytes} bytes in {time:?}"
         );
         // Bytes, not time: how fast this machine is is no promise.
-        assert!(bytes < (jobs * (ranges * 40 + 8192)) as usize, "{name}: {bytes} bytes");
+        assert!(bytes < (jobs * 8192) as usize, "{name}: {bytes} bytes");
     }
 }

@@ -260,7 +260,8 @@ impl Gathering {
     ) -> anyhow::Result<&super::super::gpus::MoverState> {
         if self.heritage.is_none() {
             let file = StateFile::open(file.context("it brings no state file")?)?;
-            let state: State<'static> = file.read(Record::State)?;
+            let mut state: State<'static> = file.read(Record::State)?;
+            state.load_long_parts(&file)?;
             state.scheduler.check().map_err(|wrong| anyhow::anyhow!("the state is wrong: {wrong}"))?;
             let history = file.read(Record::History).unwrap_or_default();
             let node = self.node.clone();

@@ -8,6 +8,7 @@ use super::super::client::{Client, ClientId, Published, Role};
 use super::super::conversation::Conversation;
 use super::super::former::FormerJobs;
 use super::super::gpus::MoverState;
+use crate::kept::{Store, StoreError};
 use crate::process::{Image, ProcessName};
 use crate::scheduler::Scheduler;
 use serde::{Deserialize, Serialize};
@@ -62,6 +63,15 @@ impl<'a> ClientState<'a> {
     }
 }
 
+impl State<'_> {
+    /// A state that was read is whole when its long parts are loaded.
+    pub(crate) fn load_long_parts(&mut self, store: &dyn Store) -> Result<(), StoreError> {
+        self.scheduler.to_mut().long_parts().try_for_each(|part| part.load(store))?;
+        let conversations = self.clients.iter_mut().map(|client| client.conversation.to_mut());
+        conversations.into_iter().try_for_each(|conversation| conversation.load(store))
+    }
+}
+
 impl<'a> State<'a> {
     pub(crate) fn of(server: &'a Server) -> Self {
         Self {
@@ -87,18 +97,43 @@ impl<'a> State<'a> {
 mod tests {
     use super::super::super::Server;
     use super::super::super::stage;
+    use super::State;
+    use crate::process::ProcessName;
     use std::time::{Duration, Instant};
+    use tidegate_ffi::wire::message::ToShim;
+
+    fn cost_of(what: impl FnOnce()) -> Duration {
+        let began = Instant::now();
+        what();
+        began.elapsed()
+    }
 
     /// The median time in which everything is written down.
     fn cost(server: &mut Server) -> Duration {
-        let mut once = || {
-            let began = Instant::now();
-            server.settle();
-            began.elapsed()
-        };
-        let mut times: Vec<Duration> = (0..1001).map(|_| once()).collect();
+        let mut times: Vec<Duration> = (0..1001).map(|_| cost_of(|| server.settle())).collect();
         times.sort_unstable();
         times[500]
+    }
+
+    /// As many bytes as may be kept for them.
+    #[test]
+    fn what_processes_do_not_hear_is_written_down_once() {
+        let mut server = stage::server();
+        let _processes: Vec<_> = (1..=4).map(|id| stage::join(&mut server, id)).collect();
+        for client in server.clients.values_mut() {
+            client.name = ProcessName::own();
+            let long = || ToShim::Refused { reason: "x".repeat(4096) };
+            while client.conversation.say(long()).is_ok() {}
+            assert!(client.conversation.unheard_bytes() > 2_000_000);
+        }
+        println!("the first time: {:?}", cost_of(|| server.settle()));
+        println!("then: {:?}", cost(&mut server));
+        let text = postcard::to_stdvec(&State::of(&server)).unwrap();
+        assert!(text.len() < 32_000, "{} bytes", text.len());
+        let mut state: State<'static> = postcard::from_bytes(&text).unwrap();
+        state.load_long_parts(server.file.as_ref().unwrap()).unwrap();
+        let unheard = state.clients.iter().map(|client| client.conversation.unheard_bytes());
+        assert!(unheard.sum::<u64>() > 4 * 2_000_000);
     }
 
     #[test]
