@@ -76,9 +76,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// what it submits may wait for them, too, and be ahead of them for ever.
 const PEERS_FIRST: u32 = 4;
 
-/// The longest pause between two tries for a function on the host is such a part of the drain limit then.
-const OF_LIMIT_WITH_PEERS: u32 = 16;
-
 /// How long a process's drains take.
 #[derive(Default)]
 pub struct Drains {
@@ -142,8 +139,6 @@ pub struct Draining<'a> {
     under_way: Option<u32>,
     /// When the next calls are let through that are not behind.
     adds_at: Instant,
-    /// So many of each thread go at a time for a function on the host, at most.
-    most_for_host: u32,
     /// Calls were let through for a function on the host.
     has_helped_host: bool,
     /// When the GPU was first seen to have passed a mark, of those that were not looked at yet.
@@ -281,7 +276,6 @@ impl<'a> Draining<'a> {
             still_since: started,
             under_way: None,
             adds_at: started,
-            most_for_host: 1,
             has_helped_host: false,
             passed_at: None,
             goes_on_alone: false,
@@ -302,11 +296,6 @@ impl<'a> Draining<'a> {
             others_at: started,
             quiet_since: started,
         }
-    }
-
-    /// For a function on the host that does not end so many calls of each thread go at a time, at most.
-    pub fn with_calls_for_host(self, most: u32) -> Self {
-        Self { most_for_host: most, ..self }
     }
 
     /// The gate was metered, and let calls through at this pace. It is seen first whether what is under way ends alone, which takes
@@ -904,9 +893,7 @@ impl<'a> Draining<'a> {
         self.has_helped_host |= goes_on;
         // Where it is not this process's turn nothing is tried.
         if is_due && (goes_on || self.stalled()) {
-            // A thread may have at the gate here what other processes wait for, whose time ends.
-            let longest = if self.has_peers { self.limit / OF_LIMIT_WITH_PEERS } else { self.limit };
-            let calls = self.process.host_functions.lock().begin_try(self.most_for_host, longest);
+            let calls = self.process.host_functions.lock().begin_try();
             if !goes_on {
                 self.let_through(calls, false);
             }

@@ -38,7 +38,11 @@ const ENDED: u8 = 2;
 /// Where one has not ended for so long calls go that would begin at once: nothing comes to be ahead by them.
 pub const AT_ONCE: Duration = Duration::from_millis(10);
 /// A function is thought to wait that has not ended for so long, at first; at least; and at most.
-const FIRST: Duration = Duration::from_millis(20);
+const FIRST: Duration = Duration::from_millis(100);
+/// At first in a job of several processes.
+const FIRST_WITH_PEERS: Duration = Duration::from_millis(20);
+/// So many calls of each thread go for one function there, before it is one at a time.
+const MOST_WITH_PEERS: u32 = 16;
 const LEAST: Duration = AT_ONCE;
 const MOST: Duration = Duration::from_millis(2500);
 /// Calls have ended a function's wait if it ended so soon after them: one that only takes long seldom does.
@@ -77,21 +81,24 @@ pub fn may_wait(still: Duration) -> bool {
 
 /// How long a function on the host runs before it is thought to wait for calls that come after others: the shorter the more often
 /// such calls have ended one, and the longer the more often one has ended by itself. If it goes on they go again when it has
-/// been running for about twice as long, as chance says, for it might end just then each time; and twice as many go: a thread that
-/// gives back a lock may have it again before the function does, until it waits for its stream.
+/// been running for about twice as long, as chance says, for it might end just then each time. Where the job has several processes
+/// twice as many go each time, [up to some](MOST_WITH_PEERS): a thread that gives back a lock may have it again before the function
+/// does, until it waits for its stream, and the time of the others ends.
 pub struct Patience {
     time: Duration,
     tried: Option<Tried>,
     tries: u32,
     /// So many calls of each thread go first: twice as many as have ended one.
     calls: u32,
+    has_peers: bool,
 }
 
 /// Calls went for one.
 struct Tried {
     running: Running,
-    /// So many of each thread.
+    /// So many of each thread, at last and in all.
     calls: u32,
+    given: u32,
     at: Instant,
     /// They go again when it has been running for so long.
     next: Duration,
@@ -99,7 +106,7 @@ struct Tried {
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { time: FIRST, tried: None, tries: 0, calls: 1 }
+        Self { time: FIRST, tried: None, tries: 0, calls: 1, has_peers: false }
     }
 }
 
@@ -116,22 +123,36 @@ impl Patience {
         still >= self.time && oldest().is_some_and(|oldest| oldest.since.elapsed() >= from)
     }
 
-    /// Calls go now, at most so many, and if the function goes on again after so long at most: how many of each thread.
-    pub fn begin_try(&mut self, most: u32, longest: Duration) -> u32 {
+    /// Calls go now: how many of each thread.
+    pub fn begin_try(&mut self) -> u32 {
         oldest().map_or(0, |running| {
             let runs = running.since.elapsed();
-            self.begin_try_for(running, runs, most, longest)
+            self.begin_try_for(running, runs)
         })
     }
 
-    fn begin_try_for(&mut self, running: Running, runs: Duration, most: u32, longest: Duration) -> u32 {
+    fn begin_try_for(&mut self, running: Running, runs: Duration) -> u32 {
         self.tries = self.tries.wrapping_add(1);
-        let times = 0.5 + f64::from(drawn(self.tries, 0) & 0xff) / 256.0;
-        let next = runs + runs.min(longest).mul_f64(times);
+        let times = 1.5 + f64::from(drawn(self.tries, 0) & 0xff) / 256.0;
         let before = self.tried.as_ref().filter(|tried| Arc::ptr_eq(&tried.running.ended, &running.ended));
-        let calls = before.map_or(self.calls, |tried| tried.calls * 2).min(MOST_CALLS).min(most.max(1));
-        self.tried = Some(Tried { running, calls, at: Instant::now(), next });
+        let given = before.map_or(0, |tried| tried.given);
+        let calls = match before.filter(|_| self.has_peers).map(|tried| tried.calls * 2) {
+            None => self.calls,
+            Some(more) if given + more <= MOST_WITH_PEERS => more,
+            Some(_) => 1,
+        };
+        let (at, next, given) = (Instant::now(), runs.mul_f64(times), given + calls);
+        self.tried = Some(Tried { running, calls, given, at, next });
         calls
+    }
+
+    /// Whether other processes of the job have memory: a thread may have at the gate here what theirs wait for, and theirs what is
+    /// waited for here.
+    pub fn set_peers(&mut self, has_peers: bool) {
+        if has_peers && !std::mem::replace(&mut self.has_peers, has_peers) {
+            self.time = self.time.min(FIRST_WITH_PEERS);
+        }
+        self.has_peers = has_peers;
     }
 
     /// Has the function ended for which calls went, and by these?
@@ -325,7 +346,7 @@ mod tests {
         let before = patience.tries;
         let mut runs = patience.time;
         while runs < time {
-            patience.begin_try_for(running.clone(), runs, MOST_CALLS, Duration::MAX);
+            patience.begin_try_for(running.clone(), runs);
             let tried = patience.tried.as_mut().unwrap();
             tried.at = running.since + runs;
             let ended = (tried.at + ends_after).min(running.since + time);
@@ -351,22 +372,22 @@ mod tests {
     }
 
     #[test]
-    fn more_go_each_time_for_one_that_goes_on_and_as_many_at_once_for_the_next() {
+    fn beside_other_processes_more_go_each_time_and_as_many_at_once_for_the_next() {
         let function = || Running { since: Instant::now(), ended: Arc::default() };
-        let (mut patience, running) = (Patience::default(), function());
-        let mut runs = patience.time;
-        let mut next = |patience: &mut Patience| {
-            let (before, longest) = (runs, MS * 100);
-            let calls = patience.begin_try_for(running.clone(), runs, 7, longest);
-            runs = patience.tried.as_ref().unwrap().next;
-            assert!(runs - before >= before.min(longest) / 2 && runs - before < longest * 3 / 2);
-            calls
-        };
-        assert_eq!([(); 5].map(|()| next(&mut patience)), [1, 2, 4, 7, 7]);
-        running.ended.set(Instant::now()).unwrap();
+        let mut patience = Patience::default();
+        patience.set_peers(true);
+        assert_eq!(patience.time, FIRST_WITH_PEERS);
+        let (first, next) = (function(), function());
+        let calls = |patience: &mut Patience, of: &Running| patience.begin_try_for(of.clone(), MS);
+        assert_eq!([(); 6].map(|()| calls(&mut patience, &first)), [1, 2, 4, 8, 1, 1]);
+        patience.tried = None;
+        assert_eq!([(); 3].map(|()| calls(&mut patience, &first)), [1, 2, 4]);
+        first.ended.set(Instant::now()).unwrap();
         patience.learn();
-        assert_eq!((patience.time, patience.is_trying()), (FIRST / 2, false), "by the last");
-        assert_eq!(patience.begin_try_for(function(), FIRST, MOST_CALLS, FIRST), 14);
+        assert_eq!((patience.time, patience.is_trying()), (LEAST, false), "by the last");
+        assert_eq!([(); 3].map(|()| calls(&mut patience, &next)), [8, 1, 2]);
+        patience.set_peers(false);
+        assert_eq!([(); 3].map(|()| calls(&mut patience, &next)), [8; 3]);
     }
 
     #[test]

@@ -314,6 +314,7 @@ fn drain_and_report(
     window: &mut Window,
 ) -> Result<(Drained, Vec<OwnedFd>), String> {
     // Who has not come to the boundary is not held there.
+    process.host_functions.lock().set_peers(closing.has_peers());
     let at = if waited == BoundaryWait::Reached { closing.at_boundary() } else { Boundary::GoesOn };
     let under_way = window.under_way(process);
     let (is_little, pace) = (window.is_little(under_way), window.pace());
@@ -329,7 +330,6 @@ fn drain_and_report(
     let most_under_way = Calls::now(process).all.saturating_sub(passed.all);
     let mut draining =
         Draining::new(process, closing.step, at, closing.drain, until, closing.has_peers(), &mut ahead);
-    draining = draining.with_calls_for_host(window.calls_for_host());
     draining = match closing.peers {
         Peers::None if is_metered => draining.of_metered(most_under_way, pace, rest, is_late),
         Peers::Apart if is_metered => draining.of_metered_with_peers(is_little, time),

@@ -390,13 +390,6 @@ impl Window {
         })
     }
 
-    /// How many calls of each thread go at a time for a function on the host that does not end: if it only takes long they come
-    /// on top of what is under way.
-    pub fn calls_for_host(&self) -> u32 {
-        let fit = self.each.map_or(UNKNOWN.into(), |each| SPAN.as_nanos() / each.as_nanos().max(1));
-        u32::try_from(fit).unwrap_or(u32::MAX)
-    }
-
     /// How long two calls take, as far as it is known.
     pub fn time_of_least(&self) -> Duration {
         self.time_of(LEAST)
@@ -650,7 +643,7 @@ impl Window {
         if still >= patience {
             self.exceed(still);
         } else if is_due && credit == 0 && waiting > 0 {
-            let calls = process.host_functions.lock().begin_try(self.calls_for_host(), SPAN) * waiting;
+            let calls = process.host_functions.lock().begin_try() * waiting;
             debug!("no work has ended for {still:?}, nor has a function on the host: {calls} calls more go");
             return GATE.grant(calls);
         }
