@@ -139,7 +139,7 @@ fn obey(
             })
         }
         ToShim::Ajar => {
-            GATE.ajar();
+            GATE.ajar(window.begin_ajar());
             Ok(())
         }
         ToShim::Open => {

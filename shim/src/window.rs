@@ -226,6 +226,8 @@ pub struct Window {
     was_contended: bool,
     /// None did when it was looked last, since that time.
     alone: Option<Instant>,
+    /// The pace at which calls go while the gate is ajar, if they are counted.
+    ajar: Option<Pace>,
     /// So often the gate was opened, and when it was last.
     opened: u64,
     opened_at: Instant,
@@ -255,6 +257,7 @@ impl Default for Window {
             // Else all that the driver has room for would be under way before it is known.
             was_contended: true,
             alone: None,
+            ajar: None,
             opened: 0,
             opened_at: Instant::now(),
             free_turns: 0,
@@ -287,6 +290,12 @@ impl Window {
     }
 
     /// Which calls go without a grant from now on.
+    /// The gate is about to be ajar: so many calls may go at first.
+    pub fn begin_ajar(&mut self) -> u32 {
+        self.ajar = self.counts_calls().then(|| self.pace());
+        self.ajar.map_or(u32::MAX, |_| u32::try_from(self.room()).unwrap_or(u32::MAX))
+    }
+
     fn tell_what_goes_besides(&self, process: &Process) {
         keep_batches_small(self.expected_uneven().is_some());
         process.value_waits.let_what_is_behind_go(self.is_alone());
@@ -402,7 +411,9 @@ impl Window {
 
     /// When to look again, at the latest, if no order comes; `tick`: other jobs wait, and then it is looked so often anyway.
     pub fn pause(&self, process: &Process, tick: Option<Duration>) -> Duration {
-        let own = if GATE.is_metered() {
+        let own = if GATE.is_ajar() && self.ajar.is_some() {
+            LOOK_AT_MARKS
+        } else if GATE.is_metered() {
             // Most of what a program does before its first calls takes long.
             let is_idle = tick.is_none() && self.made.1 == 0 && GATE.credit() == Some(FIRST);
             let part = self.time_of_part().min(LOOK_AT_MARKS);
@@ -538,6 +549,10 @@ impl Window {
     }
 
     fn look_now(&mut self, process: &'static Process, is_contended: bool) {
+        if GATE.is_ajar() {
+            // Marks are not looked at: the next ones go when as many have ended, most likely.
+            return GATE.grant_ajar(self.ajar.as_mut().map_or(0, Pace::calls));
+        }
         let mut ahead = process.ahead.lock();
         ahead.forget_passed();
         let full_for = ahead.full_for();

@@ -394,7 +394,7 @@ impl Gate {
             let goes = record.nesting() > 1
                 || match word & STATE {
                     CLOSED | FAILED => false,
-                    AJAR => is_resident(),
+                    AJAR => is_resident() && self.take_credit(),
                     METERED => self.goes_metered(&queue()),
                     FLOWING if word & CATCHING != 0 => {
                         is_chosen(self.draw.load(Ordering::Relaxed), record.number())
@@ -762,11 +762,12 @@ impl Gate {
         self.let_go(self.next_grant());
     }
 
-    /// Opens the closed gate for work whose operands are known and resident. Whoever waits at a boundary goes
+    /// Opens the closed gate for so many calls whose operands are known and resident. Whoever waits at a boundary goes
     /// on. Does nothing at a gate that is not closed.
-    pub fn ajar(&self) {
+    pub fn ajar(&self, calls: u32) {
         if self.state() == CLOSED {
             self.is_partial.store(true, Ordering::Relaxed);
+            self.credit.store(calls, Ordering::Relaxed);
             self.let_go(self.ajar_word());
         }
     }
@@ -776,6 +777,15 @@ impl Gate {
         if self.state() == AJAR {
             self.word.0.store(self.ajar_word(), Ordering::SeqCst);
             futex::wake_all(&self.word.0);
+        }
+    }
+
+    /// Ajar, so many more calls go.
+    pub fn grant_ajar(&self, calls: u32) {
+        if calls > 0 {
+            let more = |credit: u32| Some(credit.saturating_add(calls));
+            let _ = self.credit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+            self.notice_arrival();
         }
     }
 

@@ -41,6 +41,7 @@ fn the_gate_keeps_its_promises() {
         ajar_only_work_whose_operands_are_there_goes_through();
         whoever_went_through_ajar_is_waited_for();
         a_boundary_holds_nobody_while_the_gate_is_ajar();
+        ajar_as_many_calls_go_as_are_granted();
         only_a_closed_gate_can_be_ajar();
         metered_as_many_calls_go_through_as_are_granted();
         metered_calls_with_little_ahead_go_without_a_grant();
@@ -57,7 +58,7 @@ fn the_gate_keeps_its_promises() {
         a_round_lets_threads_go_on_from_a_boundary();
         a_failed_gate_lets_nobody_through_and_nobody_wait();
         GATE.start(true, fence);
-        GATE.ajar();
+        GATE.ajar(u32::MAX);
         a_gate_that_was_ajar_fails_for_all();
     }
     GATE.disable();
@@ -404,7 +405,7 @@ fn until(is_so: impl Fn() -> bool) {
 /// A closing that is not followed by anything else.
 fn shut_and_open_ajar() {
     assert!(GATE.shut(soon()));
-    GATE.ajar();
+    GATE.ajar(u32::MAX);
     assert!(GATE.is_ajar() && !GATE.is_open());
 }
 
@@ -477,7 +478,7 @@ fn a_boundary_holds_nobody_while_the_gate_is_ajar() {
     assert!(GATE.shut(soon()));
     std::thread::scope(|scope| {
         let at_boundary = scope.spawn(|| GATE.boundary(1));
-        GATE.ajar();
+        GATE.ajar(u32::MAX);
         at_boundary.join().unwrap();
         GATE.boundary(2);
         GATE.waited();
@@ -485,8 +486,27 @@ fn a_boundary_holds_nobody_while_the_gate_is_ajar() {
     GATE.open();
 }
 
+fn ajar_as_many_calls_go_as_are_granted() {
+    let went = AtomicU64::new(0);
+    let submit_one = || {
+        submit(|| Ok(went.fetch_add(1, Ordering::SeqCst)), Err, || true, || false).unwrap();
+    };
+    assert!(GATE.shut(soon()));
+    GATE.ajar(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| (0..5).for_each(|_| submit_one()));
+        for granted in [2, 3] {
+            until(|| went.load(Ordering::SeqCst) >= granted && GATE.count_waiting(true) == 1);
+            assert_eq!(went.load(Ordering::SeqCst), granted);
+            GATE.grant_ajar(u32::from(granted == 2));
+        }
+        GATE.open();
+    });
+    assert_eq!(went.load(Ordering::SeqCst), 5);
+}
+
 fn only_a_closed_gate_can_be_ajar() {
-    GATE.ajar();
+    GATE.ajar(u32::MAX);
     assert!(GATE.is_open() && !GATE.is_ajar());
 }
 
@@ -497,7 +517,7 @@ fn a_gate_that_was_ajar_fails_for_all() {
         GATE.fail();
         assert_eq!(waits.join().unwrap(), Err(Failed));
     });
-    GATE.ajar();
+    GATE.ajar(u32::MAX);
     GATE.notice_arrival();
     assert_eq!(submit(|| Ok(()), Err, || true, || false), Err(Failed));
 }
