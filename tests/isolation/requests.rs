@@ -12,20 +12,26 @@ fn said_by(mut command: Command, program: &[&str]) -> (bool, String) {
 
 #[test]
 fn only_users_who_may_have_a_priority_or_stay_on_the_gpu() {
-    let shared =
-        Shared::start("1x8MiB", &["--unit", "64KiB", "--max-priority", "2", "--allow-resident", "20012"]);
+    let shared = Shared::start(
+        "1x8MiB",
+        &["--unit", "64KiB", "--max-priority", "2", "--max-weight", "3", "--allow-resident", "20012"],
+    );
     let run = |user: u32, options: &[&str]| {
         said_by(shared.member(user, &[&["run"], options].concat()), &["/bin/true"])
     };
-    for (user, options) in
-        [(STRANGER, &["--priority", "2"][..]), (20_012, &["--resident"]), (0, &["--priority", "99"])]
-    {
+    for (user, options) in [
+        (STRANGER, &["--priority", "2", "--weight", "3"][..]),
+        (20_012, &["--resident"]),
+        (0, &["--priority", "99"]),
+    ] {
         let (ran, said) = run(user, options);
         assert!(ran, "{user} {options:?}: {said}");
     }
-    for (options, option) in
-        [(&["--priority", "3"][..], "--max-priority"), (&["--resident"], "--allow-resident")]
-    {
+    for (options, option) in [
+        (&["--priority", "3"][..], "--max-priority"),
+        (&["--weight", "4"], "--max-weight"),
+        (&["--resident"], "--allow-resident"),
+    ] {
         let (ran, said) = run(STRANGER, options);
         assert!(!ran && said.contains(option), "{options:?}: {said}");
     }

@@ -158,6 +158,9 @@ pub(super) struct Options {
     /// user that is not named. Root and the manager's user have no limit. May be given several times. Default: 0.
     #[arg(long, value_name = "[USER=]N", allow_hyphen_values = true, value_parser = user_priority)]
     max_priority: Vec<OfUser<i32>>,
+    /// The largest weight that a user's jobs may have (`tidegate run --weight`), as above. Default: 1.
+    #[arg(long, value_name = "[USER=]N", value_parser = user_weight)]
+    max_weight: Vec<OfUser<u32>>,
     /// Let this user's jobs be resident (`tidegate run --resident`), by name in /etc/passwd or number; `all` is every user. Root
     /// and the manager's user may always. May be given several times. Default: no other user.
     #[arg(long, value_name = "USER")]
@@ -207,6 +210,13 @@ fn user_quota(text: &str) -> Result<OfUser<u64>, String> {
 
 fn user_priority(text: &str) -> Result<OfUser<i32>, String> {
     of_user(text, |most| most.parse().map_err(|_| format!("{most:?} is no whole number, as in 3 or ann=3")))
+}
+
+fn user_weight(text: &str) -> Result<OfUser<u32>, String> {
+    of_user(text, |most| {
+        let most = most.parse().ok().filter(|most| *most > 0);
+        most.ok_or_else(|| format!("{text:?} is no whole number above 0, as in 3 or ann=3"))
+    })
 }
 
 /// A place and how much of it may be used, written `PLACE=SIZE`; `wanted` is what to say where it is not.
@@ -607,7 +617,14 @@ fn quotas(given: &[OfUser<u64>], option: &'static str) -> anyhow::Result<UserQuo
 fn permissions(options: &Options) -> anyhow::Result<Permissions> {
     let (others, max_priority) = by_user(&options.max_priority, "--max-priority")?;
     let max_priority_of_others = others.unwrap_or_default();
-    let mut permissions = Permissions { max_priority, max_priority_of_others, ..Permissions::default() };
+    let (max_weight_of_others, max_weight) = by_user(&options.max_weight, "--max-weight")?;
+    let mut permissions = Permissions {
+        max_priority,
+        max_priority_of_others,
+        max_weight,
+        max_weight_of_others,
+        ..Permissions::default()
+    };
     for user in &options.allow_resident {
         match user.as_str() {
             "all" => permissions.all_resident = true,

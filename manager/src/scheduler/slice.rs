@@ -3,7 +3,8 @@
 //! ```text
 //! a switch   unmap + save + restore + map, from one grant to the next; not the drain: that is the job's own work
 //! its cost   the median of the last ones; of the first, which may have been the first to touch a tier's memory, the
-//!            least, and no more than the bytes take at the link's rate
+//!            least, and no more than the bytes take at the link's rate; of the part that its processes take for themselves no
+//!            more than the rest and half a second: else they could have slices as long as they like
 //! its slice  as long as switches may take --switch-overhead of it, but --slice at least, and
 //!            --slice-max at most, or less where many wait: no more than three such slices for all of them together
 //!            (but for a slice that switches would take a tenth of: then it is longer)
@@ -20,6 +21,8 @@ use tidegate_ffi::wire::message::LinkRates;
 const KEPT: usize = 7;
 /// From so many on the median is believed, whatever the link's rate.
 const ENOUGH: usize = 3;
+/// What a job's processes take for their part of a switch, to unmap and to map, beside what the moves take: at most so much counts.
+const MOST_FIXED: Duration = Duration::from_millis(500);
 /// All jobs that wait get their turn in so many of the longest slices.
 const LONGEST_SLICES: u32 = 3;
 /// However many wait, switches take no larger part of a slice than one in so many.
@@ -69,7 +72,8 @@ impl Costs {
         });
         let believed =
             at_rate.filter(|_| self.recent.len() + 1 < ENOUGH).map_or(moves, |rate| rate.min(moves));
-        self.recent.push_back((sums.fixed.saturating_sub(before.fixed) + believed) / switches);
+        let fixed = sums.fixed.saturating_sub(before.fixed).min(believed + MOST_FIXED * switches);
+        self.recent.push_back((fixed + believed) / switches);
         if self.recent.len() > KEPT {
             self.recent.pop_front();
         }
@@ -174,6 +178,17 @@ mod tests {
         switched(&mut stats, 2, 3);
         costs.note(&stats, None);
         assert_eq!(costs.next(), MS * 7, "and the next one says more");
+    }
+
+    #[test]
+    fn what_its_processes_take_for_themselves_makes_slices_no_longer_than_the_moves_do() {
+        let (mut stats, mut costs) = (Stats::default(), Costs::default());
+        for _ in 0..KEPT {
+            switched(&mut stats, 20, 30);
+            stats.unmap += MS * 28_000;
+            costs.note(&stats, Some(LINK));
+        }
+        assert_eq!(costs.next(), (MS * 50) * 2 + MOST_FIXED);
     }
 
     #[test]

@@ -34,6 +34,10 @@ pub struct Permissions {
     pub max_priority: BTreeMap<u32, i32>,
     /// The same for each user that is not named; without it, 0.
     pub max_priority_of_others: i32,
+    /// The largest weight that a user may ask for, by uid.
+    pub max_weight: BTreeMap<u32, u32>,
+    /// The same for each user that is not named; without it, 1.
+    pub max_weight_of_others: Option<u32>,
     /// The users whose jobs may be resident.
     pub resident: BTreeSet<u32>,
     /// Every user's jobs may.
@@ -51,6 +55,13 @@ impl Permissions {
             let wanted = spec.priority;
             return Some(format!(
                 "priority {wanted} is more than this user may ask for, {most} (--max-priority)"
+            ));
+        }
+        let most = self.max_weight.get(&asker.uid).copied().or(self.max_weight_of_others).unwrap_or(1);
+        if spec.weight > most {
+            let wanted = spec.weight;
+            return Some(format!(
+                "weight {wanted} is more than this user may ask for, {most} (--max-weight)"
             ));
         }
         let refused = spec.resident && !self.all_resident && !self.resident.contains(&asker.uid);
@@ -78,6 +89,19 @@ mod tests {
         assert!(!is_allowed(9, 1, false) && !is_allowed(9, 0, true));
         assert!(is_allowed(5, 3, false) && !is_allowed(5, 4, false) && !is_allowed(5, 3, true));
         assert!(is_allowed(6, 0, true) && !is_allowed(6, 1, true));
+    }
+
+    #[test]
+    fn a_weight_is_at_other_users_cost_too() {
+        let allowed = |permissions: &Permissions, uid, weight| {
+            let spec = JobSpec { weight, ..JobSpec::default() };
+            permissions.against(Asker { uid, manager: 7 }, &spec).is_none()
+        };
+        let unnamed = Permissions { max_weight: [(5, 3)].into(), ..Permissions::default() };
+        assert!(allowed(&unnamed, 0, u32::MAX) && allowed(&unnamed, 9, 1) && !allowed(&unnamed, 9, 2));
+        assert!(allowed(&unnamed, 5, 3) && !allowed(&unnamed, 5, 4));
+        let all = Permissions { max_weight_of_others: Some(2), ..unnamed };
+        assert!(allowed(&all, 9, 2) && !allowed(&all, 9, 3) && allowed(&all, 5, 3));
     }
 
     #[test]
