@@ -170,7 +170,7 @@ impl Arrivals {
         GATE.start(true, Fence::ByCloser);
         let memory = Memory::new();
         memory.set_mapped(false);
-        GATE.ajar();
+        GATE.ajar(u32::MAX);
         Arc::new(Self { memory, are_here: Mutex::new(false) })
     }
 
@@ -259,7 +259,7 @@ fn who_waits_at_a_boundary_goes_on_when_the_gate_is_ajar() {
     model(4, || {
         GATE.start(true, Fence::ByCloser);
         let program = spawn(|| GATE.boundary(1));
-        GATE.ajar();
+        GATE.ajar(u32::MAX);
         program.join().unwrap();
     });
 }
