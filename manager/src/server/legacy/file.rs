@@ -396,7 +396,11 @@ mod tests {
         let (mut file, mut part) = (StateFile::create().unwrap(), Kept::new(vec![5; 1000]));
         write_part(&mut file, &mut part);
         part.push(6);
-        let failed = file.keep(|store| part.keep(store).and(Err(StoreError::Nowhere)));
+        let cannot = postcard::Error::SerializeBufferFull;
+        let failed = file.keep(|store| {
+            part.keep(store)?;
+            store.put(&mut |_| Err(cannot.clone())).map(drop)
+        });
         assert!(failed.is_err());
         assert!(matches!(file.read::<Kept<Vec<u64>>>(State), Err(FileError::None)), "it is void");
         let mut other = Kept::new(vec![9u64; 4000]);
