@@ -5,7 +5,7 @@
 //!                          │                                   │
 //! store     ───────────────┴──────────────────┬────────────────┴───                                 written when one changes
 //! ```
-//! A [`Kept`] is used like what it holds. Whoever changes it makes it forget its place, so it is written anew. Before the state is
+//! A [`Kept`] is used like what it holds. When it is changed it forgets its place, so it is written anew. Before the state is
 //! written all of its parts are [kept](Keep::keep), and after it was read all are [loaded](Keep::load).
 
 #![forbid(unsafe_code)]
@@ -73,11 +73,6 @@ impl<T> Kept<T> {
     /// Not put anywhere yet.
     pub fn new(value: T) -> Self {
         Self { value, place: None }
-    }
-
-    /// Takes what it holds.
-    pub fn into_inner(self) -> T {
-        self.value
     }
 }
 

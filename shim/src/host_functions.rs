@@ -149,7 +149,7 @@ impl Patience {
     /// Whether other processes of the job have memory: a thread may have at the gate here what theirs wait for, and theirs what is
     /// waited for here.
     pub fn set_peers(&mut self, has_peers: bool) {
-        if has_peers && !std::mem::replace(&mut self.has_peers, has_peers) {
+        if has_peers && !self.has_peers {
             self.time = self.time.min(FIRST_WITH_PEERS);
         }
         self.has_peers = has_peers;

@@ -293,6 +293,11 @@ impl Window {
     /// The gate is about to be ajar: so many calls may go at first.
     pub fn begin_ajar(&mut self) -> u32 {
         self.ajar = self.counts_calls().then(|| self.pace());
+        self.room_ajar()
+    }
+
+    /// How many calls may go at once while the gate is ajar.
+    fn room_ajar(&self) -> u32 {
         self.ajar.map_or(u32::MAX, |_| u32::try_from(self.room()).unwrap_or(u32::MAX))
     }
 
@@ -551,7 +556,8 @@ impl Window {
     fn look_now(&mut self, process: &'static Process, is_contended: bool) {
         if GATE.is_ajar() {
             // Marks are not looked at: the next ones go when as many have ended, most likely.
-            return GATE.grant_ajar(self.ajar.as_mut().map_or(0, Pace::calls));
+            let calls = self.ajar.as_mut().map_or(0, Pace::calls);
+            return GATE.grant_ajar(calls, self.room_ajar());
         }
         let mut ahead = process.ahead.lock();
         ahead.forget_passed();

@@ -1,17 +1,11 @@
 //! The invariants of the whole state, for tests and the simulator.
 
-use super::{Phase, Scheduler, Tenant};
-use crate::kept::Keep;
+use super::{Phase, Scheduler};
 use crate::ledger::Owner;
 use std::collections::BTreeMap;
 use tidegate_ffi::units::{PieceId, TenantId, Tier};
 
 impl Scheduler {
-    /// The parts of it that are written down once.
-    pub fn long_parts(&mut self) -> impl Iterator<Item = &mut dyn Keep> {
-        self.tenants.values_mut().flat_map(Tenant::long_parts)
-    }
-
     /// Checks I2, I4, I5 and I6 as far as they are the manager's; the error names what is wrong.
     pub fn check(&self) -> Result<(), String> {
         for (id, gpu) in &self.gpus {

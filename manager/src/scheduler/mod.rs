@@ -79,6 +79,7 @@ pub use slice::Costs;
 pub use spares::{Spare, Spares};
 pub use waits::{Wait, Wanted};
 
+use crate::kept::Keep;
 use crate::ledger::Ledger;
 use crate::planner::shares::{PerTier, TIERS};
 use debts::Debt;
@@ -782,6 +783,11 @@ impl Scheduler {
     /// The jobs, for status.
     pub fn jobs(&self) -> &BTreeMap<JobId, Job> {
         &self.jobs
+    }
+
+    /// The parts of it that are written down once.
+    pub fn long_parts(&mut self) -> impl Iterator<Item = &mut dyn Keep> {
+        self.tenants.values_mut().flat_map(Tenant::long_parts)
     }
 
     /// The processes, for status.

@@ -762,7 +762,7 @@ impl Gate {
         self.let_go(self.next_grant());
     }
 
-    /// Opens the closed gate for so many calls whose operands are known and resident. Whoever waits at a boundary goes
+    /// Opens the closed gate for so many calls whose operands are known and resident. Threads that wait at a boundary go
     /// on. Does nothing at a gate that is not closed.
     pub fn ajar(&self, calls: u32) {
         if self.state() == CLOSED {
@@ -780,10 +780,10 @@ impl Gate {
         }
     }
 
-    /// Ajar, so many more calls go.
-    pub fn grant_ajar(&self, calls: u32) {
+    /// Ajar, so many more calls go, at most so many at once: none are saved up.
+    pub fn grant_ajar(&self, calls: u32, most: u32) {
         if calls > 0 {
-            let more = |credit: u32| Some(credit.saturating_add(calls));
+            let more = |credit: u32| Some(credit.saturating_add(calls).min(most));
             let _ = self.credit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
             self.notice_arrival();
         }

@@ -42,6 +42,7 @@ fn the_gate_keeps_its_promises() {
         whoever_went_through_ajar_is_waited_for();
         a_boundary_holds_nobody_while_the_gate_is_ajar();
         ajar_as_many_calls_go_as_are_granted();
+        ajar_no_grants_are_saved_up();
         only_a_closed_gate_can_be_ajar();
         metered_as_many_calls_go_through_as_are_granted();
         metered_calls_with_little_ahead_go_without_a_grant();
@@ -508,10 +509,26 @@ fn ajar_as_many_calls_go_as_are_granted() {
         for granted in [2, 3] {
             until(|| went.load(Ordering::SeqCst) >= granted && GATE.count_waiting(true) == 1);
             assert_eq!(went.load(Ordering::SeqCst), granted);
-            GATE.grant_ajar(u32::from(granted == 2));
+            GATE.grant_ajar(u32::from(granted == 2), 2);
         }
     });
     assert_eq!(went.load(Ordering::SeqCst), 5);
+}
+
+fn ajar_no_grants_are_saved_up() {
+    let went = AtomicU64::new(0);
+    let submit_one = || {
+        submit(|| Ok(went.fetch_add(1, Ordering::SeqCst)), Err, || true, || false).unwrap();
+    };
+    assert!(GATE.shut(soon()));
+    GATE.ajar(2);
+    (0..10).for_each(|_| GATE.grant_ajar(2, 3));
+    std::thread::scope(|scope| {
+        let _opens = Opens;
+        scope.spawn(|| (0..5).for_each(|_| submit_one()));
+        until(|| went.load(Ordering::SeqCst) >= 3 && GATE.count_waiting(true) == 1);
+        assert_eq!(went.load(Ordering::SeqCst), 3);
+    });
 }
 
 fn only_a_closed_gate_can_be_ajar() {

@@ -67,8 +67,7 @@ impl State<'_> {
     /// A state that was read is whole when its long parts are loaded.
     pub(crate) fn load_long_parts(&mut self, store: &dyn Store) -> Result<(), StoreError> {
         self.scheduler.to_mut().long_parts().try_for_each(|part| part.load(store))?;
-        let conversations = self.clients.iter_mut().map(|client| client.conversation.to_mut());
-        conversations.into_iter().try_for_each(|conversation| conversation.load(store))
+        self.clients.iter_mut().try_for_each(|client| client.conversation.to_mut().load(store))
     }
 }
 
