@@ -132,78 +132,72 @@ impl<T: Serialize + DeserializeOwned> Keep for Kept<T> {
     }
 }
 
+/// A store in memory.
+impl Store for Vec<u8> {
+    fn has(&self, place: Place) -> bool {
+        place.at + u64::from(place.bytes) <= self.len() as u64
+    }
+
+    fn put(
+        &mut self,
+        write: &mut dyn FnMut(Vec<u8>) -> Result<Vec<u8>, postcard::Error>,
+    ) -> Result<Place, StoreError> {
+        let at = self.len();
+        *self = write(std::mem::take(self))?;
+        let bytes = self.len() - at;
+        Ok(Place { at: at as u64, bytes: bytes.try_into().map_err(|_| StoreError::TooLong(bytes as u64))? })
+    }
+
+    fn get(&self, place: Place) -> Result<Vec<u8>, StoreError> {
+        let from = place.at as usize;
+        self.as_slice().get(from..from + place.bytes as usize).map(<[u8]>::to_vec).ok_or(StoreError::Nowhere)
+    }
+}
+
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
-    /// A store in memory.
-    #[derive(Default)]
-    pub(crate) struct Shelf {
-        text: Vec<u8>,
-        /// What lies before it is to be put in anew.
-        stays_from: u64,
-    }
-
-    impl Store for Shelf {
-        fn has(&self, place: Place) -> bool {
-            place.at >= self.stays_from
-        }
-
-        fn put(
-            &mut self,
-            write: &mut dyn FnMut(Vec<u8>) -> Result<Vec<u8>, postcard::Error>,
-        ) -> Result<Place, StoreError> {
-            let at = self.text.len();
-            self.text = write(std::mem::take(&mut self.text))?;
-            Ok(Place { at: at as u64, bytes: (self.text.len() - at) as u32 })
-        }
-
-        fn get(&self, place: Place) -> Result<Vec<u8>, StoreError> {
-            let from = place.at as usize;
-            self.text.get(from..from + place.bytes as usize).map(<[u8]>::to_vec).ok_or(StoreError::Nowhere)
-        }
-    }
-
     /// As another manager reads it.
-    fn copied(part: &Kept<Vec<u64>>, shelf: &Shelf) -> Kept<Vec<u64>> {
+    fn copied(part: &Kept<Vec<u64>>, store: &Vec<u8>) -> Kept<Vec<u64>> {
         let text = postcard::to_stdvec(part).unwrap();
         let mut copy: Kept<Vec<u64>> = postcard::from_bytes(&text).unwrap();
         assert!(copy.is_empty());
-        copy.load(shelf).unwrap();
+        copy.load(store).unwrap();
         copy
     }
 
     #[test]
     fn what_has_not_changed_is_put_in_once() {
-        let (mut shelf, mut part) = (Shelf::default(), Kept::new(vec![7u64; 100]));
+        let (mut store, mut part) = (Vec::new(), Kept::new(vec![7u64; 100]));
         assert!(postcard::to_stdvec(&part).is_err(), "it lies nowhere");
-        part.keep(&mut shelf).unwrap();
-        let bytes = shelf.text.len();
-        part.keep(&mut shelf).unwrap();
+        part.keep(&mut store).unwrap();
+        let bytes = store.len();
+        part.keep(&mut store).unwrap();
         assert_eq!(part.iter().sum::<u64>(), 700);
-        part.keep(&mut shelf).unwrap();
-        assert_eq!(shelf.text.len(), bytes);
-        assert_eq!(copied(&part, &shelf), part);
+        part.keep(&mut store).unwrap();
+        assert_eq!(store.len(), bytes);
+        assert_eq!(copied(&part, &store), part);
     }
 
     #[test]
     fn what_was_changed_or_does_not_stay_is_put_in_anew() {
-        let (mut shelf, mut part) = (Shelf::default(), Kept::new(vec![7u64; 100]));
-        part.keep(&mut shelf).unwrap();
+        let (mut store, mut part) = (Vec::new(), Kept::new(vec![7u64; 100]));
+        part.keep(&mut store).unwrap();
         part.push(8);
-        part.keep(&mut shelf).unwrap();
-        assert_eq!(copied(&part, &shelf).len(), 101);
-        shelf.stays_from = shelf.text.len() as u64;
-        part.keep(&mut shelf).unwrap();
-        assert!(part.place.is_some_and(|place| shelf.has(place)));
-        assert_eq!(copied(&part, &shelf), part);
+        part.keep(&mut store).unwrap();
+        assert_eq!(copied(&part, &store).len(), 101);
+        store.clear();
+        part.keep(&mut store).unwrap();
+        assert!(part.place.is_some_and(|place| store.has(place)));
+        assert_eq!(copied(&part, &store), part);
     }
 
     #[test]
     fn what_lies_nowhere_is_not_loaded() {
         let mut part: Kept<Vec<u64>> = Kept::default();
-        assert!(matches!(part.load(&Shelf::default()), Err(StoreError::Nowhere)));
+        assert!(matches!(part.load(&Vec::new()), Err(StoreError::Nowhere)));
         part.place = Some(Place { at: 1, bytes: 3 });
-        assert!(matches!(part.load(&Shelf::default()), Err(StoreError::Nowhere)));
+        assert!(matches!(part.load(&Vec::new()), Err(StoreError::Nowhere)));
     }
 }

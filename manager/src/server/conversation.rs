@@ -148,7 +148,6 @@ impl Conversation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kept::tests::Shelf;
 
     fn conversation() -> (Conversation, Resume) {
         let mut conversation = Conversation::begin(SessionId(3), 1000, 77).unwrap();
@@ -201,11 +200,11 @@ mod tests {
     #[test]
     fn it_can_be_written_down() {
         let (mut conversation, resume) = conversation();
-        let mut shelf = Shelf::default();
-        conversation.keep(&mut shelf).unwrap();
+        let mut store = Vec::new();
+        conversation.keep(&mut store).unwrap();
         let text = postcard::to_stdvec(&conversation).unwrap();
         let mut copy: Conversation = postcard::from_bytes(&text).unwrap();
-        copy.load(&shelf).unwrap();
+        copy.load(&store).unwrap();
         assert_eq!(copy.take_up(&resume, 1000, 77), conversation.take_up(&resume, 1000, 77));
     }
 }

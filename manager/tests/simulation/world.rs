@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::time::Duration;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, Step, Tier};
 use tidegate_ffi::wire::message::{Location, Shortage, Ticket, ToMover, ToShim};
+use tidegate_manager::kept::StoreError;
 use tidegate_manager::planner::shares::PerTier;
 use tidegate_manager::scheduler::{self, Effect, Event, Pages, Scheduler};
 
@@ -123,6 +124,8 @@ pub struct World {
     pub manager_deaths: u64,
     /// How often that happened.
     pub successions: u64,
+    /// Long parts of the state.
+    store: Vec<u8>,
     fate: Random,
 }
 
@@ -168,6 +171,7 @@ impl World {
             checks_every: 1,
             manager_deaths: 0,
             successions: 0,
+            store: Vec::new(),
             fate: Random::new(seed ^ 0xdead),
             plan,
         };
@@ -471,11 +475,19 @@ impl World {
     /// have sent is part of what it wrote, so the effects are still carried out.
     fn succeed(&mut self) -> Result<(), String> {
         if self.fate.between(0, 999) < self.manager_deaths {
-            let state = postcard::to_stdvec(&self.scheduler).map_err(|error| error.to_string())?;
-            self.scheduler = postcard::from_bytes(&state).map_err(|error| error.to_string())?;
+            self.scheduler = self.next_scheduler().map_err(|error| error.to_string())?;
             self.successions += 1;
         }
         Ok(())
+    }
+
+    /// What the next manager reads.
+    fn next_scheduler(&mut self) -> Result<Scheduler, StoreError> {
+        self.scheduler.long_parts().try_for_each(|part| part.keep(&mut self.store))?;
+        let state = postcard::to_stdvec(&self.scheduler)?;
+        let mut next: Scheduler = postcard::from_bytes(&state)?;
+        next.long_parts().try_for_each(|part| part.load(&self.store))?;
+        Ok(next)
     }
 
     fn carry_out(&mut self, effect: Effect) -> Result<(), String> {

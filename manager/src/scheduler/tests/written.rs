@@ -2,7 +2,6 @@
 
 use super::desk::*;
 use super::*;
-use crate::kept::tests::Shelf;
 use std::time::{Duration, Instant};
 use tidegate_ffi::units::Class;
 
@@ -26,11 +25,11 @@ fn desk(jobs: u64, ranges: u64, grants: u64) -> Desk {
 
 /// The median time of an encoding, and its length, when its long parts have not changed.
 fn cost(scheduler: &mut Scheduler) -> (Duration, usize) {
-    let (mut text, mut shelf) = (Vec::new(), Shelf::default());
+    let (mut text, mut store) = (Vec::new(), Vec::new());
     let mut once = || {
         let began = Instant::now();
         text.clear();
-        scheduler.long_parts().try_for_each(|part| part.keep(&mut shelf)).unwrap();
+        scheduler.long_parts().try_for_each(|part| part.keep(&mut store)).unwrap();
         text = postcard::to_extend(scheduler, std::mem::take(&mut text)).unwrap();
         began.elapsed()
     };
@@ -41,11 +40,11 @@ fn cost(scheduler: &mut Scheduler) -> (Duration, usize) {
 
 #[test]
 fn what_is_written_down_comes_back_as_it_was() {
-    let (mut desk, mut shelf) = (desk(3, 50, 100), Shelf::default());
-    desk.scheduler.long_parts().try_for_each(|part| part.keep(&mut shelf)).unwrap();
+    let (mut desk, mut store) = (desk(3, 50, 100), Vec::new());
+    desk.scheduler.long_parts().try_for_each(|part| part.keep(&mut store)).unwrap();
     let text = postcard::to_stdvec(&desk.scheduler).unwrap();
     let mut back: Scheduler = postcard::from_bytes(&text).unwrap();
-    back.long_parts().try_for_each(|part| part.load(&shelf)).unwrap();
+    back.long_parts().try_for_each(|part| part.load(&store)).unwrap();
     assert_eq!(format!("{back:?}"), format!("{:?}", desk.scheduler));
     assert_eq!(back.check(), Ok(()));
 }
