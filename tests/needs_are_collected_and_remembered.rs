@@ -22,7 +22,9 @@ fn the_manager_knows_class_and_size_of_what_is_allocated() {
 /// Two jobs that would fit one after the other, but not at once: whether the second is let
 /// beside the first before it has allocated anything shows what the manager knows of it.
 fn runs_beside_a_big_one(options: &[&str], run_before: bool) -> bool {
-    let manager = Manager::start("1x8MiB", &["--unit", "64KiB", "--offset", "64KiB", "--slice", "60s"]);
+    let slices = ["--slice", "60s", "--slice-max", "60s"];
+    let manager =
+        Manager::start("1x8MiB", &[&["--unit", "64KiB", "--offset", "64KiB"], &slices[..]].concat());
     if run_before {
         let mut before = manager.probe(&["--name", "b"]);
         before.tell("device 0");

@@ -98,6 +98,14 @@ fn host_functions_get_a_lock_that_threads_submit_under() {
     drains("chains", &["lock"], "pairs_kernel");
 }
 
+/// Nothing waits for what other threads would submit meanwhile: it would only keep the job from its end.
+#[test]
+fn host_functions_that_only_take_long_end_at_a_closing() {
+    let options = ["--slice", switched::SLICE, "--drain-limit", "1s"];
+    let job = switched::switch(4, &options, "chains", &["sleeps"], "pairs_kernel");
+    assert_eq!((job.figures.failed_drains, job.unsliceable), (0, false), "{job:#?}");
+}
+
 #[test]
 fn threads_whose_work_waits_in_a_ring_are_switched() {
     drains("chains", &["ring"], "pairs_kernel");

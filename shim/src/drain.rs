@@ -12,7 +12,7 @@
 use crate::ahead::State;
 use crate::contexts::Used;
 use crate::driver::{Behind, Context, Current, relax_captures_of_this_thread, synchronize};
-use crate::gate::{Boundary, GATE, Pause, Record, drawn};
+use crate::gate::{Boundary, GATE, Pause, Record, Role, drawn};
 use crate::host_functions;
 use crate::log::info;
 use crate::marks::Calls;
@@ -178,6 +178,8 @@ pub struct Draining<'a> {
     others_at: Instant,
     /// Since when nothing was let through.
     quiet_since: Instant,
+    /// When functions on the host may begin at once.
+    functions_at: Instant,
 }
 
 /// Threads that are let go on may keep work under way for ever that would only take long. So after each spell of catching
@@ -212,8 +214,8 @@ struct ThreadFilter {
     chosen: Chosen,
     /// Only those whose work would begin at once.
     at_once: bool,
-    /// Those too whose work would wait for a value.
-    every_role: bool,
+    /// Only those whose work has this role, or one before it.
+    up_to: Role,
 }
 
 #[derive(Clone, Copy)]
@@ -295,6 +297,7 @@ impl<'a> Draining<'a> {
             behind_at: started,
             others_at: started,
             quiet_since: started,
+            functions_at: started + host_functions::AT_ONCE,
         }
     }
 
@@ -449,7 +452,7 @@ impl<'a> Draining<'a> {
             // A thread at its boundary may be the one that captures.
             if self.process.captures.any() && !GATE.is_partial() {
                 self.gone_on = true;
-                let all = ThreadFilter { chosen: Chosen::All, at_once: false, every_role: true };
+                let all = ThreadFilter { chosen: Chosen::All, at_once: false, up_to: Role::Waits };
                 self.make_calls(all, 1, Boundary::GoesOn, SHORTEST);
             }
             patience += patience / 4;
@@ -515,7 +518,7 @@ impl<'a> Draining<'a> {
     fn let_next_through(&mut self) {
         let (chosen, calls) = self.next_draw(false);
         self.make_calls(
-            ThreadFilter { chosen, at_once: false, every_role: true },
+            ThreadFilter { chosen, at_once: false, up_to: Role::Waits },
             calls,
             self.boundary,
             self.pace,
@@ -725,16 +728,32 @@ impl<'a> Draining<'a> {
         self.gone_on |= boundary == Boundary::GoesOn;
         // Where others can go all the time, what would wait goes now and then all the same.
         let is_turn_of_waits = self.rounds % WITH_WAITS == WITH_WAITS - 1 || self.is_known_to_wait();
-        let every_role = is_turn_of_waits || GATE.count_waiting(false) == 0;
+        let up_to = match () {
+            () if at_once && self.holds_functions() => Role::Works,
+            () if is_turn_of_waits || GATE.count_waiting(Role::Calls) == 0 => Role::Waits,
+            () => Role::Calls,
+        };
+        if at_once && GATE.count_waiting(up_to) == 0 {
+            return 0;
+        }
         let (chosen, calls_of_draw) = self.next_draw(at_once);
-        let filter = ThreadFilter { chosen, at_once, every_role };
+        let filter = ThreadFilter { chosen, at_once, up_to };
         let made = self.make_calls(filter, calls.max(calls_of_draw), boundary, self.patience);
         if made > 0 {
             info!("work does not end: {made} calls of those that wait at the gate went through");
             self.has_helped = true;
             self.quiet_since = Instant::now();
+            if at_once {
+                self.functions_at = Instant::now() + host_functions::AT_ONCE;
+            }
         }
         made
+    }
+
+    /// Whether functions on the host are held though they would begin at once: where one waits for a lock, others that take it
+    /// would keep it waiting. They go where nothing else has gone for a time.
+    fn holds_functions(&self) -> bool {
+        Instant::now() < self.functions_at && !self.process.value_waits.any()
     }
 
     /// Whether threads are caught where they come out of waits for their GPU: where work surely waits. At the gate a thread
@@ -792,7 +811,7 @@ impl<'a> Draining<'a> {
     fn catch_at_waits(&mut self) {
         let boundary = self.boundary_in_round();
         self.has_helped = true;
-        let lets_go = self.attempt() == Attempt::CatchSome || GATE.count_waiting(true) == 0;
+        let lets_go = self.attempt() == Attempt::CatchSome || GATE.count_waiting(Role::Waits) == 0;
         self.gone_on |= lets_go && boundary == Boundary::GoesOn;
         let draw = if lets_go { drawn(self.step.0 as u32, self.catches / TIMES_ALIKE) } else { 0 };
         let calls = CALLS_WHILE_CATCHING.saturating_mul(2u32.saturating_pow(self.catches));
@@ -809,12 +828,12 @@ impl<'a> Draining<'a> {
         let draw = filter.chosen.draw();
         let (mut threads, mut made);
         if let Chosen::One(_) = filter.chosen {
-            threads = GATE.choose(filter.every_role, 0);
+            threads = GATE.choose(filter.up_to, 0);
             threads.sort_by_key(|thread| drawn(draw, thread.number()));
             threads = threads.into_iter().find(|thread| round(&[*thread]) > 0).into_iter().collect();
             made = u32::from(!threads.is_empty());
         } else {
-            threads = GATE.choose(filter.every_role, draw);
+            threads = GATE.choose(filter.up_to, draw);
             made = round(&threads);
         }
         for _ in 1..calls {
@@ -823,7 +842,7 @@ impl<'a> Draining<'a> {
             let (mut pause, soon) = (Pause::default(), self.until.min(Instant::now() + SHORTEST));
             while !threads.iter().all(is_back) && pause.before(soon) {}
             if let Chosen::All = filter.chosen {
-                threads = GATE.choose(false, 0);
+                threads = GATE.choose(filter.up_to.min(Role::Calls), 0);
             }
             // The call that ended a wait may be followed by the next wait.
             if !threads.iter().any(is_back) || filter.at_once && self.has_oldest_ended() {
@@ -885,20 +904,28 @@ impl<'a> Draining<'a> {
     /// what would begin at once goes, and at times something else, and it is seen whether that has ended it.
     fn help_host(&mut self) {
         let still = self.still_since.elapsed();
-        let is_due = self.process.host_functions.lock().is_due(still);
+        let due = self.process.host_functions.lock().due(still);
         self.patience = self.patience.min(host_functions::AT_ONCE).max(SHORTEST);
+        if (due.at_once || due.others) && self.catches == 0 {
+            // A thread that is held where it came out of a wait may have what is waited for, as a lock.
+            GATE.release();
+        }
         let has_helped = self.has_helped;
-        let may_wait = !self.has_peers && host_functions::may_wait(still);
-        let goes_on = may_wait && self.let_through(1, true) > 0;
-        self.has_helped_host |= goes_on;
+        let at_once = due.at_once && !self.has_peers;
+        let goes_on = at_once && self.let_through(1, true) > 0;
+        if goes_on {
+            self.process.host_functions.lock().note_at_once();
+            self.has_helped_host = true;
+        }
         // Where it is not this process's turn nothing is tried.
-        if is_due && (goes_on || self.stalled()) {
+        if due.others && (goes_on || self.stalled()) {
             let calls = self.process.host_functions.lock().begin_try();
             if !goes_on {
-                self.let_through(calls, false);
+                self.has_helped_host |= self.let_through(calls, false) > 0 && due.waits;
+                self.process.host_functions.lock().end_try();
             }
         }
-        if may_wait {
+        if at_once {
             self.patience = SHORTEST;
         }
         self.has_helped = has_helped;

@@ -2,7 +2,7 @@
 //!
 //! Work behind such a function waits for it, and it may wait for a thread that stands at the gate, be it for a lock of that thread's
 //! (Python's interpreter lock). Of a kernel that has not ended it cannot be told whether it waits or takes long; of a function on
-//! the host it can be seen, at least, that it is this that has not ended.
+//! the host it can be seen that it is this that has not ended, and whether its thread sleeps until another one wakes it.
 //!
 //! So the driver is given a function of ours, which calls the program's. Where the stream captures it is given the program's
 //! own: what is captured is called each time that its graph is launched, and the program may ask for it
@@ -14,6 +14,7 @@ use crate::captures::Captures;
 use crate::driver;
 use crate::gate::drawn;
 use crate::process;
+use libc::pid_t;
 use parking_lot::Mutex;
 use std::ffi::c_void;
 use std::mem;
@@ -37,7 +38,11 @@ const ENDED: u8 = 2;
 
 /// Where one has not ended for so long calls go that would begin at once: nothing comes to be ahead by them.
 pub const AT_ONCE: Duration = Duration::from_millis(10);
-/// A function is thought to wait that has not ended for so long, at first; at least; and at most.
+/// So long at first where it is not seen that it waits.
+const FIRST_AT_ONCE: Duration = Duration::from_millis(40);
+/// It is so many times as long after each that did not end by such calls, and such a part of it after one that did.
+const LATER: u32 = 4;
+/// A function is thought to wait that has not ended for so long, at first, if that is not seen; at least; and at most.
 const FIRST: Duration = Duration::from_millis(100);
 /// At first in a job of several processes.
 const FIRST_WITH_PEERS: Duration = Duration::from_millis(20);
@@ -49,11 +54,17 @@ const MOST: Duration = Duration::from_millis(2500);
 const SOON: Duration = Duration::from_millis(10);
 /// So many calls of a thread go at once, at most.
 const MOST_CALLS: u32 = 64;
+/// A call takes so long where that is not known.
+const UNKNOWN: Duration = Duration::from_millis(1);
+/// Of so many that are running, the ones that began first, it is asked whether they wait.
+const MOST_ASKED: usize = 16;
 
 /// One that is running.
 #[derive(Clone)]
 struct Running {
     since: Instant,
+    /// By which the system knows the thread that runs it.
+    thread: pid_t,
     ended: Arc<OnceLock<Instant>>,
 }
 
@@ -69,9 +80,49 @@ pub fn watch(are_watched: bool) {
     ARE_WATCHED.store(are_watched, Ordering::Relaxed);
 }
 
+/// What the thread does that runs a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doing {
+    /// It sleeps until another one wakes it: for a lock, a semaphore, a condition, or the end of a thread. That one may be at
+    /// the gate, or compute for long.
+    Waits,
+    /// It computes, reads, or sleeps for a time, or the system does not say.
+    Else,
+}
+
+impl Running {
+    fn begin() -> Self {
+        // SAFETY: it has no conditions.
+        let thread = unsafe { libc::gettid() };
+        Self { since: Instant::now(), thread, ended: Arc::default() }
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.ended, &other.ended)
+    }
+
+    fn doing(&self) -> Doing {
+        // "NUMBER ARGUMENTS…" where it sleeps in a system call, else "running".
+        let call = std::fs::read_to_string(format!("/proc/self/task/{}/syscall", self.thread));
+        let number = call.ok().and_then(|call| call.split(' ').next()?.parse().ok());
+        match number {
+            Some(libc::SYS_futex | libc::SYS_futex_waitv) => Doing::Waits,
+            _ => Doing::Else,
+        }
+    }
+}
+
 /// The one that began first.
 fn oldest() -> Option<Running> {
-    RUNNING.lock().iter().min_by_key(|running| running.since).cloned()
+    RUNNING.lock().first().cloned()
+}
+
+/// The one that calls go for: that began first of those that wait, or, where none does, of all.
+fn first() -> Option<(Running, Doing)> {
+    let all: Vec<Running> = RUNNING.lock().iter().take(MOST_ASKED).cloned().collect();
+    let waits = all.iter().find(|running| running.doing() == Doing::Waits).cloned();
+    let found = waits.map(|running| (running, Doing::Waits));
+    found.or_else(|| all.into_iter().next().map(|running| (running, Doing::Else)))
 }
 
 /// Whether calls go that would begin at once: no work has ended for `still`, and one is running for as long.
@@ -79,34 +130,85 @@ pub fn may_wait(still: Duration) -> bool {
     still >= AT_ONCE && oldest().is_some_and(|oldest| oldest.since.elapsed() >= AT_ONCE)
 }
 
-/// How long a function on the host runs before it is thought to wait for calls that come after others: the shorter the more often
-/// such calls have ended one, and the longer the more often one has ended by itself. If it goes on they go again when it has
-/// been running for about twice as long, as chance says, for it might end just then each time. Where the job has several processes
-/// twice as many go each time, [up to some](MOST_WITH_PEERS): a thread that gives back a lock may have it again before the function
-/// does, until it waits for its stream, and the time of the others ends.
+/// How long functions on the host run before they are thought to wait for calls that stand at the gate.
+///
+/// Whether one waits for a thread the system says, but not for which: it may compute. So both is learned from what ended them,
+/// for those that are seen to wait and for others: the more often calls have ended one the sooner they go for the next,
+/// and the more often one has ended by itself the later. There are two kinds of calls.
+/// - Those that would begin at once go all the time from then on, for nothing comes to be ahead by them.
+/// - Of the others one of each thread goes. If the function goes on they go again when it has been running for about twice as
+///   long, as chance says, for it might end just then each time. Where it is seen to wait, or the job has several processes,
+///   twice as many go each time, up to some: a thread that gives back a lock may have it again before the function does, until it
+///   waits for its stream, and the time of other processes ends. And where it is seen to wait the time is twice as long each time
+///   from the first of them on: that may have come late, where the thread that is waited for had to wait for memory.
 pub struct Patience {
-    time: Duration,
+    waiting: Learned,
+    others: Learned,
     tried: Option<Tried>,
+    at_once: Option<Attempt>,
     tries: u32,
-    /// So many calls of each thread go first: twice as many as have ended one.
-    calls: u32,
     has_peers: bool,
+    /// How long a call takes, if that is known.
+    each: Option<Duration>,
+}
+
+/// Of functions that wait, or of others.
+struct Learned {
+    /// They have not ended for so long when calls of the second kind go, of each thread so many at first: twice as many as
+    /// have ended one.
+    time: Duration,
+    calls: u32,
+    /// And for so long when those go that would begin at once.
+    at_once: Duration,
 }
 
 /// Calls went for one.
-struct Tried {
+struct Attempt {
     running: Running,
+    doing: Doing,
+    at: Instant,
+}
+
+impl Attempt {
+    /// Whether it ended by them, once it has ended.
+    fn has_helped(&self) -> Option<bool> {
+        self.running.ended.get().map(|ended| ended.saturating_duration_since(self.at) < SOON)
+    }
+}
+
+/// Calls of the second kind.
+struct Tried {
+    of: Attempt,
     /// So many of each thread, at last and in all.
     calls: u32,
     given: u32,
-    at: Instant,
-    /// They go again when it has been running for so long.
+    /// It had been running for so long when the first ones went, and has for so long when they go again.
+    first: Duration,
     next: Duration,
+}
+
+/// What it is time for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Due {
+    /// Calls that would begin at once.
+    pub at_once: bool,
+    /// Others.
+    pub others: bool,
+    /// The function is seen to wait for a thread.
+    pub waits: bool,
 }
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { time: FIRST, tried: None, tries: 0, calls: 1, has_peers: false }
+        Self {
+            waiting: Learned { time: LEAST, calls: 1, at_once: AT_ONCE },
+            others: Learned { time: FIRST, calls: 1, at_once: FIRST_AT_ONCE },
+            tried: None,
+            at_once: None,
+            tries: 0,
+            has_peers: false,
+            each: None,
+        }
     }
 }
 
@@ -116,55 +218,107 @@ impl Patience {
         self.tried.is_some()
     }
 
-    /// Whether it is time for calls to go: no work has ended for `still`.
-    pub fn is_due(&mut self, still: Duration) -> bool {
+    /// Which calls it is time for: no work has ended for `still`.
+    pub fn due(&mut self, still: Duration) -> Due {
         self.learn();
-        let from = self.tried.as_ref().map_or(self.time, |tried| tried.next);
-        still >= self.time && oldest().is_some_and(|oldest| oldest.since.elapsed() >= from)
+        if still < AT_ONCE {
+            return Due::default();
+        }
+        let Some((running, doing)) = first() else { return Due::default() };
+        let runs = running.since.elapsed();
+        let Learned { time, at_once, .. } = *self.learned(doing);
+        let before = self.tried.as_ref().filter(|tried| tried.of.running.is(&running));
+        let from = before.map_or(time, |tried| tried.next);
+        let others = still >= time && runs >= from;
+        Due { at_once: still.min(runs) >= at_once, others, waits: doing == Doing::Waits }
     }
 
-    /// Calls go now: how many of each thread.
+    /// Others go now: how many of each thread.
     pub fn begin_try(&mut self) -> u32 {
-        oldest().map_or(0, |running| {
+        first().map_or(0, |(running, doing)| {
             let runs = running.since.elapsed();
-            self.begin_try_for(running, runs)
+            self.begin_try_for(running, doing, runs)
         })
     }
 
-    fn begin_try_for(&mut self, running: Running, runs: Duration) -> u32 {
+    /// Some that would begin at once went.
+    pub fn note_at_once(&mut self) {
+        if let Some((running, doing)) = first() {
+            self.at_once = Some(Attempt { running, doing, at: Instant::now() });
+        }
+    }
+
+    fn begin_try_for(&mut self, running: Running, doing: Doing, runs: Duration) -> u32 {
         self.tries = self.tries.wrapping_add(1);
-        let times = 1.5 + f64::from(drawn(self.tries, 0) & 0xff) / 256.0;
-        let before = self.tried.as_ref().filter(|tried| Arc::ptr_eq(&tried.running.ended, &running.ended));
-        let given = before.map_or(0, |tried| tried.given);
-        let calls = match before.filter(|_| self.has_peers).map(|tried| tried.calls * 2) {
-            None => self.calls,
-            Some(more) if given + more <= MOST_WITH_PEERS => more,
-            Some(_) => 1,
+        let longer = 0.5 + f64::from(drawn(self.tries, 0) & 0xff) / 256.0;
+        let most = self.most_calls(doing, runs);
+        let before = self.tried.take().filter(|tried| tried.of.running.is(&running));
+        let (first, given) = before.map_or((runs, 0), |tried| (tried.first, tried.given));
+        let calls = if given == 0 || most == 0 {
+            self.learned(doing).calls
+        } else {
+            (given + 1).min(most.saturating_sub(given)).max(1)
         };
-        let (at, next, given) = (Instant::now(), runs.mul_f64(times), given + calls);
-        self.tried = Some(Tried { running, calls, given, at, next });
+        let from = if doing == Doing::Waits { runs.saturating_sub(first) + LEAST } else { runs };
+        let of = Attempt { running, doing, at: Instant::now() };
+        self.tried =
+            Some(Tried { of, calls, given: given + calls, first, next: runs + from.mul_f64(longer) });
         calls
     }
 
-    /// Whether other processes of the job have memory: a thread may have at the gate here what theirs wait for, and theirs what is
-    /// waited for here.
-    pub fn set_peers(&mut self, has_peers: bool) {
-        if has_peers && !self.has_peers {
-            self.time = self.time.min(FIRST_WITH_PEERS);
+    /// So many go for one function that has been running for `runs`, where twice as many go each time.
+    fn most_calls(&self, doing: Doing, runs: Duration) -> u32 {
+        match doing {
+            _ if self.has_peers => MOST_WITH_PEERS,
+            // They do not take longer than it has taken.
+            Doing::Waits => {
+                let each = self.each.unwrap_or(UNKNOWN).as_nanos().max(1);
+                u32::try_from(runs.as_nanos() / each).unwrap_or(u32::MAX)
+            }
+            Doing::Else => 0,
         }
-        self.has_peers = has_peers;
     }
 
-    /// Has the function ended for which calls went, and by these?
+    /// Those that went have been made.
+    pub fn end_try(&mut self) {
+        if let Some(tried) = &mut self.tried {
+            tried.of.at = Instant::now();
+        }
+    }
+
+    /// Before a closing. Whether other processes of the job have memory: a thread may have at the gate here what theirs wait for,
+    /// and theirs what is waited for here. And how long a call takes.
+    pub fn prepare(&mut self, has_peers: bool, each: Option<Duration>) {
+        if has_peers && !self.has_peers {
+            self.others.time = self.others.time.min(FIRST_WITH_PEERS);
+        }
+        (self.has_peers, self.each) = (has_peers, each);
+    }
+
+    fn learned(&mut self, doing: Doing) -> &mut Learned {
+        match doing {
+            Doing::Waits => &mut self.waiting,
+            Doing::Else => &mut self.others,
+        }
+    }
+
+    /// Have functions ended for which calls went, and by these?
     fn learn(&mut self) {
-        let Some(ended) = self.tried.as_ref().and_then(|tried| tried.running.ended.get().copied()) else {
-            return;
-        };
-        let Some(Tried { at, calls, .. }) = self.tried.take() else { return };
-        let has_helped = ended.saturating_duration_since(at) < SOON;
-        let time = if has_helped { self.time / 2 } else { self.time * 2 };
-        self.time = time.clamp(LEAST, MOST);
-        self.calls = if has_helped { (calls * 2).min(MOST_CALLS) } else { 1 };
+        if let Some(has_helped) = self.at_once.as_ref().and_then(Attempt::has_helped)
+            && let Some(of) = self.at_once.take()
+        {
+            let learned = self.learned(of.doing);
+            let time = if has_helped { learned.at_once / LATER } else { learned.at_once * LATER };
+            learned.at_once = time.clamp(AT_ONCE, MOST);
+        }
+        if let Some(has_helped) = self.tried.as_ref().and_then(|tried| tried.of.has_helped())
+            && let Some(Tried { of, calls, .. }) = self.tried.take()
+        {
+            let learned = self.learned(of.doing);
+            let time = if has_helped { learned.time / 2 } else { learned.time * 2 };
+            learned.time = time.clamp(LEAST, MOST);
+            learned.calls = if has_helped { (calls * 2).min(MOST_CALLS) } else { 1 };
+        }
     }
 }
 
@@ -258,7 +412,7 @@ impl<F: Copy> Guard<F> {
     /// # Safety
     /// It is a call that was not freed, and is not until the guard is dropped.
     unsafe fn enter(call: *const Call<F>) -> (Self, F, *mut c_void) {
-        let running = Running { since: Instant::now(), ended: Arc::default() };
+        let running = Running::begin();
         RUNNING.lock().push(running.clone());
         // SAFETY: the caller's promise.
         let Call { function, data, .. } = unsafe { &*call };
@@ -268,7 +422,7 @@ impl<F: Copy> Guard<F> {
 
 impl<F> Drop for Guard<F> {
     fn drop(&mut self) {
-        RUNNING.lock().retain(|running| !Arc::ptr_eq(&running.ended, &self.running.ended));
+        RUNNING.lock().retain(|running| !running.is(&self.running));
         let _ = self.running.ended.set(Instant::now());
         // SAFETY: not freed until now, by what `enter` was promised.
         let state = unsafe { &(*self.call).state };
@@ -340,16 +494,20 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
+    fn began(before: Duration) -> Running {
+        Running { since: Instant::now() - before, ..Running::begin() }
+    }
+
     /// One runs for so long, or ends so soon after calls went for it. How often they did.
-    fn run(patience: &mut Patience, time: Duration, ends_after: Duration) -> u32 {
-        let running = Running { since: Instant::now() - time, ended: Arc::default() };
+    fn run(patience: &mut Patience, doing: Doing, time: Duration, ends_after: Duration) -> u32 {
+        let running = began(time);
         let before = patience.tries;
-        let mut runs = patience.time;
+        let mut runs = patience.learned(doing).time;
         while runs < time {
-            patience.begin_try_for(running.clone(), runs);
+            patience.begin_try_for(running.clone(), doing, runs);
             let tried = patience.tried.as_mut().unwrap();
-            tried.at = running.since + runs;
-            let ended = (tried.at + ends_after).min(running.since + time);
+            tried.of.at = running.since + runs;
+            let ended = (tried.of.at + ends_after).min(running.since + time);
             runs = tried.next;
             if runs >= time || ends_after < MS * 10 {
                 running.ended.set(ended).unwrap();
@@ -362,32 +520,75 @@ mod tests {
 
     #[test]
     fn what_takes_long_by_itself_is_waited_for_and_what_waits_is_not() {
-        let mut patience = Patience::default();
-        for _ in 0..10 {
-            run(&mut patience, MS * 3000, MS);
+        for doing in [Doing::Waits, Doing::Else] {
+            let mut patience = Patience::default();
+            for _ in 0..10 {
+                run(&mut patience, doing, MS * 3000, MS);
+            }
+            assert_eq!(patience.learned(doing).time, LEAST);
+            let tries: u32 = (0..1000).map(|_| run(&mut patience, doing, MS * 500, MS * 3000)).sum();
+            assert!(tries < 1000, "less than one for each of 1000, {tries}");
         }
-        assert_eq!(patience.time, LEAST);
-        let tries: u32 = (0..1000).map(|_| run(&mut patience, MS * 500, MS * 3000)).sum();
-        assert!(tries < 1000, "less than one for each of 1000, {tries}");
     }
 
     #[test]
     fn beside_other_processes_more_go_each_time_and_as_many_at_once_for_the_next() {
-        let function = || Running { since: Instant::now(), ended: Arc::default() };
         let mut patience = Patience::default();
-        patience.set_peers(true);
-        assert_eq!(patience.time, FIRST_WITH_PEERS);
-        let (first, next) = (function(), function());
-        let calls = |patience: &mut Patience, of: &Running| patience.begin_try_for(of.clone(), MS);
+        patience.prepare(true, None);
+        assert_eq!(patience.others.time, FIRST_WITH_PEERS);
+        let (first, next) = (Running::begin(), Running::begin());
+        let calls =
+            |patience: &mut Patience, of: &Running| patience.begin_try_for(of.clone(), Doing::Else, MS);
         assert_eq!([(); 6].map(|()| calls(&mut patience, &first)), [1, 2, 4, 8, 1, 1]);
         patience.tried = None;
         assert_eq!([(); 3].map(|()| calls(&mut patience, &first)), [1, 2, 4]);
         first.ended.set(Instant::now()).unwrap();
         patience.learn();
-        assert_eq!((patience.time, patience.is_trying()), (LEAST, false), "by the last");
-        assert_eq!([(); 3].map(|()| calls(&mut patience, &next)), [8, 1, 2]);
-        patience.set_peers(false);
+        assert_eq!((patience.others.time, patience.is_trying()), (LEAST, false), "by the last");
+        assert_eq!([(); 4].map(|()| calls(&mut patience, &next)), [8, 8, 1, 1]);
+        patience.prepare(false, None);
         assert_eq!([(); 3].map(|()| calls(&mut patience, &next)), [8; 3]);
+    }
+
+    #[test]
+    fn for_what_is_seen_to_wait_more_go_each_time_which_take_no_longer_than_it_has() {
+        let mut patience = Patience::default();
+        patience.prepare(false, Some(MS));
+        let running = Running::begin();
+        let mut calls = |runs| patience.begin_try_for(running.clone(), Doing::Waits, runs);
+        assert_eq!([10, 20, 40, 80, 90].map(|ms| calls(MS * ms)), [1, 2, 4, 8, 16]);
+        assert_eq!([10, 20, 45].map(|ms| calls(MS * ms)), [1, 1, 12], "31 have gone");
+    }
+
+    #[test]
+    fn whether_a_function_waits_for_a_thread_is_seen() {
+        let (told, woken) = (std::sync::mpsc::channel(), std::sync::mpsc::channel::<()>());
+        let waits = std::thread::spawn(move || {
+            told.0.send(Running::begin()).unwrap();
+            woken.1.recv().unwrap();
+        });
+        let running = told.1.recv().unwrap();
+        // Until it has come to its wait.
+        while running.doing() == Doing::Else {
+            std::thread::yield_now();
+        }
+        woken.0.send(()).unwrap();
+        waits.join().unwrap();
+        assert_eq!(Running::begin().doing(), Doing::Else, "it computes");
+    }
+
+    #[test]
+    fn where_functions_end_by_themselves_calls_go_at_once_later_and_later() {
+        let mut patience = Patience::default();
+        let mut at_once_after = |ended: Duration| {
+            let running = began(MS * 5000);
+            running.ended.set(Instant::now() + ended).unwrap();
+            patience.at_once = Some(Attempt { running, doing: Doing::Else, at: Instant::now() });
+            patience.learn();
+            patience.others.at_once
+        };
+        assert_eq!([500; 4].map(|ms| at_once_after(MS * ms)), [160, 640, 2500, 2500].map(|ms| MS * ms));
+        assert_eq!([1; 5].map(|ms| at_once_after(MS * ms))[4], AT_ONCE);
     }
 
     #[test]

@@ -314,7 +314,7 @@ fn drain_and_report(
     window: &mut Window,
 ) -> Result<(Drained, Vec<OwnedFd>), String> {
     // Who has not come to the boundary is not held there.
-    process.host_functions.lock().set_peers(closing.has_peers());
+    process.host_functions.lock().prepare(closing.has_peers(), window.time_of_call());
     let at = if waited == BoundaryWait::Reached { closing.at_boundary() } else { Boundary::GoesOn };
     let under_way = window.under_way(process);
     let (is_little, pace) = (window.is_little(under_way), window.pace());

@@ -34,7 +34,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::gate::{CALLS_BETWEEN_DUE, GATE, keep_batches_small};
+use crate::gate::{CALLS_BETWEEN_DUE, GATE, Role, keep_batches_small};
 use crate::host_functions;
 use crate::log::debug;
 use crate::marks::{Calls, Marks, Passage};
@@ -404,6 +404,11 @@ impl Window {
         })
     }
 
+    /// How long a call takes, as far as it is known.
+    pub fn time_of_call(&self) -> Option<Duration> {
+        self.each
+    }
+
     /// How long two calls take, as far as it is known.
     pub fn time_of_least(&self) -> Duration {
         self.time_of(LEAST)
@@ -618,7 +623,7 @@ impl Window {
         // Those that go besides are marked as seldom as others.
         let is_last = credit == 0 && self.used_up.is_none();
         let is_mark_due = all > 0 && marks.is_empty() || new > 0 && (is_last || new >= self.part());
-        let is_full = || credit == 0 && GATE.count_waiting(true) > 0;
+        let is_full = || credit == 0 && GATE.count_waiting(Role::Waits) > 0;
         let captures = all > 0 && credit == 0 && process.captures.any();
         let is_unmarked = captures || is_mark_due && !marks.set_now(process, is_full());
         // None can be set that would be passed before others.
@@ -630,7 +635,7 @@ impl Window {
         let is_blind = is_unmarked || is_unknown || process.value_waits.any();
         let still = self.used_up.map(|since| since.elapsed()).unwrap_or_default();
         let mut host = process.host_functions.lock();
-        let (is_due, is_trying) = (host.is_due(still), host.is_trying());
+        let (is_due, is_trying) = (host.due(still).others, host.is_trying());
         drop(host);
         let may_wait = host_functions::may_wait(still) || still >= SPAN.max(self.time_of_least());
         GATE.go_by_streams(is_blind || may_wait);
@@ -657,7 +662,7 @@ impl Window {
             GATE.look_again(0);
         }
         // What goes besides may end what work waits for.
-        let waiting = GATE.count_waiting(true);
+        let waiting = GATE.count_waiting(Role::Waits);
         let is_quiet = self.made.0.elapsed() >= SPAN && waiting > 0;
         let patience = PATIENCE.max(self.time_of_least() * 2);
         let patience = if is_quiet { patience } else { patience * MOST_PATIENT };
@@ -685,7 +690,7 @@ impl Window {
     /// For so long no mark was passed, and all calls that were granted have been made: work may wait for more.
     fn exceed(&mut self, still: Duration) {
         let excess = self.excess.get_or_insert_with(Excess::new);
-        if GATE.credit() == Some(0) && GATE.count_waiting(true) > 0 && Instant::now() >= excess.next {
+        if GATE.credit() == Some(0) && GATE.count_waiting(Role::Waits) > 0 && Instant::now() >= excess.next {
             let more = excess.grow();
             debug!("no work has ended for {still:?}: {more} calls more go, in case it waits for them");
             GATE.grant(u32::try_from(more).unwrap_or(u32::MAX));

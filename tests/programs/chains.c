@@ -18,6 +18,7 @@
  * beneath: while a stream captures, and a thread waits for each of its kernels, a kernel of another thread ends when that has launched
  *         BEHIND others after it; it says so when it has ended, and so has the capture, with no other job there;
  * values: VALUES value waits are submitted to a stream before the values that end them are to another;
+ * sleeps: THREADS threads, each with one host function after the other that only takes long: they begin at different times;
  * long:  a thread submits as much work as its stream takes, and waits for nothing;
  * locks: as lock, but of PROCESSES processes with one thread each;
  * serve: PROCESSES processes: the work of the first waits for that of each other one, and theirs for its.
@@ -52,6 +53,8 @@
 /* A wait and a launch each. */
 #define VALUES 470
 #define THREADS 4
+/* So long a host function sleeps, in microseconds. */
+#define ASLEEP 300000
 #define PROCESSES 3
 /* So many iterations a thread makes before it waits for its stream. */
 #define AHEAD 4
@@ -404,6 +407,22 @@ static int wait_for_many(uint32_t i, void *stream, void *other)
     return cuStreamSynchronize(other);
 }
 
+static void sleep_long(void *nothing)
+{
+    (void)nothing;
+    usleep(ASLEEP);
+}
+
+/* Each thread begins its first one when a part of those of the others is over. */
+static int sleep_apart(int thread, uint32_t i, void *stream)
+{
+    if (i == 1)
+        usleep(thread * ASLEEP / THREADS);
+    CHECK(count_up_part(thread, stream));
+    CHECK(cuLaunchHostFunc(stream, sleep_long, NULL));
+    return cuStreamSynchronize(stream);
+}
+
 /* As much work is under way as the stream takes, and nobody waits for it. */
 static int last_long(void *stream)
 {
@@ -434,6 +453,7 @@ static void *run(void *number)
             : is("values") ? wait_for_many(i, stream, other)
             : is("paced") && i == 1 ? fill_stream_slowly(stream)
             : is("full") || is("held") || is("paced") ? fill_stream(stream)
+            : is("sleeps") ? sleep_apart(thread, i, stream)
             : is("long")   ? last_long(stream)
                            : in_ring(thread, i, stream);
         if (failed || (i % AHEAD == 0 && !is("long") && cuStreamSynchronize(stream)))

@@ -431,12 +431,22 @@ fn option_in(config: &str, name: &str) -> Option<String> {
     Some(options.get(name)?.as_str()?.to_owned())
 }
 
+/// The shortest slice is no longer than the longest.
+fn check_slices(slice: Duration, longest: Duration) -> anyhow::Result<()> {
+    if slice > longest {
+        let [slice, longest] = [slice, longest].map(humantime::format_duration);
+        bail!("--slice {slice}: that is longer than --slice-max {longest}");
+    }
+    Ok(())
+}
+
 fn serve(arguments: Options, start: Start) -> anyhow::Result<ExitCode> {
     faults::begin("manager");
     let unit = arguments.unit.as_u64();
     if !unit.is_power_of_two() || unit < 4096 {
         bail!("--unit {unit}: a power of two of at least 4KiB is wanted, as in 2MiB");
     }
+    check_slices(arguments.slice, arguments.slice_max)?;
     let group = group(arguments.group.as_deref())?;
     let user_quotas = quotas(&arguments.user_memory, "--user-memory")?;
     let saved_quotas = quotas(&arguments.quota, "--quota")?;
@@ -924,6 +934,14 @@ mod tests {
         let directory =
             format!("/run/{}", unit.lines().find_map(|l| l.strip_prefix("RuntimeDirectory=")).unwrap());
         assert_eq!(system_socket().parent(), Some(Path::new(&directory)));
+    }
+
+    #[test]
+    fn the_shortest_slice_is_no_longer_than_the_longest() {
+        let [short, long] = [200, 10_000].map(Duration::from_millis);
+        assert!(check_slices(short, long).is_ok() && check_slices(long, long).is_ok());
+        let refused = check_slices(long, short).unwrap_err().to_string();
+        assert_eq!(refused, "--slice 10s: that is longer than --slice-max 200ms");
     }
 
     #[test]

@@ -155,11 +155,16 @@ impl Scheduler {
         self.config.slice_max.saturating_sub(slice).max(slice)
     }
 
-    /// How often the processes of a job look whether they are idle: it takes a small part of what two switches take.
+    /// How often the processes of a job look whether they are idle: it takes a small part of what two switches take. Where the
+    /// job's pauses are long, as the last ones were, as little as can be: until one is seen nothing computes.
     pub(super) fn tick_micros(&self, id: JobId) -> u32 {
-        let cost = self.jobs.get(&id).map(|job| job.costs.next()).unwrap_or_default() + self.dearest_near(id);
+        let Some(job) = self.jobs.get(&id) else { return MOST_TICK_MICROS };
+        let cost = job.costs.next() + self.dearest_near(id);
         if cost.is_zero() {
             return MOST_TICK_MICROS;
+        }
+        if job.pauses.likely() >= cost {
+            return LEAST_TICK_MICROS;
         }
         let wanted = u32::try_from((cost / TICKS).as_micros()).unwrap_or(u32::MAX);
         // Steps, so that processes are not told of each change.

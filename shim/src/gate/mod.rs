@@ -103,10 +103,12 @@ global! {
 }
 
 /// What a call does to the end of work that was submitted before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// Other work may wait for it.
     Works,
+    /// The same, but it is a function on the host, which may come to wait for a thread.
+    Calls,
     /// It would wait on the GPU for work that is not submitted, as far as is known.
     Waits,
 }
@@ -261,12 +263,13 @@ impl Admission {
 
 /// Lets a submitting call through: waits while the gate is closed, or ajar and the work is not `resident`
 /// (its operands are known, and all are there), then calls; or refuses, if it will never open. `queue`: where what it
-/// submits is queued.
+/// submits is queued, which is work of that role.
 ///
 /// All answers are the caller's, and the way through the open gate is written out here: no result
 /// is wrapped and unwrapped on it.
 #[inline(always)]
 pub fn submit<R, Q: Queue>(
+    role: Role,
     call: impl FnOnce() -> R,
     refuse: impl FnOnce(Failed) -> R,
     resident: impl Fn() -> bool,
@@ -274,7 +277,7 @@ pub fn submit<R, Q: Queue>(
 ) -> R {
     let admission = match GATE.admit_at_once() {
         Some(record) => Admission::of(record),
-        None => match GATE.admit_slowly(|| Role::Works, resident, queue) {
+        None => match GATE.admit_slowly(|| role, resident, queue) {
             Ok(admission) => admission,
             Err(failed) => return refuse(failed),
         },
@@ -624,10 +627,10 @@ impl Gate {
         self.let_through(FLOWING, boundary);
     }
 
-    /// Threads that wait at the closed (or flowing) gate now: those whose work would wait only if `every_role`; each of
+    /// Threads that wait at the closed (or flowing) gate now, up to those whose work has this role; each of
     /// them or not, as chance says by the draw ([`is_chosen`]), but all if it says none.
-    pub fn choose(&self, every_role: bool, draw: u32) -> Vec<&'static Record> {
-        let waiting = || Record::all_waiting(roles(every_role));
+    pub fn choose(&self, up_to: Role, draw: u32) -> Vec<&'static Record> {
+        let waiting = || Record::all_waiting(up_to);
         let chosen: Vec<_> = waiting().filter(|record| is_chosen(draw, record.number())).collect();
         if chosen.is_empty() { waiting().collect() } else { chosen }
     }
@@ -714,14 +717,14 @@ impl Gate {
         }
     }
 
-    /// How many threads wait at the gate; without those whose work would wait, unless `every_role`.
-    pub fn count_waiting(&self, every_role: bool) -> u32 {
-        Record::all_waiting(roles(every_role)).fold(0, |count, _| count + 1)
+    /// How many threads wait at the gate, up to those whose work has this role.
+    pub fn count_waiting(&self, up_to: Role) -> u32 {
+        Record::all_waiting(up_to).fold(0, |count, _| count + 1)
     }
 
     /// Whether there are threads that such a round would let go on.
     pub fn holds_threads(&self, boundary: Boundary) -> bool {
-        self.count_waiting(true) > 0 || boundary == Boundary::GoesOn && self.closing.holds_threads()
+        self.count_waiting(Role::Waits) > 0 || boundary == Boundary::GoesOn && self.closing.holds_threads()
     }
 
     fn let_through(&self, word: u32, boundary: Boundary) {
@@ -854,11 +857,6 @@ impl Gate {
     pub fn arrival(&'static self) -> Arrival {
         self.closing.arrival()
     }
-}
-
-/// Whose threads are meant.
-fn roles(every_role: bool) -> &'static [Role] {
-    if every_role { &[Role::Works, Role::Waits] } else { &[Role::Works] }
 }
 
 /// A thread at the gate, from its first look at it on.

@@ -219,9 +219,9 @@ impl Record {
         self.number
     }
 
-    /// The threads that wait at the gate, as far as what they would submit is one of these.
-    pub fn all_waiting(roles: &[Role]) -> impl Iterator<Item = &'static Record> {
-        let is_meant = |word: u32| roles.iter().any(|role| waits_as(*role) == word);
+    /// The threads that wait at the gate, up to those whose work has this role.
+    pub fn all_waiting(up_to: Role) -> impl Iterator<Item = &'static Record> {
+        let is_meant = move |word: u32| (1..=waits_as(up_to)).contains(&word);
         Self::all().filter(move |record| is_meant(record.waiting.load(Ordering::Acquire)))
     }
 

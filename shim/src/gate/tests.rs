@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 static SHUT: AtomicBool = AtomicBool::new(false);
 
 fn try_submit<R>(call: impl FnOnce() -> R) -> Result<R, Failed> {
-    submit(|| Ok(call()), Err, || false, || false)
+    submit(Role::Works, || Ok(call()), Err, || false, || false)
 }
 
 fn soon() -> Instant {
@@ -55,7 +55,7 @@ fn the_gate_keeps_its_promises() {
         a_round_lets_only_through_what_would_begin_at_once_where_it_is_meant_to();
         threads_that_come_out_of_a_wait_are_caught();
         chance_lets_threads_go_on_from_a_boundary_only_if_they_are_to();
-        a_round_lets_what_would_wait_through_where_it_is_meant_to();
+        a_round_lets_through_what_has_the_role_that_is_meant();
         a_round_lets_threads_go_on_from_a_boundary();
         a_failed_gate_lets_nobody_through_and_nobody_wait();
         GATE.start(true, fence);
@@ -431,13 +431,13 @@ fn ajar_only_work_whose_operands_are_there_goes_through() {
                 // Who is inside does not wait.
                 try_submit(|| ())
             };
-            submit(work, Err, || look(0, is_there.load(Ordering::SeqCst)), || false)
+            submit(Role::Works, work, Err, || look(0, is_there.load(Ordering::SeqCst)), || false)
         });
-        let undescribed = scope.spawn(|| submit(when_open, Err, || look(1, false), || false));
+        let undescribed = scope.spawn(|| submit(Role::Works, when_open, Err, || look(1, false), || false));
         let allocates = scope.spawn(|| GATE.pass().and_then(|_pass| when_open()));
         seen(0, 1);
         seen(1, 1);
-        assert_eq!(submit(|| Ok(1), Err, || true, || false), Ok(1), "nothing of it is missing");
+        assert_eq!(submit(Role::Works, || Ok(1), Err, || true, || false), Ok(1), "nothing of it is missing");
         until(|| GATE.has_waiters());
         GATE.notice_arrival();
         seen(0, 2);
@@ -463,7 +463,7 @@ fn whoever_went_through_ajar_is_waited_for() {
     };
     shut_and_open_ajar();
     std::thread::scope(|scope| {
-        let inside_ajar = scope.spawn(|| submit(work, Err, || true, || false));
+        let inside_ajar = scope.spawn(|| submit(Role::Works, work, Err, || true, || false));
         inside.wait();
         assert!(!GATE.shut(Instant::now() + Duration::from_millis(5)));
         assert!(GATE.reopen_ajar() && GATE.is_ajar(), "there was no closing after all");
@@ -499,7 +499,7 @@ impl Drop for Opens {
 fn ajar_as_many_calls_go_as_are_granted() {
     let went = AtomicU64::new(0);
     let submit_one = || {
-        submit(|| Ok(went.fetch_add(1, Ordering::SeqCst)), Err, || true, || false).unwrap();
+        submit(Role::Works, || Ok(went.fetch_add(1, Ordering::SeqCst)), Err, || true, || false).unwrap();
     };
     assert!(GATE.shut(soon()));
     GATE.ajar(2);
@@ -507,7 +507,7 @@ fn ajar_as_many_calls_go_as_are_granted() {
         let _opens = Opens;
         scope.spawn(|| (0..5).for_each(|_| submit_one()));
         for granted in [2, 3] {
-            until(|| went.load(Ordering::SeqCst) >= granted && GATE.count_waiting(true) == 1);
+            until(|| went.load(Ordering::SeqCst) >= granted && GATE.count_waiting(Role::Waits) == 1);
             assert_eq!(went.load(Ordering::SeqCst), granted);
             GATE.grant_ajar(u32::from(granted == 2), 2);
         }
@@ -518,7 +518,7 @@ fn ajar_as_many_calls_go_as_are_granted() {
 fn ajar_no_grants_are_saved_up() {
     let went = AtomicU64::new(0);
     let submit_one = || {
-        submit(|| Ok(went.fetch_add(1, Ordering::SeqCst)), Err, || true, || false).unwrap();
+        submit(Role::Works, || Ok(went.fetch_add(1, Ordering::SeqCst)), Err, || true, || false).unwrap();
     };
     assert!(GATE.shut(soon()));
     GATE.ajar(2);
@@ -526,7 +526,7 @@ fn ajar_no_grants_are_saved_up() {
     std::thread::scope(|scope| {
         let _opens = Opens;
         scope.spawn(|| (0..5).for_each(|_| submit_one()));
-        until(|| went.load(Ordering::SeqCst) >= 3 && GATE.count_waiting(true) == 1);
+        until(|| went.load(Ordering::SeqCst) >= 3 && GATE.count_waiting(Role::Waits) == 1);
         assert_eq!(went.load(Ordering::SeqCst), 3);
     });
 }
@@ -545,7 +545,7 @@ fn a_gate_that_was_ajar_fails_for_all() {
     });
     GATE.ajar(u32::MAX);
     GATE.notice_arrival();
-    assert_eq!(submit(|| Ok(()), Err, || true, || false), Err(Failed));
+    assert_eq!(submit(Role::Works, || Ok(()), Err, || true, || false), Err(Failed));
 }
 
 fn pass_as(role: Role) {
@@ -563,7 +563,7 @@ fn metered_as_many_calls_go_through_as_are_granted() {
             let before = submitted.load(Ordering::SeqCst);
             GATE.grant(u32::try_from(granted - before).unwrap());
             let limit = soon();
-            while submitted.load(Ordering::SeqCst) < granted || GATE.count_waiting(true) < 3 {
+            while submitted.load(Ordering::SeqCst) < granted || GATE.count_waiting(Role::Waits) < 3 {
                 assert!(Instant::now() < limit, "a grant is slept through");
                 std::thread::yield_now();
             }
@@ -603,7 +603,7 @@ fn metered_calls_with_little_ahead_go_without_a_grant() {
             go(true);
             go(true);
         });
-        until(|| GATE.count_waiting(true) == 1);
+        until(|| GATE.count_waiting(Role::Waits) == 1);
         assert_eq!(GATE.in_batches() - before, 6, "the fifth batch is of two");
         drop(GATE.pass().unwrap());
         GATE.grant(1);
@@ -631,7 +631,7 @@ fn a_thread_that_waits_for_a_grant_says_so_when_the_gate_closes() {
         GATE.meter();
         scope.spawn(|| submit_until(&stop, &submitted));
         let limit = soon();
-        while GATE.count_waiting(true) < 1 {
+        while GATE.count_waiting(Role::Waits) < 1 {
             assert!(Instant::now() < limit);
             std::thread::yield_now();
         }
@@ -695,7 +695,7 @@ fn a_thread_that_is_about_to_wait_says_that_it_waits_at_the_next_closing() {
             Role::Works
         };
         scope.spawn(move || GATE.pass_as(role, || false, || false).unwrap().note_submission());
-        until(|| GATE.count_waiting(true) == 1 && GATE.has_waiters());
+        until(|| GATE.count_waiting(Role::Waits) == 1 && GATE.has_waiters());
     });
 }
 
@@ -709,8 +709,8 @@ fn flowing_the_gate_holds_only_what_would_wait() {
             pass_as(Role::Waits);
             assert!(has_waited.load(Ordering::SeqCst), "it was not held");
         });
-        until(|| GATE.count_waiting(true) == 1);
-        assert_eq!(GATE.count_waiting(false), 0);
+        until(|| GATE.count_waiting(Role::Waits) == 1);
+        assert_eq!(GATE.count_waiting(Role::Calls), 0);
         let works = scope.spawn(|| {
             pass_as(Role::Works);
             try_submit(|| ())
@@ -723,7 +723,7 @@ fn flowing_the_gate_holds_only_what_would_wait() {
         GATE.open();
         waits.join().unwrap();
     });
-    assert_eq!((Record::submissions() - before, GATE.count_waiting(true)), (3, 0));
+    assert_eq!((Record::submissions() - before, GATE.count_waiting(Role::Waits)), (3, 0));
 }
 
 fn a_round_lets_each_thread_through_once() {
@@ -736,12 +736,12 @@ fn a_round_lets_each_thread_through_once() {
             scope.spawn(|| submit_until(&stop, &submitted));
         }
         for rounds in 1..=20 {
-            until(|| GATE.count_waiting(false) == THREADS);
-            GATE.round(&GATE.choose(false, 0), false, Boundary::GoesOn, soon());
+            until(|| GATE.count_waiting(Role::Calls) == THREADS);
+            GATE.round(&GATE.choose(Role::Calls, 0), false, Boundary::GoesOn, soon());
             assert!(GATE.wait_until_empty(soon()));
             assert_eq!(submitted.load(Ordering::SeqCst), rounds * u64::from(THREADS));
         }
-        until(|| GATE.count_waiting(false) == THREADS);
+        until(|| GATE.count_waiting(Role::Calls) == THREADS);
         assert_eq!(submitted.load(Ordering::SeqCst), 20 * u64::from(THREADS), "a thread went after a round");
     });
 }
@@ -757,9 +757,9 @@ fn a_round_of_some_lets_nobody_else_through() {
         }
         let mut went_alone = [[false; THREADS]; THREADS];
         for draw in 1..33 {
-            until(|| GATE.count_waiting(false) == THREADS as u32);
+            until(|| GATE.count_waiting(Role::Calls) == THREADS as u32);
             let before = submitted.each_ref().map(|count| count.load(Ordering::SeqCst));
-            GATE.round(&GATE.choose(false, draw), false, Boundary::GoesOn, soon());
+            GATE.round(&GATE.choose(Role::Calls, draw), false, Boundary::GoesOn, soon());
             assert!(GATE.wait_until_empty(soon()));
             let went: [bool; THREADS] =
                 std::array::from_fn(|i| submitted[i].load(Ordering::SeqCst) == before[i] + 1);
@@ -776,10 +776,11 @@ fn a_round_lets_only_through_what_would_begin_at_once_where_it_is_meant_to() {
     assert!(GATE.shut(soon()));
     let would_queue = AtomicBool::new(true);
     std::thread::scope(|scope| {
-        let ahead = scope.spawn(|| submit(|| Ok(()), Err, || false, || would_queue.load(Ordering::SeqCst)));
+        let ahead = scope
+            .spawn(|| submit(Role::Works, || Ok(()), Err, || false, || would_queue.load(Ordering::SeqCst)));
         let behind = scope.spawn(|| try_submit(|| ()));
-        until(|| GATE.count_waiting(true) == 2);
-        let round = || GATE.round(&GATE.choose(false, 0), true, Boundary::Stays, soon());
+        until(|| GATE.count_waiting(Role::Waits) == 2);
+        let round = || GATE.round(&GATE.choose(Role::Calls, 0), true, Boundary::Stays, soon());
         assert_eq!(round(), 1);
         until(|| behind.is_finished());
         assert_eq!((round(), ahead.is_finished()), (0, false));
@@ -807,12 +808,12 @@ fn threads_that_come_out_of_a_wait_are_caught() {
                 }
             });
         }
-        until(|| GATE.count_waiting(true) == THREADS as u32);
+        until(|| GATE.count_waiting(Role::Waits) == THREADS as u32);
         // At the gate they are in the middle of something.
         while submitted.load(Ordering::SeqCst) < 10 * THREADS {
             GATE.catch(0, false, Boundary::GoesOn, u32::MAX, soon());
         }
-        assert!(GATE.wait_until_empty(soon()) && GATE.count_waiting(true) == 0 && !GATE.is_open());
+        assert!(GATE.wait_until_empty(soon()) && GATE.count_waiting(Role::Waits) == 0 && !GATE.is_open());
         GATE.catch(0, false, Boundary::GoesOn, u32::MAX, soon());
         assert_eq!(submitted.load(Ordering::SeqCst), 10 * THREADS, "they stay");
         let mut draws = 1..;
@@ -820,7 +821,7 @@ fn threads_that_come_out_of_a_wait_are_caught() {
             GATE.catch(draws.next().unwrap(), true, Boundary::Stays, 1, soon());
         }
         GATE.release();
-        until(|| GATE.count_waiting(true) == THREADS as u32);
+        until(|| GATE.count_waiting(Role::Waits) == THREADS as u32);
         GATE.open();
         until(|| submitted.load(Ordering::SeqCst) >= 100 * THREADS);
     });
@@ -850,18 +851,21 @@ fn draws_let_anybody_go_with_and_without_any_other() {
     assert_eq!(sets.len(), 16, "{sets:?}");
 }
 
-fn a_round_lets_what_would_wait_through_where_it_is_meant_to() {
-    assert!(GATE.shut(soon()));
-    std::thread::scope(|scope| {
-        let waits = scope.spawn(|| pass_as(Role::Waits));
-        until(|| GATE.count_waiting(true) == 1);
-        GATE.round(&GATE.choose(false, 0), false, Boundary::GoesOn, soon());
-        assert_eq!(GATE.count_waiting(true), 1);
-        GATE.round(&GATE.choose(true, 0), false, Boundary::GoesOn, soon());
-        waits.join().unwrap();
-        assert!(!GATE.holds_threads(Boundary::GoesOn));
-    });
-    GATE.open();
+fn a_round_lets_through_what_has_the_role_that_is_meant() {
+    for (role, one_before) in [(Role::Waits, Role::Calls), (Role::Calls, Role::Works)] {
+        assert!(GATE.shut(soon()));
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| pass_as(role));
+            until(|| GATE.count_waiting(role) == 1);
+            assert_eq!(GATE.count_waiting(one_before), 0);
+            GATE.round(&GATE.choose(one_before, 0), false, Boundary::GoesOn, soon());
+            assert_eq!(GATE.count_waiting(role), 1);
+            GATE.round(&GATE.choose(role, 0), false, Boundary::GoesOn, soon());
+            thread.join().unwrap();
+            assert!(!GATE.holds_threads(Boundary::GoesOn));
+        });
+        GATE.open();
+    }
 }
 
 fn a_round_lets_threads_go_on_from_a_boundary() {
@@ -880,9 +884,9 @@ fn a_round_lets_threads_go_on_from_a_boundary() {
     until(|| GATE.holds_threads(Boundary::GoesOn));
     assert!(!GATE.holds_threads(Boundary::Stays));
     GATE.flow(Boundary::Stays);
-    GATE.round(&GATE.choose(true, 0), false, Boundary::Stays, soon());
+    GATE.round(&GATE.choose(Role::Waits, 0), false, Boundary::Stays, soon());
     assert!(!at_boundary.is_finished() && GATE.at_boundary().is_some(), "it was to stay");
-    GATE.round(&GATE.choose(false, 0), false, Boundary::GoesOn, soon());
+    GATE.round(&GATE.choose(Role::Calls, 0), false, Boundary::GoesOn, soon());
     at_boundary.join().unwrap();
     assert!(GATE.at_boundary().is_none() && !GATE.is_open(), "it may submit work now");
     GATE.open();

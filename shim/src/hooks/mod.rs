@@ -29,7 +29,7 @@ mod vmm;
 
 use crate::collectives;
 use crate::driver;
-use crate::gate;
+use crate::gate::{self, Role};
 use crate::host_functions;
 use crate::kernels;
 use crate::operands;
@@ -165,13 +165,13 @@ macro_rules! call {
 /// Through the gate, then the driver, or another call that comes to it.
 macro_rules! submit {
     ($name:ident ($($arg:ident),*), $are_resident:expr) => {
-        submit!($name($($arg),*), $are_resident, || call!($name($($arg),*)))
+        submit!($name($($arg),*), $are_resident, || call!($name($($arg),*)), Role::Works)
     };
-    ($name:ident ($($arg:ident),*), $are_resident:expr, $call:expr) => {{
+    ($name:ident ($($arg:ident),*), $are_resident:expr, $call:expr, $role:expr) => {{
         let call = $call;
         // SAFETY: the program's own arguments, and its promise.
         let queue = || queues::of_call(stringify!($name), unsafe { [$(queues::Argument($arg).stream()),*] });
-        gate::submit(call, |failed| Status::from(failed).0.into(), $are_resident, queue)
+        gate::submit($role, call, |failed| Status::from(failed).0.into(), $are_resident, queue)
     }};
 }
 
@@ -230,7 +230,7 @@ macro_rules! export {
                 // SAFETY: as above.
                 unsafe { host_functions::launch(stream, $function, $data, submit) }
             };
-            submit!($name($stream, $function, $data $(, $arg)*), operands::are_resident, call)
+            submit!($name($stream, $function, $data $(, $arg)*), operands::are_resident, call, Role::Calls)
         }
     };
     (gated $name:ident ($($arg:ident : $type:ty),* $(,)?)) => {

@@ -62,7 +62,7 @@ fn works(memory: &Memory) -> Result<(), Failed> {
         memory.work();
         Ok(())
     };
-    submit(work, Err, || false, || false)
+    submit(Role::Works, work, Err, || false, || false)
 }
 
 /// Two threads that submit.
@@ -187,7 +187,7 @@ impl Arrivals {
             self.memory.work();
             Ok(())
         };
-        submit(work, Err, || *self.are_here.lock(), || false)
+        submit(Role::Works, work, Err, || *self.are_here.lock(), || false)
     }
 }
 
@@ -207,7 +207,7 @@ fn who_waits_for_its_memory_is_let_in_when_that_comes_and_others_when_the_gate_o
                 assert!(is_open.load(SeqCst), "work that is not described was submitted to a gate ajar");
                 Ok(())
             };
-            spawn(move || submit(work, Err, || false, || false))
+            spawn(move || submit(Role::Works, work, Err, || false, || false))
         };
         // What somebody else waits for.
         GATE.notice_arrival();
@@ -272,7 +272,7 @@ fn who_is_inside_is_not_stopped_again() {
         let memory = Memory::new();
         let nested = {
             let memory = memory.clone();
-            spawn(move || submit(|| works(&memory), Err, || false, || false))
+            spawn(move || submit(Role::Works, || works(&memory), Err, || false, || false))
         };
         while_shut(|| memory.switch());
         assert_eq!(nested.join().unwrap(), Ok(()));
@@ -377,7 +377,7 @@ fn nobody_is_inside_after_a_round(threads: usize, role: Role) {
             })
         })
         .collect();
-    GATE.round(&GATE.choose(role == Role::Waits, 0), false, Boundary::GoesOn, never());
+    GATE.round(&GATE.choose(role, 0), false, Boundary::GoesOn, never());
     assert!(GATE.wait_until_empty(never()));
     memory.switch();
     GATE.open();
@@ -407,7 +407,7 @@ fn held_submitter() -> (Arc<Memory>, JoinHandle<Result<(), Failed>>) {
         let memory = memory.clone();
         spawn(move || works(&memory))
     };
-    while GATE.count_waiting(false) == 0 {
+    while GATE.count_waiting(Role::Calls) == 0 {
         yield_now();
     }
     (memory, submitter)
@@ -418,7 +418,7 @@ fn held_submitter() -> (Arc<Memory>, JoinHandle<Result<(), Failed>>) {
 fn nobody_is_inside_a_gate_that_was_shut_after_a_round_that_was_over_at_once() {
     model(3, || {
         let (memory, submitter) = held_submitter();
-        GATE.round(&GATE.choose(false, 0), false, Boundary::GoesOn, long_ago());
+        GATE.round(&GATE.choose(Role::Calls, 0), false, Boundary::GoesOn, long_ago());
         assert!(GATE.wait_until_empty(never()));
         memory.switch();
         GATE.open();
@@ -431,7 +431,7 @@ fn nobody_is_inside_a_gate_that_was_shut_after_a_round_that_was_over_at_once() {
 fn who_waits_goes_through_in_the_next_round() {
     model(3, || {
         let (memory, submitter) = held_submitter();
-        GATE.round(&GATE.choose(false, 0), false, Boundary::GoesOn, never());
+        GATE.round(&GATE.choose(Role::Calls, 0), false, Boundary::GoesOn, never());
         assert_eq!(submitter.join().unwrap(), Ok(()));
         memory.switch();
     });
@@ -558,7 +558,7 @@ fn call(is_marked: &AtomicBool) {
         is_late.set(is_marked.load(SeqCst));
         Ok(())
     };
-    assert_eq!(submit(call, Err, || false, || Noted(&is_noted)), Ok(()));
+    assert_eq!(submit(Role::Works, call, Err, || false, || Noted(&is_noted)), Ok(()));
     assert!(!is_late.get() || is_noted.get(), "a call was missed");
 }
 
