@@ -254,10 +254,10 @@ impl Patience {
         let most = self.most_calls(doing, runs);
         let before = self.tried.take().filter(|tried| tried.of.running.is(&running));
         let (first, given) = before.map_or((runs, 0), |tried| (tried.first, tried.given));
-        let calls = if given == 0 || most == 0 {
-            self.learned(doing).calls
-        } else {
-            (given + 1).min(most.saturating_sub(given)).max(1)
+        let calls = match (most, given) {
+            (0, _) => self.learned(doing).calls,
+            (_, 0) => self.learned(doing).calls.min(most),
+            _ => (given + 1).min(most.saturating_sub(given)).max(1),
         };
         let from = if doing == Doing::Waits { runs.saturating_sub(first) + LEAST } else { runs };
         let of = Attempt { running, doing, at: Instant::now() };
@@ -273,7 +273,7 @@ impl Patience {
             // They do not take longer than it has taken.
             Doing::Waits => {
                 let each = self.each.unwrap_or(UNKNOWN).as_nanos().max(1);
-                u32::try_from(runs.as_nanos() / each).unwrap_or(u32::MAX)
+                u32::try_from(runs.as_nanos() / each).unwrap_or(u32::MAX).max(1)
             }
             Doing::Else => 0,
         }
@@ -558,6 +558,8 @@ mod tests {
         let mut calls = |runs| patience.begin_try_for(running.clone(), Doing::Waits, runs);
         assert_eq!([10, 20, 40, 80, 90].map(|ms| calls(MS * ms)), [1, 2, 4, 8, 16]);
         assert_eq!([10, 20, 45].map(|ms| calls(MS * ms)), [1, 1, 12], "31 have gone");
+        patience.waiting.calls = 64;
+        assert_eq!(patience.begin_try_for(Running::begin(), Doing::Waits, MS * 10), 10, "at first, too");
     }
 
     #[test]
