@@ -98,6 +98,14 @@ fn host_functions_get_a_lock_that_threads_submit_under() {
     drains("chains", &["lock"], "pairs_kernel");
 }
 
+/// A graph calls the host functions.
+#[test]
+fn host_functions_that_were_captured_get_a_lock_that_threads_submit_under() {
+    let options = ["--slice", switched::SLICE, "--drain-limit", "2s"];
+    let job = switched::switch(12, &options, "chains", &["graphed"], "pairs_kernel");
+    assert_eq!((job.figures.failed_drains, job.unsliceable), (0, false), "{job:#?}");
+}
+
 /// Nothing waits for what other threads would submit meanwhile: it would only keep the job from its end.
 #[test]
 fn host_functions_that_only_take_long_end_at_a_closing() {

@@ -4,9 +4,9 @@
 //! (Python's interpreter lock). Of a kernel that has not ended it cannot be told whether it waits or takes long; of a function on
 //! the host it can be seen that it is this that has not ended, and whether its thread sleeps until another one wakes it.
 //!
-//! So the driver is given a function of ours, which calls the program's. Where the stream captures it is given the program's
-//! own: what is captured is called each time that its graph is launched, and the program may ask for it
-//! (`cuGraphHostNodeGetParams`). A graph's host nodes are not known of here.
+//! So the driver is given a function of ours, which calls the program's, and where the program asks for what a graph calls
+//! (`cuGraphHostNodeGetParams`) it is given its own. What is captured is called each time that the graph is launched; such a call is
+//! kept, and is the same for the same function and data. Nodes that the program itself adds to a graph are not known of here.
 //!
 //! Invariant: what the driver may call again, or has not said that it will not call, is never freed.
 
@@ -16,8 +16,10 @@ use crate::gate::drawn;
 use crate::process;
 use libc::pid_t;
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::mem;
+use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -28,6 +30,12 @@ static ARE_WATCHED: AtomicBool = AtomicBool::new(true);
 
 /// Those that are running.
 static RUNNING: Mutex<Vec<Running>> = Mutex::new(Vec::new());
+
+/// The calls that graphs make, by our function, the program's, and its data.
+static CAPTURED: Mutex<BTreeMap<[usize; 3], usize>> = Mutex::new(BTreeMap::new());
+
+/// Whether there are any.
+static ARE_CAPTURED: AtomicBool = AtomicBool::new(false);
 
 /// Neither has the launch returned nor the function ended.
 const LAUNCHED: u8 = 0;
@@ -334,6 +342,8 @@ type ThrowingCallback = unsafe extern "C-unwind" fn(CUstream, CUresult, *mut c_v
 pub trait HostFunction: Copy {
     /// The function of ours that calls one of this type.
     fn stand_in() -> Self;
+    /// Where it lies.
+    fn address(self) -> usize;
 }
 
 impl HostFunction for HostFn {
@@ -341,12 +351,20 @@ impl HostFunction for HostFn {
         // SAFETY: the types differ only in what is said of exceptions.
         unsafe { mem::transmute(call_host_function as ThrowingHostFn) }
     }
+
+    fn address(self) -> usize {
+        self as usize
+    }
 }
 
 impl HostFunction for Callback {
     fn stand_in() -> Self {
         // SAFETY: as above.
         unsafe { mem::transmute(call_back as ThrowingCallback) }
+    }
+
+    fn address(self) -> usize {
+        self as usize
     }
 }
 
@@ -370,12 +388,15 @@ pub unsafe fn launch<F: HostFunction>(
     submit: impl FnOnce(Option<F>, *mut c_void) -> Code,
 ) -> Code {
     let Some(process) = process::active() else { return submit(function, data) };
+    if !are_watched() && !process.captures.any() {
+        return submit(function, data);
+    }
     let is_captured = || process.captures.any() && driver::is_capturing(stream).unwrap_or(true);
     // SAFETY: the caller's promise.
     unsafe { launch_unless(is_captured, &process.captures, function, data, submit) }
 }
 
-/// The same, by ours unless it is captured now.
+/// The same; what is captured now is kept.
 ///
 /// # Safety
 /// As above.
@@ -387,7 +408,10 @@ unsafe fn launch_unless<F: HostFunction>(
     submit: impl FnOnce(Option<F>, *mut c_void) -> Code,
 ) -> Code {
     let changes = captures.changes();
-    let Some(known) = function.filter(|_| !is_captured()) else { return submit(function, data) };
+    let Some(known) = function else { return submit(None, data) };
+    if is_captured() {
+        return submit(Some(F::stand_in()), captured_call(known, data).cast());
+    }
     let call = Box::into_raw(Box::new(Call { function: known, data, state: AtomicU8::new(LAUNCHED) }));
     let answer = submit(Some(F::stand_in()), call.cast());
     // A stream that has become part of a capture is that until the capture ends.
@@ -400,6 +424,34 @@ unsafe fn launch_unless<F: HostFunction>(
         }
     }
     answer
+}
+
+/// Whether a graph may call functions on the host that a stream has captured.
+#[inline(always)]
+pub fn are_captured() -> bool {
+    ARE_CAPTURED.load(Ordering::Relaxed)
+}
+
+/// What a graph calls, which may be at any time.
+fn captured_call<F: HostFunction>(function: F, data: *mut c_void) -> *mut Call<F> {
+    let key = [F::stand_in().address(), function.address(), data.addr()];
+    ARE_CAPTURED.store(true, Ordering::Relaxed);
+    let mut all = CAPTURED.lock();
+    let make = || {
+        let call = Call { function, data, state: AtomicU8::new(LAUNCHED) };
+        Box::into_raw(Box::new(call)).expose_provenance()
+    };
+    ptr::with_exposed_provenance_mut(*all.entry(key).or_insert_with(make))
+}
+
+/// Makes of the parameters of a graph's node, as the driver has said them, what the program has submitted.
+pub fn tell_programs_own(parameters: &mut CUDA_HOST_NODE_PARAMS) {
+    let ours = <HostFn as HostFunction>::stand_in().address();
+    if parameters.fn_.is_some_and(|function| function.address() == ours) {
+        // SAFETY: it is given to the driver with a call, which is not freed where a graph may call it.
+        let Call { function, data, .. } = unsafe { &*parameters.userData.cast::<Call<HostFn>>() };
+        (parameters.fn_, parameters.userData) = (Some(*function), *data);
+    }
 }
 
 /// While it lives the function is running.
@@ -570,8 +622,9 @@ mod tests {
             woken.1.recv().unwrap();
         });
         let running = told.1.recv().unwrap();
-        // Until it has come to its wait.
+        let limit = Instant::now() + MS * 20_000;
         while running.doing() == Doing::Else {
+            assert!(Instant::now() < limit, "it has not come to its wait");
             std::thread::yield_now();
         }
         woken.0.send(()).unwrap();
@@ -614,7 +667,22 @@ mod tests {
         call(given.unwrap());
         assert_eq!(FREED.load(Ordering::Relaxed), 2, "it may have been captured");
         begin();
-        assert_eq!(launch_counted(&captures, |_, _| ()), (false, 0), "it is captured");
+        let capture = || {
+            let mut parameters = CUDA_HOST_NODE_PARAMS { fn_: None, userData: std::ptr::null_mut() };
+            let submit = |function, data| (parameters.fn_, parameters.userData) = (Some(function), data);
+            assert_eq!(launch_counted(&captures, submit), (true, 0));
+            parameters
+        };
+        let (node, other) = (capture(), capture());
+        assert_eq!(node.userData, other.userData, "the same for the same");
+        call((node.fn_.unwrap(), node.userData));
+        call((node.fn_.unwrap(), node.userData));
+        assert_eq!(FREED.load(Ordering::Relaxed), 2, "it is captured");
+        let mut told = node;
+        tell_programs_own(&mut told);
+        assert!(told.fn_.unwrap() as usize == count as HostFn as usize && told.userData != node.userData);
+        tell_programs_own(&mut told);
+        assert_eq!(told.fn_.unwrap() as usize, count as HostFn as usize);
         assert!(oldest().is_none());
     }
 }

@@ -4,6 +4,7 @@
  * deep:  the same, and its own thread submits more behind it than a stream takes;
  * feed:  a kernel ends when its own thread has copied CHAIN words to it;
  * lock:  THREADS threads launch kernels and host functions under one lock, which the host functions take;
+ * graphed: as lock, but graphs call the host functions, and a launch under the lock comes after its graph;
  * synced: the same as chain, and the other thread waits for each of its CHAIN launches;
  * graphs: the same as chain, and the other thread captures each of its launches in a graph;
  * ring:  THREADS threads, each of whose work waits in a host function for that of the one before it;
@@ -60,6 +61,8 @@
 #define AHEAD 4
 
 int cuCtxSynchronize(void);
+int cuGraphGetNodes(void *graph, void **nodes, size_t *count);
+int cuGraphHostNodeGetParams(void *node, void *parameters);
 int cuMemcpyHtoDAsync_v2(CUdeviceptr address, const void *host, size_t bytes, void *stream);
 
 static void *context, *count_up_kernel, *spin_kernel, *last_kernel;
@@ -189,6 +192,40 @@ static int under_lock(int thread, void *stream)
     int failed = count_up_part(thread, stream) || cuLaunchHostFunc(stream, count_call, NULL);
     pthread_mutex_unlock(&all->lock);
     return failed;
+}
+
+/* A captured function that takes the lock; and the program finds its own function in the graph. */
+static int capture_call(void *stream, void **executable)
+{
+    struct {
+        void (*function)(void *);
+        void *data;
+    } parameters;
+    void *graph, *node;
+    size_t count = 1;
+
+    CHECK(cuStreamBeginCapture_v2(stream, THREAD_LOCAL));
+    CHECK(cuLaunchHostFunc(stream, count_call, NULL));
+    CHECK(cuStreamEndCapture(stream, &graph));
+    CHECK(cuGraphGetNodes(graph, &node, &count));
+    CHECK(cuGraphHostNodeGetParams(node, &parameters));
+    if (count != 1 || parameters.function != count_call || parameters.data != NULL)
+        return 1;
+    CHECK(cuGraphInstantiateWithFlags(executable, graph, 0));
+    return cuGraphDestroy(graph);
+}
+
+static int lock_after_graph(int thread, void *stream)
+{
+    static _Thread_local void *executable;
+
+    if (!executable)
+        CHECK(capture_call(stream, &executable));
+    CHECK(cuGraphLaunch(executable, stream));
+    pthread_mutex_lock(&all->lock);
+    int failed = count_up_part(thread, stream);
+    pthread_mutex_unlock(&all->lock);
+    return failed || cuStreamSynchronize(stream);
 }
 
 static void await_token(void *of)
@@ -446,6 +483,7 @@ static void *run(void *number)
             : is("feed")   ? feed(i, stream, other)
             : is("lock")   ? under_lock(thread, stream)
             : is("locks")  ? under_lock(0, stream)
+            : is("graphed") ? lock_after_graph(thread, stream)
             : is("serve")  ? serve(thread, i, stream)
             : is("spins")  ? spin_in_ring(thread, i, stream)
             : is("meets")  ? meet(thread, i, stream)

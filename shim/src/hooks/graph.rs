@@ -7,6 +7,7 @@ use super::abi::{Out, Real};
 use super::{memory, pool, room};
 use crate::driver;
 use crate::graphs::User;
+use crate::host_functions;
 use crate::process::Process;
 use crate::raw::Location;
 use crate::status::{Answer, Status};
@@ -284,6 +285,21 @@ fn add_any(
         }
         _ => real(),
     }
+}
+
+/// `cuGraphHostNodeGetParams`.
+pub fn host_parameters(
+    _process: &'static Process,
+    real: Real<'_>,
+    _node: CUgraphNode,
+    parameters: *mut CUDA_HOST_NODE_PARAMS,
+) -> Answer {
+    real()?;
+    // SAFETY: the driver has written it.
+    if let Some(parameters) = unsafe { parameters.as_mut() } {
+        host_functions::tell_programs_own(parameters);
+    }
+    Ok(())
 }
 
 /// `cuGraphMemFreeNodeGetParams`.

@@ -103,6 +103,7 @@ abi::hooks! {
     fn cuGraphAddNode_v2(node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const CUgraphEdgeData, count: usize, parameters: *mut CUgraphNodeParams) => graph::add_with_edges;
     fn cuGraphAddNode_v3(node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const CUgraphEdgeData, count: usize, parameters: *mut CUgraphNodeParams) => graph::add_with_edges;
     fn cuGraphMemFreeNodeGetParams(node: CUgraphNode, address: *mut CUdeviceptr) => graph::free_parameters;
+    fn cuGraphHostNodeGetParams(node: CUgraphNode, parameters: *mut CUDA_HOST_NODE_PARAMS) => graph::host_parameters;
     fn cuGraphDestroy(graph: CUgraph) => graph::destroy;
     fn cuGraphExecDestroy(executable: CUgraphExec) => graph::destroy_executable;
     fn cuMemCreate(handle: *mut CUmemGenericAllocationHandle, bytes: usize, properties: *const CUmemAllocationProp, flags: c_ulonglong) => vmm::create;
@@ -203,6 +204,19 @@ macro_rules! export {
             submit!($name($($arg),*), are_resident)
         }
     };
+    (gated cuGraphLaunch $parameters:tt) => { export!(graph cuGraphLaunch $parameters); };
+    (gated cuGraphLaunch_ptsz $parameters:tt) => { export!(graph cuGraphLaunch_ptsz $parameters); };
+    (graph $name:ident ($($arg:ident : $type:ty),* $(,)?)) => {
+        #[doc = concat!("The program's `", stringify!($name), "`: the gate, then the driver.")]
+        ///
+        /// # Safety
+        /// What the driver's manual asks of the arguments.
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name($($arg: $type),*) -> Code {
+            let role = if host_functions::are_captured() { Role::Calls } else { Role::Works };
+            submit!($name($($arg),*), operands::are_resident, || call!($name($($arg),*)), role)
+        }
+    };
     (gated cuLaunchHostFunc $parameters:tt) => { export!(host cuLaunchHostFunc $parameters); };
     (gated cuLaunchHostFunc_ptsz $parameters:tt) => { export!(host cuLaunchHostFunc_ptsz $parameters); };
     (gated cuLaunchHostFunc_v2 $parameters:tt) => { export!(host cuLaunchHostFunc_v2 $parameters); };
@@ -223,9 +237,6 @@ macro_rules! export {
         ) -> Code {
             let submit = |$function, $data| call!($name($stream, $function, $data $(, $arg)*));
             let call = || {
-                if !host_functions::are_watched() {
-                    return submit($function, $data);
-                }
                 let stream = queues::stream_of(stringify!($name), $stream);
                 // SAFETY: as above.
                 unsafe { host_functions::launch(stream, $function, $data, submit) }
