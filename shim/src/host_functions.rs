@@ -13,6 +13,7 @@
 use crate::captures::Captures;
 use crate::driver;
 use crate::gate::drawn;
+use crate::log::debug;
 use crate::process;
 use libc::pid_t;
 use parking_lot::Mutex;
@@ -20,7 +21,7 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::mem;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tidegate_ffi::cuda::sys::*;
@@ -30,6 +31,9 @@ static ARE_WATCHED: AtomicBool = AtomicBool::new(true);
 
 /// Those that are running.
 static RUNNING: Mutex<Vec<Running>> = Mutex::new(Vec::new());
+
+/// How many have ended.
+static HAVE_ENDED: AtomicU64 = AtomicU64::new(0);
 
 /// The calls that graphs make, by our function, the program's, and its data.
 static CAPTURED: Mutex<BTreeMap<[usize; 3], usize>> = Mutex::new(BTreeMap::new());
@@ -48,22 +52,34 @@ const ENDED: u8 = 2;
 pub const AT_ONCE: Duration = Duration::from_millis(10);
 /// So long at first where it is not seen that it waits.
 const FIRST_AT_ONCE: Duration = Duration::from_millis(40);
-/// It is so many times as long after each that did not end by such calls, and such a part of it after one that did.
-const LATER: u32 = 4;
+/// Then they go for so long, of one that is seen to wait, and of another; and do not for so long; and so on.
+const GO_FOR: Duration = Duration::from_millis(100);
+const GO_FOR_OTHERS: Duration = Duration::from_millis(50);
+const REST: Duration = Duration::from_millis(100);
+/// They have ended it if it ended so soon after them.
+const SOON_AT_ONCE: Duration = Duration::from_millis(20);
+/// It is so many times as long until they go after each that did not end by them, and half as long after one that did.
+const LATER: u32 = 8;
 /// A function is thought to wait that has not ended for so long, at first, if that is not seen; at least; and at most.
 const FIRST: Duration = Duration::from_millis(100);
 /// At first in a job of several processes.
 const FIRST_WITH_PEERS: Duration = Duration::from_millis(20);
 /// So many calls of each thread go for one function there, before it is one at a time.
 const MOST_WITH_PEERS: u32 = 16;
+/// At first, and at most, while no other job waits.
+const FIRST_ALONE: Duration = Duration::from_millis(20);
 const LEAST: Duration = AT_ONCE;
 const MOST: Duration = Duration::from_millis(2500);
 /// Calls have ended a function's wait if it ended so soon after them: one that only takes long seldom does.
 const SOON: Duration = Duration::from_millis(10);
 /// So many calls of a thread go at once, at most.
 const MOST_CALLS: u32 = 64;
+/// Calls that go for one that is not seen to wait take such a part of the time that it has taken.
+const PART_OF_LONG: u32 = 8;
 /// A call takes so long where that is not known.
 const UNKNOWN: Duration = Duration::from_millis(1);
+/// So often calls go anew for one that waits, where others have ended meanwhile.
+const MOST_RENEWED: u32 = 32;
 /// Of so many that are running, the ones that began first, it is asked whether they wait.
 const MOST_ASKED: usize = 16;
 
@@ -91,11 +107,38 @@ pub fn watch(are_watched: bool) {
 /// What the thread does that runs a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
-    /// It sleeps until another one wakes it: for a lock, a semaphore, a condition, or the end of a thread. That one may be at
-    /// the gate, or compute for long.
+    /// It sleeps until another thread or process does something: for a lock, a semaphore, a condition, the end of a thread, or bytes. That
+    /// one may be at the gate, or compute for long.
     Waits,
-    /// It computes, reads, or sleeps for a time, or the system does not say.
+    /// It computes, or sleeps for a time, and may look again and again whether something has come; or the system does not say.
     Else,
+}
+
+impl Doing {
+    /// By what the system says of a thread: "NUMBER ARGUMENTS…" where it sleeps in a system call, else "running".
+    fn of(call: &str) -> Option<Self> {
+        let mut words = call.split_ascii_whitespace();
+        let number = words.next()?.parse().ok()?;
+        let mut argument = |at| u64::from_str_radix(words.nth(at)?.strip_prefix("0x")?, 16).ok();
+        let waits = match number {
+            libc::SYS_futex | libc::SYS_futex_waitv => true,
+            libc::SYS_semop | libc::SYS_semtimedop | libc::SYS_flock | libc::SYS_fcntl => true,
+            libc::SYS_read | libc::SYS_readv | libc::SYS_recvfrom | libc::SYS_recvmsg => true,
+            libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => true,
+            libc::SYS_wait4 | libc::SYS_waitid | libc::SYS_rt_sigtimedwait => true,
+            // Of no files they only take time.
+            libc::SYS_ppoll => argument(1)? > 0,
+            libc::SYS_pselect6 => argument(0)? > 0,
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_poll => argument(1)? > 0,
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_select => argument(0)? > 0,
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_wait => true,
+            _ => false,
+        };
+        waits.then_some(Self::Waits)
+    }
 }
 
 impl Running {
@@ -110,13 +153,8 @@ impl Running {
     }
 
     fn doing(&self) -> Doing {
-        // "NUMBER ARGUMENTS…" where it sleeps in a system call, else "running".
         let call = std::fs::read_to_string(format!("/proc/self/task/{}/syscall", self.thread));
-        let number = call.ok().and_then(|call| call.split(' ').next()?.parse().ok());
-        match number {
-            Some(libc::SYS_futex | libc::SYS_futex_waitv) => Doing::Waits,
-            _ => Doing::Else,
-        }
+        call.ok().and_then(|call| Doing::of(&call)).unwrap_or(Doing::Else)
     }
 }
 
@@ -143,12 +181,14 @@ pub fn may_wait(still: Duration) -> bool {
 /// Whether one waits for a thread the system says, but not for which: it may compute. So both is learned from what ended them,
 /// for those that are seen to wait and for others: the more often calls have ended one the sooner they go for the next,
 /// and the more often one has ended by itself the later. There are two kinds of calls.
-/// - Those that would begin at once go all the time from then on, for nothing comes to be ahead by them.
+/// - Those that would begin at once go half of the time from then on: nothing comes to be ahead by them. But if they went all the time
+///   each function would end just after some.
 /// - Of the others one of each thread goes. If the function goes on they go again when it has been running for about twice as
 ///   long, as chance says, for it might end just then each time. Where it is seen to wait, or the job has several processes,
 ///   twice as many go each time, up to some: a thread that gives back a lock may have it again before the function does, until it
 ///   waits for its stream, and the time of other processes ends. And where it is seen to wait the time is twice as long each time
-///   from the first of them on: that may have come late, where the thread that is waited for had to wait for memory.
+///   from the first of them on: that may have come late, where the thread that is waited for had to wait for memory. Where others have
+///   ended meanwhile they go as at first, so often at most: it may wait behind these for the same lock.
 pub struct Patience {
     waiting: Learned,
     others: Learned,
@@ -156,6 +196,8 @@ pub struct Patience {
     at_once: Option<Attempt>,
     tries: u32,
     has_peers: bool,
+    /// No other job waits: what is ahead is in nobody's way.
+    is_alone: bool,
     /// How long a call takes, if that is known.
     each: Option<Duration>,
 }
@@ -178,9 +220,9 @@ struct Attempt {
 }
 
 impl Attempt {
-    /// Whether it ended by them, once it has ended.
-    fn has_helped(&self) -> Option<bool> {
-        self.running.ended.get().map(|ended| ended.saturating_duration_since(self.at) < SOON)
+    /// Whether it has ended so soon after them.
+    fn has_ended_soon(&self, soon: Duration) -> bool {
+        self.running.ended.get().is_some_and(|ended| ended.saturating_duration_since(self.at) < soon)
     }
 }
 
@@ -190,9 +232,14 @@ struct Tried {
     /// So many of each thread, at last and in all.
     calls: u32,
     given: u32,
-    /// It had been running for so long when the first ones went, and has for so long when they go again.
+    /// It had been running for so long when the first ones went, and the last, and has for so long when they go again.
     first: Duration,
+    last: Duration,
     next: Duration,
+    /// So many functions had ended then.
+    have_ended: u64,
+    /// So often calls went anew, as for the first time, for others had ended by them.
+    renewed: u32,
 }
 
 /// What it is time for.
@@ -215,6 +262,7 @@ impl Default for Patience {
             at_once: None,
             tries: 0,
             has_peers: false,
+            is_alone: false,
             each: None,
         }
     }
@@ -232,13 +280,26 @@ impl Patience {
         if still < AT_ONCE {
             return Due::default();
         }
-        let Some((running, doing)) = first() else { return Due::default() };
+        first().map_or(Due::default(), |(running, doing)| self.due_for(&running, doing, still))
+    }
+
+    fn due_for(&mut self, running: &Running, doing: Doing, still: Duration) -> Due {
+        let Learned { mut time, at_once, .. } = *self.learned(doing);
+        if self.is_alone {
+            time = time.min(FIRST_ALONE);
+        }
         let runs = running.since.elapsed();
-        let Learned { time, at_once, .. } = *self.learned(doing);
-        let before = self.tried.as_ref().filter(|tried| tried.of.running.is(&running));
-        let from = before.map_or(time, |tried| tried.next);
+        let before = self.tried.as_ref().filter(|tried| tried.of.running.is(running));
+        let from = before.map_or(time, |tried| match tried.is_anew() {
+            true => tried.last + LEAST,
+            false => tried.next,
+        });
         let others = still >= time && runs >= from;
-        Due { at_once: still.min(runs) >= at_once, others, waits: doing == Doing::Waits }
+        let waits = doing == Doing::Waits;
+        let go_for = if waits { GO_FOR } else { GO_FOR_OTHERS };
+        let since = still.min(runs).checked_sub(at_once);
+        let goes = |since: Duration| since.as_micros() % (go_for + REST).as_micros() < go_for.as_micros();
+        Due { at_once: since.is_some_and(goes), others, waits }
     }
 
     /// Others go now: how many of each thread.
@@ -261,16 +322,26 @@ impl Patience {
         let longer = 0.5 + f64::from(drawn(self.tries, 0) & 0xff) / 256.0;
         let most = self.most_calls(doing, runs);
         let before = self.tried.take().filter(|tried| tried.of.running.is(&running));
-        let (first, given) = before.map_or((runs, 0), |tried| (tried.first, tried.given));
-        let calls = match (most, given) {
-            (0, _) => self.learned(doing).calls,
-            (_, 0) => self.learned(doing).calls.min(most),
+        let (first, given, renewed) = before.map_or((runs, 0, 0), |tried| match tried.is_anew() {
+            true => (runs, 0, tried.renewed + 1),
+            false => (tried.first, tried.given, tried.renewed),
+        });
+        let calls = match given {
+            0 => self.learned(doing).calls.min(most),
             _ => (given + 1).min(most.saturating_sub(given)).max(1),
         };
         let from = if doing == Doing::Waits { runs.saturating_sub(first) + LEAST } else { runs };
         let of = Attempt { running, doing, at: Instant::now() };
-        self.tried =
-            Some(Tried { of, calls, given: given + calls, first, next: runs + from.mul_f64(longer) });
+        self.tried = Some(Tried {
+            of,
+            calls,
+            given: given + calls,
+            first,
+            last: runs,
+            next: runs + from.mul_f64(longer),
+            have_ended: HAVE_ENDED.load(Ordering::Relaxed),
+            renewed,
+        });
         calls
     }
 
@@ -279,12 +350,17 @@ impl Patience {
         match doing {
             _ if self.has_peers => MOST_WITH_PEERS,
             // They do not take longer than it has taken.
-            Doing::Waits => {
-                let each = self.each.unwrap_or(UNKNOWN).as_nanos().max(1);
-                u32::try_from(runs.as_nanos() / each).unwrap_or(u32::MAX).max(1)
-            }
-            Doing::Else => 0,
+            Doing::Waits => self.calls_in(runs),
+            // It may look again and again for what it waits for, or only take long.
+            Doing::Else if self.is_alone => self.calls_in(runs),
+            Doing::Else => self.calls_in(runs / PART_OF_LONG),
         }
+    }
+
+    /// So many calls take so long, as far as is known: one at least.
+    fn calls_in(&self, time: Duration) -> u32 {
+        let each = self.each.unwrap_or(UNKNOWN).as_nanos().max(1);
+        u32::try_from(time.as_nanos() / each).unwrap_or(u32::MAX).max(1)
     }
 
     /// Those that went have been made.
@@ -294,13 +370,18 @@ impl Patience {
         }
     }
 
+    /// Whether no other job waits.
+    pub fn set_alone(&mut self, is_alone: bool) {
+        self.is_alone = is_alone;
+    }
+
     /// Before a closing. Whether other processes of the job have memory: a thread may have at the gate here what theirs wait for,
     /// and theirs what is waited for here. And how long a call takes.
     pub fn prepare(&mut self, has_peers: bool, each: Option<Duration>) {
         if has_peers && !self.has_peers {
             self.others.time = self.others.time.min(FIRST_WITH_PEERS);
         }
-        (self.has_peers, self.each) = (has_peers, each);
+        (self.has_peers, self.each, self.is_alone) = (has_peers, each, false);
     }
 
     fn learned(&mut self, doing: Doing) -> &mut Learned {
@@ -312,22 +393,49 @@ impl Patience {
 
     /// Have functions ended for which calls went, and by these?
     fn learn(&mut self) {
-        if let Some(has_helped) = self.at_once.as_ref().and_then(Attempt::has_helped)
-            && let Some(of) = self.at_once.take()
-        {
-            let learned = self.learned(of.doing);
-            let time = if has_helped { learned.at_once / LATER } else { learned.at_once * LATER };
-            learned.at_once = time.clamp(AT_ONCE, MOST);
+        let at_once = self.at_once.take_if(|of| of.running.ended.get().is_some());
+        let tried = self.tried.take_if(|tried| tried.of.running.ended.get().is_some());
+        let ended_at_once = at_once.as_ref().filter(|of| of.has_ended_soon(SOON_AT_ONCE));
+        if let Some(Tried { of, calls, .. }) = tried {
+            let has_helped = of.has_ended_soon(SOON);
+            // Those that begin at once may have ended it where these were needed before.
+            if has_helped || ended_at_once.is_none_or(|other| !other.running.is(&of.running)) {
+                self.learned(of.doing).note_tried(has_helped, calls);
+            }
         }
-        if let Some(has_helped) = self.tried.as_ref().and_then(|tried| tried.of.has_helped())
-            && let Some(Tried { of, calls, .. }) = self.tried.take()
-        {
-            let learned = self.learned(of.doing);
-            let time = if has_helped { learned.time / 2 } else { learned.time * 2 };
-            learned.time = time.clamp(LEAST, MOST);
-            learned.calls = if has_helped { (calls * 2).min(MOST_CALLS) } else { 1 };
+        if let Some(of) = at_once {
+            self.learned(of.doing).note_at_once(of.has_ended_soon(SOON_AT_ONCE));
         }
     }
+}
+
+impl Tried {
+    /// Whether others have ended since the last calls went: one that waits for its turn behind them is nearer to it.
+    fn is_anew(&self) -> bool {
+        let is_nearer = HAVE_ENDED.load(Ordering::Relaxed) != self.have_ended;
+        is_nearer && self.of.doing == Doing::Waits && self.renewed < MOST_RENEWED
+    }
+}
+
+impl Learned {
+    fn note_tried(&mut self, has_helped: bool, calls: u32) {
+        let time = if has_helped { self.time / 2 } else { self.time * 2 };
+        self.time = time.clamp(LEAST, MOST);
+        self.calls = if has_helped { (calls * 2).min(MOST_CALLS) } else { 1 };
+        let by = by(has_helped);
+        debug!("a function on the host has ended, {by}: {} calls next after {:?}", self.calls, self.time);
+    }
+
+    fn note_at_once(&mut self, has_helped: bool) {
+        let time = if has_helped { self.at_once / 2 } else { self.at_once * LATER };
+        self.at_once = time.clamp(AT_ONCE, MOST);
+        let by = by(has_helped);
+        debug!("a function on the host has ended, {by}: calls at once next after {:?}", self.at_once);
+    }
+}
+
+fn by(has_helped: bool) -> &'static str {
+    if has_helped { "by calls that went" } else { "by itself" }
 }
 
 /// The type of `cuLaunchHostFunc`'s functions.
@@ -476,6 +584,7 @@ impl<F> Drop for Guard<F> {
     fn drop(&mut self) {
         RUNNING.lock().retain(|running| !running.is(&self.running));
         let _ = self.running.ended.set(Instant::now());
+        HAVE_ENDED.fetch_add(1, Ordering::Relaxed);
         // SAFETY: not freed until now, by what `enter` was promised.
         let state = unsafe { &(*self.call).state };
         if state.swap(ENDED, Ordering::AcqRel) == ONCE {
@@ -599,7 +708,11 @@ mod tests {
         assert_eq!((patience.others.time, patience.is_trying()), (LEAST, false), "by the last");
         assert_eq!([(); 4].map(|()| calls(&mut patience, &next)), [8, 8, 1, 1]);
         patience.prepare(false, None);
-        assert_eq!([(); 3].map(|()| calls(&mut patience, &next)), [8; 3]);
+        assert_eq!(
+            [(); 3].map(|()| calls(&mut patience, &next)),
+            [1; 3],
+            "alone the next have not run for long"
+        );
     }
 
     #[test]
@@ -610,7 +723,15 @@ mod tests {
         let mut calls = |runs| patience.begin_try_for(running.clone(), Doing::Waits, runs);
         assert_eq!([10, 20, 40, 80, 90].map(|ms| calls(MS * ms)), [1, 2, 4, 8, 16]);
         assert_eq!([10, 20, 45].map(|ms| calls(MS * ms)), [1, 1, 12], "31 have gone");
-        patience.waiting.calls = 64;
+        let mut calls = |runs| patience.begin_try_for(Running::begin(), Doing::Else, runs);
+        assert_eq!([100, 800].map(|ms| calls(MS * ms)), [1, 1]);
+        (patience.waiting.calls, patience.others.calls) = (64, 64);
+        let mut calls = |runs| patience.begin_try_for(Running::begin(), Doing::Else, runs);
+        assert_eq!(
+            [10, 100, 800].map(|ms| calls(MS * ms)),
+            [1, 12, 64],
+            "an eighth of the time where it may take long"
+        );
         assert_eq!(patience.begin_try_for(Running::begin(), Doing::Waits, MS * 10), 10, "at first, too");
     }
 
@@ -629,7 +750,85 @@ mod tests {
         }
         woken.0.send(()).unwrap();
         waits.join().unwrap();
-        assert_eq!(Running::begin().doing(), Doing::Else, "it computes");
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let told = std::sync::mpsc::channel();
+            let (tell, is_over) = (told.0, &is_over);
+            scope.spawn(move || {
+                tell.send(Running::begin()).unwrap();
+                while !is_over.load(Ordering::Relaxed) {}
+            });
+            let doing = told.1.recv().unwrap().doing();
+            is_over.store(true, Ordering::Relaxed);
+            assert_eq!(doing, Doing::Else, "it computes");
+        });
+    }
+
+    #[test]
+    fn what_ended_by_calls_at_once_says_nothing_of_others_that_went_before() {
+        let mut patience = Patience::default();
+        let running = began(MS * 500);
+        patience.begin_try_for(running.clone(), Doing::Else, MS * 300);
+        patience.tried.as_mut().unwrap().of.at -= MS * 200;
+        patience.at_once = Some(Attempt { running: running.clone(), doing: Doing::Else, at: Instant::now() });
+        running.ended.set(Instant::now()).unwrap();
+        patience.learn();
+        assert_eq!((patience.others.time, patience.others.at_once), (FIRST, FIRST_AT_ONCE / 2));
+        assert!(!patience.is_trying());
+    }
+
+    #[test]
+    fn for_what_waits_behind_others_calls_go_anew_when_these_have_ended() {
+        let mut patience = Patience::default();
+        let running = Running::begin();
+        let mut calls = |runs, have_ended: bool| {
+            if let (Some(tried), true) = (&mut patience.tried, have_ended) {
+                tried.have_ended = u64::MAX;
+            }
+            (
+                patience.begin_try_for(running.clone(), Doing::Waits, MS * runs),
+                patience.tried.as_ref().unwrap().renewed,
+            )
+        };
+        // Other tests' functions end, too.
+        assert_eq!(calls(1000, false), (1, 0));
+        assert_eq!([(); 40].map(|()| calls(1000, true))[39], (256, 32), "and so often at most");
+    }
+
+    #[test]
+    fn calls_that_would_begin_at_once_rest_in_between() {
+        let mut patience = Patience::default();
+        let mut goes = |doing, ms| patience.due_for(&began(MS * ms), doing, MS * ms).at_once;
+        assert_eq!(
+            [5, 15, 105, 115, 205, 215].map(|ms| goes(Doing::Waits, ms)),
+            [false, true, true, false, false, true]
+        );
+        assert_eq!(
+            [35, 45, 85, 95, 185, 195].map(|ms| goes(Doing::Else, ms)),
+            [false, true, true, false, false, true]
+        );
+    }
+
+    #[test]
+    fn while_no_other_job_waits_calls_go_soon_and_many() {
+        let mut patience = Patience::default();
+        patience.set_alone(true);
+        let running = began(MS * 25);
+        assert!(patience.due_for(&running, Doing::Else, MS * 25).others);
+        let mut calls = |runs| patience.begin_try_for(running.clone(), Doing::Else, runs);
+        assert_eq!([20, 40, 80, 160].map(|ms| calls(MS * ms)), [1, 2, 4, 8]);
+    }
+
+    #[test]
+    fn a_sleep_for_a_time_is_no_wait() {
+        let said = |number: libc::c_long, rest: &str| Doing::of(&format!("{number} {rest} 0x7ffc 0x7f16\n"));
+        assert_eq!(said(libc::SYS_semop, "0x1 0x7ffd 0x1 0x0 0x0 0x0"), Some(Doing::Waits));
+        assert_eq!(said(libc::SYS_read, "0x5 0x7ffd 0x1 0x0 0x0 0x0"), Some(Doing::Waits));
+        assert_eq!(said(libc::SYS_ppoll, "0x7ffd 0x1 0x0 0x0 0x0 0x0"), Some(Doing::Waits));
+        assert_eq!(said(libc::SYS_ppoll, "0x0 0x0 0x7ffd 0x0 0x0 0x0"), None);
+        assert_eq!(said(libc::SYS_pselect6, "0x0 0x0 0x0 0x0 0x7ffd 0x0"), None);
+        assert_eq!(said(libc::SYS_clock_nanosleep, "0x0 0x0 0x7ffd 0x0 0x0 0x0"), None);
+        assert_eq!(Doing::of("running\n"), None);
     }
 
     #[test]
@@ -642,8 +841,8 @@ mod tests {
             patience.learn();
             patience.others.at_once
         };
-        assert_eq!([500; 4].map(|ms| at_once_after(MS * ms)), [160, 640, 2500, 2500].map(|ms| MS * ms));
-        assert_eq!([1; 5].map(|ms| at_once_after(MS * ms))[4], AT_ONCE);
+        assert_eq!([500; 3].map(|ms| at_once_after(MS * ms)), [320, 2500, 2500].map(|ms| MS * ms));
+        assert_eq!([1; 8].map(|ms| at_once_after(MS * ms))[7], AT_ONCE);
     }
 
     #[test]

@@ -635,6 +635,7 @@ impl Window {
         let is_blind = is_unmarked || is_unknown || process.value_waits.any();
         let still = self.used_up.map(|since| since.elapsed()).unwrap_or_default();
         let mut host = process.host_functions.lock();
+        host.set_alone(is_alone);
         let (is_due, is_trying) = (host.due(still).others, host.is_trying());
         drop(host);
         let may_wait = host_functions::may_wait(still) || still >= SPAN.max(self.time_of_least());

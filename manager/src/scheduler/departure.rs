@@ -491,6 +491,8 @@ impl Scheduler {
         self.reclassify(id, &contents);
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         tenant.answered.clear();
+        // What was in use outside when a lease failed says nothing of its next turn.
+        tenant.deceived = None;
         // It did not say how much of this it used: perhaps all.
         tenant.ahead = 0;
         self.note_promise(id);

@@ -3,8 +3,8 @@
 //! ```text
 //! open ─► idle ─┬─ for less than switching to another and back takes, as its pauses last were ─► keeps its turn
 //!               └─ for longer, or so long already, and longer than its last pauses ─► lends it: another runs
-//! wakes ─► the borrower's slice ends when it has lasted twice what the two switches take; the job comes back with the
-//!          time it did not have
+//! wakes ─► the borrower's slice ends when it has lasted twice what the switches since its last one take, at least the two;
+//!          the job comes back with the time it did not have
 //! ```
 //! How often a process looks whether it is idle follows from the switches, too: seeing a pause takes it some such ticks.
 //!
@@ -28,7 +28,7 @@ const TICKS: u32 = 8;
 const LEAST_TICK_MICROS: u32 = 1_000;
 /// A tick, at most, and where it is not known what switches cost.
 const MOST_TICK_MICROS: u32 = 16_000;
-/// A borrowed turn lasts so many times what the two switches for it take, at least.
+/// A borrowed turn lasts so many times what the switches since the last one take, its own included, at least.
 const LEAST_BORROWED: u32 = 2;
 
 /// The pauses that a job makes.
@@ -149,10 +149,12 @@ impl Scheduler {
         near.filter_map(|other| Some(self.jobs.get(&other)?.costs.next())).max().unwrap_or_default()
     }
 
-    /// Of the time that a job did not want, how much it may have later.
-    fn claim_of(&self, id: JobId) -> Duration {
+    /// Of the time that a job did not want, how much it may have later: the jobs near it together what one of them may have, or
+    /// where all wake one that always computed would stand as many times as long.
+    pub(super) fn claim_of(&self, id: JobId) -> Duration {
         let slice = self.slice_of(id);
-        self.config.slice_max.saturating_sub(slice).max(slice)
+        let others = u32::try_from(self.jobs_near(id).len()).unwrap_or(u32::MAX).max(1);
+        (self.config.slice_max / others).saturating_sub(slice).max(slice)
     }
 
     /// How often the processes of a job look whether they are idle: it takes a small part of what two switches take. Where the
@@ -201,8 +203,17 @@ impl Scheduler {
             };
             self.jobs.get(other).is_some_and(is_owed) && !self.is_idle(*other)
         };
-        let lenders = self.jobs_near(id).into_iter().filter(wants_back);
-        let dearest = lenders.filter_map(|lender| Some(self.jobs.get(&lender)?.costs.next())).max()?;
-        Some(((dearest + borrower.costs.next()) * LEAST_BORROWED).min(self.slice_of(id) / 2))
+        let near = self.jobs_near(id);
+        let lenders = near.iter().filter(|other| wants_back(other));
+        let dearest = lenders.filter_map(|lender| Some(self.jobs.get(lender)?.costs.next())).max()?;
+        // Where several pause each of them has had a turn in between.
+        let since = borrower.stats.grants.iter().rev().find_map(|(_, end)| *end).unwrap_or_default();
+        let switches = near.iter().filter_map(|other| {
+            let job = self.jobs.get(other)?;
+            let turns = job.stats.grants.iter().rev().take_while(|(began, _)| *began >= since).count();
+            Some(job.costs.next() * turns as u32)
+        });
+        let others = switches.sum::<Duration>().max(dearest);
+        Some(((others + borrower.costs.next()) * LEAST_BORROWED).min(self.slice_of(id)))
     }
 }

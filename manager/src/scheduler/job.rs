@@ -74,7 +74,7 @@ pub struct Job {
     /// not say so.
     pub stopped: bool,
     /// Of the time that it has had more than others, what it did not pay back. What it owes after its next turns is limited the less
-    /// for it; a turn of the usual length halves that.
+    /// for it; that is forgotten by and by, in turns of the usual length.
     pub forgiven: Time,
     /// Not asked to close before this.
     pub not_closed_before: Time,

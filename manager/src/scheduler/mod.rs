@@ -97,6 +97,8 @@ use tidegate_ffi::wire::message::{JobSpec, Layout, LinkRates, Need, Shortage, To
 pub const DRAINS_BEFORE_UNSLICEABLE: u32 = 3;
 /// Pieces in one message that brings a file descriptor for each.
 const PIECES_PER_MESSAGE: usize = 200;
+/// What a job was forgiven is forgotten in turns of the usual length that take so many times that time.
+const FORGOTTEN: u32 = 10;
 /// Moves in one message: at most some 330 KiB.
 pub const MOVES_PER_MESSAGE: usize = 8192;
 /// Names of pieces in one message: at most some 160 KiB.
@@ -487,7 +489,7 @@ impl Scheduler {
         let tenant = Tenant { entering: Some(step), ..Tenant::new(session_id, job, gpu_id) };
         self.tenants.insert(id, tenant);
         if begins {
-            self.level_up(job, Duration::ZERO);
+            self.level_with_others(job);
             self.take_debt(job, gpu_id);
         }
     }
@@ -520,7 +522,15 @@ impl Scheduler {
         self.set_idle(id, false);
     }
 
-    /// Who comes, or was idle, has no claim on more than so much of the time it did not want. Time counts where the
+    /// A job that comes has no claim at all: it begins where the one stands that has had most. Where another one is owed time a new job is
+    /// owed none of it.
+    fn level_with_others(&mut self, id: JobId) {
+        if let (Some(level), Some(job)) = (self.levels_near(id).last().copied(), self.jobs.get_mut(&id)) {
+            job.virtual_runtime = job.virtual_runtime.max(level);
+        }
+    }
+
+    /// A job that was idle has no claim on more than so much of the time it did not want. Time counts where the
     /// job is: rather among those that are on no other GPUs (a gang that waits elsewhere lags).
     fn level_up(&mut self, id: JobId, claim: Duration) {
         if let (Some(level), Some(job)) = (self.level_near(id), self.jobs.get_mut(&id)) {
@@ -530,17 +540,23 @@ impl Scheduler {
 
     /// A job that has had more time than the others owes no more of it than the longest slice, and what it was forgiven before.
     fn level_down(&mut self, id: JobId) {
-        let debt = self.longest_debt(id);
+        let (debt, turn) = (self.longest_debt(id), self.length_of_turn(id));
         if let (Some(level), Some(job)) = (self.level_near(id), self.jobs.get_mut(&id)) {
             let lead = job.virtual_runtime.saturating_sub(level);
             if lead <= job.virtual_time(debt) {
-                job.forgiven /= 2;
+                job.forgiven = job.forgiven.saturating_sub(turn / FORGOTTEN);
                 return;
             }
             let forgiven = lead.saturating_sub(job.virtual_time(debt + job.forgiven));
             job.virtual_runtime -= forgiven;
             job.forgiven += Duration::from_nanos(forgiven.saturating_mul(job.spec.weight.max(1).into()));
         }
+    }
+
+    /// Since when a job has its turn.
+    fn length_of_turn(&self, id: JobId) -> Duration {
+        let began = self.jobs.get(&id).and_then(|job| Some(job.stats.grants.back()?.0));
+        began.map(|began| self.now.saturating_sub(began)).unwrap_or_default()
     }
 
     /// So much time a job owes at most, but for what it was forgiven before.
@@ -550,7 +566,12 @@ impl Scheduler {
 
     /// The least virtual time of the other jobs on a job's GPUs.
     fn level_near(&self, id: JobId) -> Option<u64> {
-        let priority = self.jobs.get(&id)?.spec.priority;
+        self.levels_near(id).first().copied()
+    }
+
+    /// The virtual times of the other jobs on a job's GPUs that count, the least first.
+    fn levels_near(&self, id: JobId) -> Vec<u64> {
+        let Some(priority) = self.jobs.get(&id).map(|job| job.spec.priority) else { return Vec::new() };
         let gpus = self.gpus_of(id);
         // Those that are idle count where all are; so do those that have had no turn yet, or hardly one. Else new jobs that come
         // all the time, each where the one before it stood, would keep out one that stays.
@@ -558,10 +579,13 @@ impl Scheduler {
             let there = self.gpus_of(peer);
             let same = peer != id && job.spec.priority == priority;
             let is_new = job.runtime < self.config.slice / 2;
-            let order = || (self.is_idle(peer), !there.is_subset(&gpus), is_new, job.virtual_runtime);
-            (same && !there.is_disjoint(&gpus)).then(order)
+            let kind = || (self.is_idle(peer), !there.is_subset(&gpus), is_new);
+            (same && !there.is_disjoint(&gpus)).then(|| (kind(), job.virtual_runtime))
         };
-        self.jobs.iter().filter_map(|(peer, job)| near(*peer, job)).min().map(|(.., level)| level)
+        let mut all: Vec<_> = self.jobs.iter().filter_map(|(peer, job)| near(*peer, job)).collect();
+        all.sort_unstable();
+        let first = all.first().map(|(kind, _)| *kind);
+        all.into_iter().take_while(|(kind, _)| Some(*kind) == first).map(|(_, level)| level).collect()
     }
 
     fn end_session(&mut self, id: SessionId) {

@@ -259,7 +259,7 @@ impl Scheduler {
             .map(|peer| peer.spec.weight)
             .fold(0, u32::saturating_add);
         let turns = (near.len() as u32 + 2).saturating_add(weights.max(job.spec.weight));
-        // It pays back at most what it was forgiven: that may be halved by now.
+        // It pays back at most what it was forgiven.
         let turn = self.longest_turn(near.iter().chain([&id])).saturating_add(job.forgiven * 2);
         Some(since.saturating_add(turn.saturating_mul(turns)))
     }

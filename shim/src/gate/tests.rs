@@ -855,6 +855,7 @@ fn a_round_lets_through_what_has_the_role_that_is_meant() {
     for (role, one_before) in [(Role::Waits, Role::Calls), (Role::Calls, Role::Works)] {
         assert!(GATE.shut(soon()));
         std::thread::scope(|scope| {
+            let _opens = Opens;
             let thread = scope.spawn(|| pass_as(role));
             until(|| GATE.count_waiting(role) == 1);
             assert_eq!(GATE.count_waiting(one_before), 0);
