@@ -212,20 +212,24 @@ fn who_kept_its_turn_for_long_because_it_was_stopped_does_not_wait_as_long_for_t
     assert!(turn >= ms(900) && turn <= ms(1_100), "the longest slice, and one: {turn:?}");
 }
 
+/// The first one is stopped with its turn for so long. How long the other one has its turn then.
+fn turn_after_a_stop(desk: &mut Desk, a: SessionId, b: SessionId, stopped: Duration) -> Duration {
+    desk.until(|desk| desk.phase(a) == Phase::Open);
+    desk.pages.stopped.insert(a);
+    desk.pass(stopped);
+    desk.go_on(a);
+    desk.until(|desk| desk.phase(b) == Phase::Open);
+    let began = desk.now;
+    desk.until(|desk| desk.phase(a) == Phase::Open);
+    desk.now - began
+}
+
 #[test]
 fn a_job_that_keeps_its_turn_for_long_again_and_again_waits_as_long() {
     let mut desk = Desk::new(|config| config.slice_max = ms(1_000));
     let [a, b] = switched(&mut desk);
-    let turns = [1_000, 20_000, 20_000].map(|wanted| {
-        desk.until(|desk| desk.phase(a) == Phase::Open);
-        desk.pages.stopped.insert(a);
-        desk.pass(ms(20_000));
-        desk.go_on(a);
-        desk.until(|desk| desk.phase(b) == Phase::Open);
-        let began = desk.now;
-        desk.until(|desk| desk.phase(a) == Phase::Open);
-        (desk.now - began, ms(wanted))
-    });
+    let turns =
+        [1_000, 20_000, 20_000].map(|wanted| (turn_after_a_stop(&mut desk, a, b, ms(20_000)), ms(wanted)));
     for (turn, wanted) in turns {
         assert!(turn >= wanted * 9 / 10 && turn <= wanted * 11 / 10, "{turns:?}");
     }
@@ -244,14 +248,8 @@ fn a_job_that_keeps_its_turn_for_long_now_and_then_waits_as_long_too() {
         |desk: &mut Desk, switches| desk.until(|desk| desk.job_of(a).stats.switches >= switches);
     for round in 1..=3 {
         usual_until(&mut desk, round * 6);
-        desk.until(|desk| desk.phase(a) == Phase::Open);
-        desk.pages.stopped.insert(a);
-        desk.pass(ms(10_000));
-        desk.go_on(a);
-        desk.until(|desk| desk.phase(b) == Phase::Open);
-        let began = desk.now;
-        desk.until(|desk| desk.phase(a) == Phase::Open);
-        let (turn, least) = (desk.now - began, if round == 1 { 900 } else { 7_500 });
+        let turn = turn_after_a_stop(&mut desk, a, b, ms(10_000));
+        let least = if round == 1 { 900 } else { 7_500 };
         assert!(turn >= ms(least), "the {round}th time: {turn:?}");
     }
 }
