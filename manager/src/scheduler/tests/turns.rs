@@ -244,7 +244,7 @@ fn a_job_that_keeps_its_turn_for_long_again_and_again_waits_as_long() {
 fn a_job_that_keeps_its_turn_for_long_now_and_then_waits_as_long_too() {
     let mut desk = Desk::new(|config| config.slice_max = ms(1_000));
     let [a, b] = switched(&mut desk);
-    let mut usual_until =
+    let usual_until =
         |desk: &mut Desk, switches| desk.until(|desk| desk.job_of(a).stats.switches >= switches);
     for round in 1..=3 {
         usual_until(&mut desk, round * 6);
