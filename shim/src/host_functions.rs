@@ -12,7 +12,7 @@
 
 use crate::captures::Captures;
 use crate::driver;
-use crate::gate::drawn;
+use crate::gate::{Role, drawn};
 use crate::log::debug;
 use crate::process;
 use libc::pid_t;
@@ -116,11 +116,15 @@ enum Doing {
 
 impl Doing {
     /// By what the system says of a thread: "NUMBER ARGUMENTS…" where it sleeps in a system call, else "running".
-    fn of(call: &str) -> Option<Self> {
+    fn of(call: &str) -> Self {
+        if Self::is_wait(call) == Some(true) { Self::Waits } else { Self::Else }
+    }
+
+    fn is_wait(call: &str) -> Option<bool> {
         let mut words = call.split_ascii_whitespace();
         let number = words.next()?.parse().ok()?;
         let mut argument = |at| u64::from_str_radix(words.nth(at)?.strip_prefix("0x")?, 16).ok();
-        let waits = match number {
+        Some(match number {
             libc::SYS_futex | libc::SYS_futex_waitv => true,
             libc::SYS_semop | libc::SYS_semtimedop | libc::SYS_flock | libc::SYS_fcntl => true,
             libc::SYS_read | libc::SYS_readv | libc::SYS_recvfrom | libc::SYS_recvmsg => true,
@@ -136,8 +140,7 @@ impl Doing {
             #[cfg(target_arch = "x86_64")]
             libc::SYS_epoll_wait => true,
             _ => false,
-        };
-        waits.then_some(Self::Waits)
+        })
     }
 }
 
@@ -154,7 +157,7 @@ impl Running {
 
     fn doing(&self) -> Doing {
         let call = std::fs::read_to_string(format!("/proc/self/task/{}/syscall", self.thread));
-        call.ok().and_then(|call| Doing::of(&call)).unwrap_or(Doing::Else)
+        call.map_or(Doing::Else, |call| Doing::of(&call))
     }
 }
 
@@ -192,6 +195,8 @@ pub fn may_wait(still: Duration) -> bool {
 pub struct Patience {
     waiting: Learned,
     others: Learned,
+    /// The one that calls go for, as it was last looked for.
+    found: Option<(Running, Doing)>,
     tried: Option<Tried>,
     at_once: Option<Attempt>,
     tries: u32,
@@ -258,6 +263,7 @@ impl Default for Patience {
         Self {
             waiting: Learned { time: LEAST, calls: 1, at_once: AT_ONCE },
             others: Learned { time: FIRST, calls: 1, at_once: FIRST_AT_ONCE },
+            found: None,
             tried: None,
             at_once: None,
             tries: 0,
@@ -280,7 +286,9 @@ impl Patience {
         if still < AT_ONCE {
             return Due::default();
         }
-        first().map_or(Due::default(), |(running, doing)| self.due_for(&running, doing, still))
+        self.found = first();
+        let found = self.found.clone();
+        found.map_or(Due::default(), |(running, doing)| self.due_for(&running, doing, still))
     }
 
     fn due_for(&mut self, running: &Running, doing: Doing, still: Duration) -> Due {
@@ -302,17 +310,17 @@ impl Patience {
         Due { at_once: since.is_some_and(goes), others, waits }
     }
 
-    /// Others go now: how many of each thread.
+    /// Others go now, for the one that they are [due](Self::due) for: how many of each thread.
     pub fn begin_try(&mut self) -> u32 {
-        first().map_or(0, |(running, doing)| {
+        self.found.clone().map_or(0, |(running, doing)| {
             let runs = running.since.elapsed();
             self.begin_try_for(running, doing, runs)
         })
     }
 
-    /// Some that would begin at once went.
+    /// Some that would begin at once went for the one that they are due for, which may have ended by them.
     pub fn note_at_once(&mut self) {
-        if let Some((running, doing)) = first() {
+        if let Some((running, doing)) = self.found.clone() {
             self.at_once = Some(Attempt { running, doing, at: Instant::now() });
         }
     }
@@ -534,10 +542,10 @@ unsafe fn launch_unless<F: HostFunction>(
     answer
 }
 
-/// Whether a graph may call functions on the host that a stream has captured.
+/// What the launch of a graph is: it may call functions on the host that a stream has captured.
 #[inline(always)]
-pub fn are_captured() -> bool {
-    ARE_CAPTURED.load(Ordering::Relaxed)
+pub fn role_of_graphs() -> Role {
+    if ARE_CAPTURED.load(Ordering::Relaxed) { Role::Calls } else { Role::Works }
 }
 
 /// What a graph calls, which may be at any time.
@@ -796,6 +804,17 @@ mod tests {
     }
 
     #[test]
+    fn a_function_that_calls_have_ended_is_the_one_that_they_went_for() {
+        let mut patience = Patience::default();
+        let running = began(MS * 500);
+        patience.found = Some((running.clone(), Doing::Else));
+        running.ended.set(Instant::now()).unwrap();
+        patience.note_at_once();
+        patience.learn();
+        assert_eq!(patience.others.at_once, FIRST_AT_ONCE / 2);
+    }
+
+    #[test]
     fn calls_that_would_begin_at_once_rest_in_between() {
         let mut patience = Patience::default();
         let mut goes = |doing, ms| patience.due_for(&began(MS * ms), doing, MS * ms).at_once;
@@ -822,13 +841,13 @@ mod tests {
     #[test]
     fn a_sleep_for_a_time_is_no_wait() {
         let said = |number: libc::c_long, rest: &str| Doing::of(&format!("{number} {rest} 0x7ffc 0x7f16\n"));
-        assert_eq!(said(libc::SYS_semop, "0x1 0x7ffd 0x1 0x0 0x0 0x0"), Some(Doing::Waits));
-        assert_eq!(said(libc::SYS_read, "0x5 0x7ffd 0x1 0x0 0x0 0x0"), Some(Doing::Waits));
-        assert_eq!(said(libc::SYS_ppoll, "0x7ffd 0x1 0x0 0x0 0x0 0x0"), Some(Doing::Waits));
-        assert_eq!(said(libc::SYS_ppoll, "0x0 0x0 0x7ffd 0x0 0x0 0x0"), None);
-        assert_eq!(said(libc::SYS_pselect6, "0x0 0x0 0x0 0x0 0x7ffd 0x0"), None);
-        assert_eq!(said(libc::SYS_clock_nanosleep, "0x0 0x0 0x7ffd 0x0 0x0 0x0"), None);
-        assert_eq!(Doing::of("running\n"), None);
+        assert_eq!(said(libc::SYS_semop, "0x1 0x7ffd 0x1 0x0 0x0 0x0"), Doing::Waits);
+        assert_eq!(said(libc::SYS_read, "0x5 0x7ffd 0x1 0x0 0x0 0x0"), Doing::Waits);
+        assert_eq!(said(libc::SYS_ppoll, "0x7ffd 0x1 0x0 0x0 0x0 0x0"), Doing::Waits);
+        assert_eq!(said(libc::SYS_ppoll, "0x0 0x0 0x7ffd 0x0 0x0 0x0"), Doing::Else);
+        assert_eq!(said(libc::SYS_pselect6, "0x0 0x0 0x0 0x0 0x7ffd 0x0"), Doing::Else);
+        assert_eq!(said(libc::SYS_clock_nanosleep, "0x0 0x0 0x7ffd 0x0 0x0 0x0"), Doing::Else);
+        assert_eq!(Doing::of("running\n"), Doing::Else);
     }
 
     #[test]

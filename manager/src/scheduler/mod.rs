@@ -79,7 +79,7 @@ pub use slice::Costs;
 pub use spares::{Spare, Spares};
 pub use waits::{Wait, Wanted};
 
-use crate::kept::Keep;
+use crate::kept::{Keep, Store, StoreError};
 use crate::ledger::Ledger;
 use crate::planner::shares::{PerTier, TIERS};
 use debts::Debt;
@@ -182,6 +182,17 @@ pub struct Scheduler {
     /// Empty between events.
     #[serde(skip)]
     effects: Vec<Effect>,
+}
+
+/// Its long parts are those of its tenants.
+impl Keep for Scheduler {
+    fn keep(&mut self, store: &mut dyn Store) -> Result<(), StoreError> {
+        self.tenants.values_mut().flat_map(Tenant::long_parts).try_for_each(|part| part.keep(store))
+    }
+
+    fn load(&mut self, store: &dyn Store) -> Result<(), StoreError> {
+        self.tenants.values_mut().flat_map(Tenant::long_parts).try_for_each(|part| part.load(store))
+    }
 }
 
 impl Scheduler {
@@ -553,7 +564,7 @@ impl Scheduler {
         }
     }
 
-    /// Since when a job has its turn.
+    /// How long a job has had its turn.
     fn length_of_turn(&self, id: JobId) -> Duration {
         let began = self.jobs.get(&id).and_then(|job| Some(job.stats.grants.back()?.0));
         began.map(|began| self.now.saturating_sub(began)).unwrap_or_default()
@@ -807,11 +818,6 @@ impl Scheduler {
     /// The jobs, for status.
     pub fn jobs(&self) -> &BTreeMap<JobId, Job> {
         &self.jobs
-    }
-
-    /// The parts of it that are written down once.
-    pub fn long_parts(&mut self) -> impl Iterator<Item = &mut dyn Keep> {
-        self.tenants.values_mut().flat_map(Tenant::long_parts)
     }
 
     /// The processes, for status.

@@ -43,7 +43,7 @@ pub use setup::{Setup, config_to_take_over, has_died, heirs, last_command, run, 
 
 use crate::brief::Brief;
 use crate::death;
-use crate::kept::{Store, StoreError};
+use crate::kept::{Keep, Store, StoreError};
 use crate::scheduler::{Effect, Event, Job, Pages, QueuePlace, SavedQuota, Scheduler, Session, Time};
 use bytesize::ByteSize;
 use client::{Client, ClientId, NoPage, Published, Role, Standing};
@@ -332,7 +332,7 @@ impl Server {
     }
 
     fn keep_long_parts(&mut self, store: &mut dyn Store) -> Result<(), StoreError> {
-        self.scheduler.long_parts().try_for_each(|part| part.keep(store))?;
+        self.scheduler.keep(store)?;
         self.clients.values_mut().try_for_each(|client| client.conversation.keep(store))
     }
 

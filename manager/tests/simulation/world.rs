@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::time::Duration;
 use tidegate_ffi::units::{Class, GpuUuid, JobId, PieceId, SessionId, Step, Tier};
 use tidegate_ffi::wire::message::{Location, Shortage, Ticket, ToMover, ToShim};
-use tidegate_manager::kept::StoreError;
+use tidegate_manager::kept::{Keep, StoreError};
 use tidegate_manager::planner::shares::PerTier;
 use tidegate_manager::scheduler::{self, Effect, Event, Pages, Scheduler};
 
@@ -483,10 +483,10 @@ impl World {
 
     /// What the next manager reads.
     fn next_scheduler(&mut self) -> Result<Scheduler, StoreError> {
-        self.scheduler.long_parts().try_for_each(|part| part.keep(&mut self.store))?;
+        self.scheduler.keep(&mut self.store)?;
         let state = postcard::to_stdvec(&self.scheduler)?;
         let mut next: Scheduler = postcard::from_bytes(&state)?;
-        next.long_parts().try_for_each(|part| part.load(&self.store))?;
+        next.load(&self.store)?;
         Ok(next)
     }
 

@@ -204,18 +204,11 @@ macro_rules! export {
             submit!($name($($arg),*), are_resident)
         }
     };
-    (gated cuGraphLaunch $parameters:tt) => { export!(graph cuGraphLaunch $parameters); };
-    (gated cuGraphLaunch_ptsz $parameters:tt) => { export!(graph cuGraphLaunch_ptsz $parameters); };
-    (graph $name:ident ($($arg:ident : $type:ty),* $(,)?)) => {
-        #[doc = concat!("The program's `", stringify!($name), "`: the gate, then the driver.")]
-        ///
-        /// # Safety
-        /// What the driver's manual asks of the arguments.
-        #[cfg_attr(not(test), unsafe(no_mangle))]
-        pub unsafe extern "C" fn $name($($arg: $type),*) -> Code {
-            let role = if host_functions::are_captured() { Role::Calls } else { Role::Works };
-            submit!($name($($arg),*), operands::are_resident, || call!($name($($arg),*)), role)
-        }
+    (gated cuGraphLaunch $parameters:tt) => {
+        export!(as (host_functions::role_of_graphs()) cuGraphLaunch $parameters);
+    };
+    (gated cuGraphLaunch_ptsz $parameters:tt) => {
+        export!(as (host_functions::role_of_graphs()) cuGraphLaunch_ptsz $parameters);
     };
     (gated cuLaunchHostFunc $parameters:tt) => { export!(host cuLaunchHostFunc $parameters); };
     (gated cuLaunchHostFunc_ptsz $parameters:tt) => { export!(host cuLaunchHostFunc_ptsz $parameters); };
@@ -244,14 +237,15 @@ macro_rules! export {
             submit!($name($stream, $function, $data $(, $arg)*), operands::are_resident, call, Role::Calls)
         }
     };
-    (gated $name:ident ($($arg:ident : $type:ty),* $(,)?)) => {
+    (gated $name:ident $parameters:tt) => { export!(as (Role::Works) $name $parameters); };
+    (as ($role:expr) $name:ident ($($arg:ident : $type:ty),* $(,)?)) => {
         #[doc = concat!("The program's `", stringify!($name), "`: the gate, then the driver.")]
         ///
         /// # Safety
         /// What the driver's manual asks of the arguments.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> Code {
-            submit!($name($($arg),*), operands::are_resident)
+            submit!($name($($arg),*), operands::are_resident, || call!($name($($arg),*)), $role)
         }
     };
     (counted $name:ident ($($arg:ident : $type:ty),* $(,)?)) => {

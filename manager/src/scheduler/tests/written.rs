@@ -29,7 +29,7 @@ fn cost(scheduler: &mut Scheduler) -> (Duration, usize) {
     let mut once = || {
         let began = Instant::now();
         text.clear();
-        scheduler.long_parts().try_for_each(|part| part.keep(&mut store)).unwrap();
+        scheduler.keep(&mut store).unwrap();
         text = postcard::to_extend(scheduler, std::mem::take(&mut text)).unwrap();
         began.elapsed()
     };
@@ -41,10 +41,10 @@ fn cost(scheduler: &mut Scheduler) -> (Duration, usize) {
 #[test]
 fn what_is_written_down_comes_back_as_it_was() {
     let (mut desk, mut store) = (desk(3, 50, 100), Vec::new());
-    desk.scheduler.long_parts().try_for_each(|part| part.keep(&mut store)).unwrap();
+    desk.scheduler.keep(&mut store).unwrap();
     let text = postcard::to_stdvec(&desk.scheduler).unwrap();
     let mut back: Scheduler = postcard::from_bytes(&text).unwrap();
-    back.long_parts().try_for_each(|part| part.load(&store)).unwrap();
+    back.load(&store).unwrap();
     assert_eq!(format!("{back:?}"), format!("{:?}", desk.scheduler));
     assert_eq!(back.check(), Ok(()));
 }

@@ -8,7 +8,7 @@ use super::super::client::{Client, ClientId, Published, Role};
 use super::super::conversation::Conversation;
 use super::super::former::FormerJobs;
 use super::super::gpus::MoverState;
-use crate::kept::{Store, StoreError};
+use crate::kept::{Keep, Store, StoreError};
 use crate::process::{Image, ProcessName};
 use crate::scheduler::Scheduler;
 use serde::{Deserialize, Serialize};
@@ -66,7 +66,7 @@ impl<'a> ClientState<'a> {
 impl State<'_> {
     /// A state that was read is whole when its long parts are loaded.
     pub(crate) fn load_long_parts(&mut self, store: &dyn Store) -> Result<(), StoreError> {
-        self.scheduler.to_mut().long_parts().try_for_each(|part| part.load(store))?;
+        self.scheduler.to_mut().load(store)?;
         self.clients.iter_mut().try_for_each(|client| client.conversation.to_mut().load(store))
     }
 }
