@@ -114,9 +114,10 @@ pub(super) struct Options {
     #[arg(long, value_name = "PERCENT", default_value = "4%", value_parser = percent)]
     switch_overhead: u32,
     /// The longest time slice. Where more than three jobs wait it is so much shorter that they all get their turn in
-    /// three of this; where switches would take more than a tenth of it, it is longer.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
-    slice_max: Duration,
+    /// three of this; where switches would take more than a tenth of it, it is longer. Default: 10s, or --slice if that
+    /// is longer.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    slice_max: Option<Duration>,
     /// How long a job whose slice is over may go on to its next iteration boundary, where few bytes
     /// are live; then it is preempted where it is. Default: ten slices, at least 1s.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
@@ -431,13 +432,14 @@ fn option_in(config: &str, name: &str) -> Option<String> {
     Some(options.get(name)?.as_str()?.to_owned())
 }
 
-/// The shortest slice is no longer than the longest.
-fn check_slices(slice: Duration, longest: Duration) -> anyhow::Result<()> {
+/// The longest slice, which is no shorter than the shortest one.
+fn longest_slice(slice: Duration, longest: Option<Duration>) -> anyhow::Result<Duration> {
+    let longest = longest.unwrap_or(Duration::from_secs(10).max(slice));
     if slice > longest {
         let [slice, longest] = [slice, longest].map(humantime::format_duration);
         bail!("--slice {slice}: that is longer than --slice-max {longest}");
     }
-    Ok(())
+    Ok(longest)
 }
 
 fn serve(arguments: Options, start: Start) -> anyhow::Result<ExitCode> {
@@ -446,7 +448,7 @@ fn serve(arguments: Options, start: Start) -> anyhow::Result<ExitCode> {
     if !unit.is_power_of_two() || unit < 4096 {
         bail!("--unit {unit}: a power of two of at least 4KiB is wanted, as in 2MiB");
     }
-    check_slices(arguments.slice, arguments.slice_max)?;
+    let slice_max = longest_slice(arguments.slice, arguments.slice_max)?;
     let group = group(arguments.group.as_deref())?;
     let user_quotas = quotas(&arguments.user_memory, "--user-memory")?;
     let saved_quotas = quotas(&arguments.quota, "--quota")?;
@@ -501,7 +503,7 @@ fn serve(arguments: Options, start: Start) -> anyhow::Result<ExitCode> {
         config: Box::new(move |gpu_bytes| Config {
             user_quotas: user_quotas.clone(),
             saved_quotas: saved_quotas.clone(),
-            ..sharing(&arguments, gpu_bytes, headroom, sizes)
+            ..sharing(&arguments, gpu_bytes, headroom, sizes, slice_max)
         }),
         ready: Box::new(say_ready),
     })?;
@@ -686,7 +688,13 @@ fn percent(text: &str) -> Result<u32, String> {
 }
 
 /// Sizes that are not given follow the GPU's.
-fn sharing(arguments: &Options, gpu_bytes: u64, headroom: u64, tier_bytes: PerTier) -> Config {
+fn sharing(
+    arguments: &Options,
+    gpu_bytes: u64,
+    headroom: u64,
+    tier_bytes: PerTier,
+    slice_max: Duration,
+) -> Config {
     let unit_bytes = arguments.unit.as_u64();
     let units = |bytes: u64| u32::try_from(bytes.div_ceil(unit_bytes)).unwrap_or(u32::MAX / 8);
     let or =
@@ -697,7 +705,7 @@ fn sharing(arguments: &Options, gpu_bytes: u64, headroom: u64, tier_bytes: PerTi
         offset_units: units(or(arguments.offset, 100 * MIB)),
         headroom_units: units(headroom),
         slice: arguments.slice,
-        slice_max: arguments.slice_max,
+        slice_max,
         switch_percent: arguments.switch_overhead,
         boundary_deadline: arguments
             .boundary_deadline
@@ -937,11 +945,14 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_slice_is_no_longer_than_the_longest() {
-        let [short, long] = [200, 10_000].map(Duration::from_millis);
-        assert!(check_slices(short, long).is_ok() && check_slices(long, long).is_ok());
-        let refused = check_slices(long, short).unwrap_err().to_string();
-        assert_eq!(refused, "--slice 10s: that is longer than --slice-max 200ms");
+    fn the_longest_slice_is_no_shorter_than_the_shortest() {
+        let [short, usual, long] = [1, 10, 100].map(Duration::from_secs);
+        assert_eq!(longest_slice(short, None).unwrap(), usual);
+        assert_eq!(longest_slice(long, None).unwrap(), long);
+        assert_eq!(longest_slice(short, Some(long)).unwrap(), long);
+        assert_eq!(longest_slice(long, Some(long)).unwrap(), long);
+        let refused = longest_slice(long, Some(usual)).unwrap_err().to_string();
+        assert_eq!(refused, "--slice 1m 40s: that is longer than --slice-max 10s");
     }
 
     #[test]
