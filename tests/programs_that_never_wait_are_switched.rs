@@ -117,3 +117,9 @@ fn a_thread_of_long_kernels_beside_one_that_waits_for_short_ones() {
 fn processes_of_one_job() {
     is_switched("processes");
 }
+
+/// That of one does not wait for the other's, though it takes longer than was thought.
+#[test]
+fn processes_of_one_job_whose_kernels_take_long() {
+    is_switched("apart");
+}

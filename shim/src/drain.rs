@@ -25,10 +25,12 @@ use std::time::{Duration, Instant};
 use tidegate_ffi::cuda::DriverError;
 use tidegate_ffi::cuda::sys::CUresult;
 use tidegate_ffi::units::Step;
-use tidegate_ffi::wire::message::FromShim;
+use tidegate_ffi::wire::message::{FromShim, Peers};
 
 /// The shortest time after which work that has not ended may be waiting for other work.
 const SHORTEST: Duration = Duration::from_millis(1);
+/// For so long it is seen whether work ends alone where others of the job might wait for it, and none was measured yet.
+const UNKNOWN_ALONE: Duration = Duration::from_secs(1);
 /// Such a part of the drain limit it is where no drain was measured yet, and at most such a part of it.
 const UNMEASURED: u32 = 64;
 const LONGEST: u32 = 4;
@@ -99,13 +101,15 @@ impl Drains {
         self.longest.store(self.longest.load(Ordering::Relaxed) / 2, Ordering::Relaxed);
     }
 
+    /// The longest, if one was measured.
+    fn longest(&self) -> Option<Duration> {
+        let micros = self.longest.load(Ordering::Relaxed);
+        (micros > 0).then(|| Duration::from_micros(micros))
+    }
+
     /// After this time work that has not ended may be waiting for other work: twice what a drain takes.
     fn patience(&self, limit: Duration) -> Duration {
-        let measured = match self.longest.load(Ordering::Relaxed) {
-            0 => limit / UNMEASURED,
-            micros => Duration::from_micros(micros.saturating_mul(2)),
-        };
-        measured.max(SHORTEST).min(limit / LONGEST)
+        self.longest().map_or(limit / UNMEASURED, |longest| longest * 2).max(SHORTEST).min(limit / LONGEST)
     }
 }
 
@@ -129,10 +133,12 @@ pub struct Draining<'a> {
     gone_on: bool,
     /// Calls were let through, in case they end a wait.
     has_helped: bool,
-    /// Other processes of the job have memory.
-    has_peers: bool,
-    /// For so long nothing is let through: the gate was metered.
+    /// Other processes of the job that have memory.
+    peers: Peers,
+    /// For so long nothing is let through, and no other process is asked to.
     alone: Duration,
+    /// For so long the GPU had been at what is under way when the closing began.
+    had: Duration,
     /// Since when the GPU has passed no mark.
     still_since: Instant,
     /// So many calls are under way at most, if that is known.
@@ -257,7 +263,7 @@ impl<'a> Draining<'a> {
         boundary: Boundary,
         limit: Duration,
         until: Instant,
-        has_peers: bool,
+        peers: Peers,
         ahead: &'a mut State,
     ) -> Self {
         let (started, patience, pace) = (Instant::now(), process.drains.patience(limit), SHORTEST);
@@ -273,8 +279,9 @@ impl<'a> Draining<'a> {
             boundary,
             gone_on: false,
             has_helped: false,
-            has_peers,
+            peers,
             alone: Duration::ZERO,
+            had: Duration::ZERO,
             still_since: started,
             under_way: None,
             adds_at: started,
@@ -312,11 +319,18 @@ impl<'a> Draining<'a> {
         Self { flows_at: Some(pace), alone, under_way, ..self.alone_for(most) }
     }
 
-    /// The same where other processes of the job might wait for what is held here: for twice as long as takes what is under way,
-    /// `time`, if that is little.
-    pub fn of_metered_with_peers(self, is_little: bool, time: Duration) -> Self {
-        let most = self.longest_quiet();
-        self.alone_for(if is_little { (time * 2).min(most) } else { most })
+    /// Other processes of the job might wait for what is held here. It is seen for twice as long as its work takes whether that ends
+    /// alone, first: `time` where they are not known to wait, and for no less than drains took. In the next ones that time is known
+    /// better: the GPU `had` been at this for so long. Where it is not known at all it is seen for [`UNKNOWN_ALONE`].
+    pub fn beside_others(self, is_little: bool, time: Duration, had: Duration) -> Self {
+        let (most, longest) = (self.longest_quiet(), self.process.drains.longest());
+        let alone = match (self.peers, longest) {
+            (Peers::Entangled, longest) => longest.unwrap_or_default() * 2,
+            (_, Some(longest)) if is_little => longest.max(time) * 2,
+            (_, None) if is_little => UNKNOWN_ALONE.max(time * 2),
+            _ => most,
+        };
+        Self { had, ..self.alone_for(alone.min(most)) }
     }
 
     /// Where work waits, what ends that gets as much time as it would have had.
@@ -327,6 +341,10 @@ impl<'a> Draining<'a> {
     /// For so long nothing is let through, at most, in case work only takes long.
     fn longest_quiet(&self) -> Duration {
         self.limit / 4 * 3
+    }
+
+    fn has_peers(&self) -> bool {
+        self.peers != Peers::None
     }
 
     /// Until when it may take.
@@ -385,9 +403,7 @@ impl<'a> Draining<'a> {
             let closed = Instant::now();
             match self.look()? {
                 Found::End => {
-                    // Others of the job may have ended what was waited for here.
-                    let quiet_since = if self.has_peers { closed } else { self.quiet_since };
-                    self.process.drains.note(quiet_since.elapsed(), self.has_helped_to_catch(closed));
+                    self.process.drains.note(self.quiet_for(closed), self.has_helped_to_catch(closed));
                     return Ok(());
                 }
                 Found::Capture => {
@@ -416,6 +432,16 @@ impl<'a> Draining<'a> {
                     self.patience = if goes_on { SHORTEST } else { self.pace };
                 }
             }
+        }
+    }
+
+    /// So long work has taken to end with nothing let through. Others of the job may have ended what was waited for here, where they
+    /// were told, or go on to a common boundary.
+    fn quiet_for(&self, closed: Instant) -> Duration {
+        match self.peers {
+            Peers::None => self.quiet_since.elapsed(),
+            _ if self.stalls > 0 || self.has_flowed || self.boundary == Boundary::Stays => closed.elapsed(),
+            _ => self.had + self.started.elapsed(),
         }
     }
 
@@ -632,7 +658,7 @@ impl<'a> Draining<'a> {
         let passed_at = self.passed_at.take().unwrap_or(now);
         let quiet_for = passed_at.saturating_duration_since(self.quiet_since);
         let goes_alone = !self.has_helped_host && (!self.has_helped || quiet_for >= SOON);
-        let is_own = !self.has_peers || !self.alone.is_zero();
+        let is_own = self.peers != Peers::Entangled && (!self.has_peers() || !self.alone.is_zero());
         if let Some(rest) = passed.filter(|_| is_own && goes_alone) {
             self.goes_on_alone |= self.has_helped;
             self.goes_on_late |= self.has_helped || quiet_for >= self.limit / LATE;
@@ -767,7 +793,7 @@ impl<'a> Draining<'a> {
             return false;
         }
         let now = Instant::now();
-        if self.spell.is_none_or(|spell| now >= spell.next && !self.has_peers) {
+        if self.spell.is_none_or(|spell| now >= spell.next && !self.has_peers()) {
             let first = self.limit / SPELL;
             let rest = self.spell.map_or(first, |spell| spell.rest() * 2);
             let ends = now + if has_helped { first * LONGER } else { first };
@@ -788,13 +814,13 @@ impl<'a> Draining<'a> {
     /// job may wait for what is held here, and have their spells at other times: with peers a process never rests.
     fn rests(&self) -> bool {
         let now = Instant::now();
-        !self.has_peers && self.spell.is_some_and(|spell| (spell.ends..spell.next).contains(&now))
+        !self.has_peers() && self.spell.is_some_and(|spell| (spell.ends..spell.next).contains(&now))
     }
 
     /// Whether work ended in a spell, and not because nothing was submitted for a time.
     fn has_helped_to_catch(&self, closed: Instant) -> bool {
         let has_ended_soon = |spell: Spell| closed < spell.ends || closed.elapsed() < spell.rest() / 2;
-        self.spell.is_some_and(|spell| self.has_peers || has_ended_soon(spell))
+        self.spell.is_some_and(|spell| self.has_peers() || has_ended_soon(spell))
     }
 
     /// What is tried now. Each alone is what some program never comes to an end by.
@@ -888,7 +914,7 @@ impl<'a> Draining<'a> {
 
     fn say_that_it_stalls(&self) {
         // Without a manager no other job waits.
-        let is_overdue = !self.alone.is_zero() && self.still_since.elapsed() >= self.alone;
+        let is_overdue = self.peers == Peers::Apart && self.still_since.elapsed() >= self.alone;
         let _ = self.process.link.send(FromShim::Stalled { step: self.step, is_overdue });
     }
 
@@ -897,7 +923,7 @@ impl<'a> Draining<'a> {
     fn stalled(&mut self) -> bool {
         self.say_that_it_stalls();
         self.stalls = self.stalls.wrapping_add(1);
-        !self.has_peers || self.stalls.is_multiple_of(PEERS_FIRST)
+        !self.has_peers() || self.stalls.is_multiple_of(PEERS_FIRST)
     }
 
     /// Of a kernel it cannot be seen that it does not only take long. Where it is a function on the host that does not end,
@@ -911,7 +937,7 @@ impl<'a> Draining<'a> {
             GATE.release();
         }
         let has_helped = self.has_helped;
-        let at_once = due.at_once && !self.has_peers;
+        let at_once = due.at_once && !self.has_peers();
         let goes_on = at_once && self.let_through(1, true) > 0;
         if goes_on {
             self.process.host_functions.lock().note_at_once();
@@ -958,7 +984,7 @@ impl<'a> Draining<'a> {
 
     /// Each time less is let through: work may simply take long.
     fn slow_down(&mut self) {
-        let turns = if self.has_peers { PEERS_FIRST } else { 1 };
+        let turns = if self.has_peers() { PEERS_FIRST } else { 1 };
         let (part, longest) =
             if self.catches > 0 { (16, self.limit / UNMEASURED / turns) } else { (4, Duration::MAX) };
         self.pace = (self.pace + self.pace / part).min(longest.max(SHORTEST));

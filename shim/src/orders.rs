@@ -326,14 +326,17 @@ fn drain_and_report(
     let (time, is_late) = (window.span().max(window.time_of_least()), window.take_late());
     let mut ahead = process.ahead.lock();
     let passed = ahead.marks.passed();
-    let rest = window.rest_of(under_way, ahead.marks.still_for());
+    let still_for = ahead.marks.still_for();
+    let rest = window.rest_of(under_way, still_for);
     let most_under_way = Calls::now(process).all.saturating_sub(passed.all);
     let mut draining =
-        Draining::new(process, closing.step, at, closing.drain, until, closing.has_peers(), &mut ahead);
+        Draining::new(process, closing.step, at, closing.drain, until, closing.peers, &mut ahead);
     draining = match closing.peers {
         Peers::None if is_metered => draining.of_metered(most_under_way, pace, rest, is_late),
-        Peers::Apart if is_metered => draining.of_metered_with_peers(is_little, time),
-        _ => draining,
+        Peers::None => draining,
+        Peers::Apart | Peers::Entangled => {
+            draining.beside_others(is_little, time, window.had(under_way, still_for))
+        }
     };
     if closing.calls > 0 {
         draining.let_some_through(closing.calls);

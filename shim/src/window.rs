@@ -320,8 +320,13 @@ impl Window {
     /// How long the GPU most likely takes for the rest of so many calls that are under way, as far as it is known: it has gone on for so
     /// long since it passed the last mark, but not before the gate was opened.
     pub fn rest_of(&self, calls: u64, still_for: Duration) -> Duration {
-        let rest = self.time_of(calls).saturating_sub(still_for.min(self.opened_at.elapsed()));
+        let rest = self.time_of(calls).saturating_sub(self.had(calls, still_for));
         rest + rest / MARGIN
+    }
+
+    /// For how long the GPU has been at so many calls, at most: since it passed the last mark, but not before the gate was opened.
+    pub fn had(&self, calls: u64, still_for: Duration) -> Duration {
+        if calls > 0 { still_for.min(self.opened_at.elapsed()) } else { Duration::ZERO }
     }
 
     /// Whether so many calls take little longer than they should, most likely: not more than there is room for, as was

@@ -18,7 +18,8 @@
  * held:      the same while another thread captures, and only ends that at the end; a third one launches them in the default stream, and
  *            in streams that it destroys at once;
  * beside:    a thread launches kernels of 100 ms, while another one launches STEP short ones and waits for them, again and again;
- * processes: two processes launch kernels, a thread each.
+ * processes: two processes launch kernels, a thread each;
+ * apart:     the same, of 0.25 to 0.6 s, and each waits for each of its own.
  *
  * A kernel and a host function take 20 ms, where nothing else is said. Says "begun", goes on until the end of standard
  * input, and says "as expected" if every kernel has run once.
@@ -39,6 +40,8 @@
 #define OVER 1700000
 #define MORE 5
 #define SHORTEST 50
+#define APART_LEAST 250000
+#define APART_RANGE 350000
 #define BESIDE 100000
 #define STEP 20
 #define ALONE 5000
@@ -183,6 +186,19 @@ static int launch_and_wait(int thread, void *stream)
     return 0;
 }
 
+/* No two processes are in step. */
+static int launch_apart(int thread, void *stream)
+{
+    unsigned random = (unsigned)getpid();
+
+    while (!*stop) {
+        random = random * 1664525 + 1013904223;
+        CHECK(stir(thread, stream, APART_LEAST + (random >> 8) % APART_RANGE));
+        CHECK(cuStreamSynchronize(stream));
+    }
+    return 0;
+}
+
 static int becomes_long(void)
 {
     return is("becomes") || is("beneath") || is("most");
@@ -227,6 +243,8 @@ static int run_thread(int thread)
         return launch_in_dying_streams(thread);
     if (is("beside") && thread == 1)
         return launch_and_wait(thread, stream);
+    if (is("apart"))
+        return launch_apart(thread, stream);
     if (becomes_long()) {
         if (is("beneath"))
             CHECK(begin_capture(thread, &captured));
@@ -343,7 +361,7 @@ int main(int argc, char **argv)
     if (stop == MAP_FAILED)
         return 1;
     int threads = is("threads") || is("held") ? THREADS : is("value") || is("captures") || is("beside") ? 2 : 1;
-    if (is("processes") ? run_processes(argv[2]) : run_threads(argv[2], threads))
+    if (is("processes") || is("apart") ? run_processes(argv[2]) : run_threads(argv[2], threads))
         return 1;
     puts("as expected");
     return 0;

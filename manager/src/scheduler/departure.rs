@@ -90,6 +90,7 @@ impl Scheduler {
             in_vain: in_vain || job.closing.in_vain,
             at_collective,
             is_far: at_collective || are_far_apart(&ranks, &stops),
+            stalled_at: None,
             overdue_at: None,
             entangled: job.closing.entangled.saturating_sub(1),
             ..job.closing
@@ -375,17 +376,18 @@ impl Scheduler {
         let (job_id, asked) = (session.job, session.closing_since);
         let calls = 1 + session.stalls / AS_LITTLE;
         session.stalls = session.stalls.saturating_add(1);
-        let Some(job) = self.jobs.get(&job_id) else { return };
+        let apart = self.drain_limit_apart(job_id);
+        let Some(job) = self.jobs.get_mut(&job_id) else { return };
+        let stalled_at = *job.closing.stalled_at.get_or_insert(self.now);
         // A process that has passed the common boundary is open, and all are opened when they have answered.
         if job.phase != Phase::Closing || job.reopen || job.closing.passed.is_some() {
             return;
         }
         // Until then it was seen whether the work only takes long.
-        let since = job.closing.until.max(job.closing.overdue_at.unwrap_or_default());
+        let since = job.closing.until.max(job.closing.overdue_at.unwrap_or(stalled_at));
         let limit = self.config.drain_limit;
         let is_over = |since: Time, limit: Duration| self.now >= since.saturating_add(limit);
         let resumes = is_over(since.max(asked), limit / ROUNDS);
-        let apart = self.drain_limit_apart(job_id);
         let [leaves, apart_ends, together_ends] =
             [limit / APART, apart, limit].map(|limit| is_over(since, limit));
         // After that nothing helps it any more.

@@ -331,7 +331,9 @@ pub struct Closing {
     pub is_far: bool,
     /// How much it weighs that such processes did not ([`WEIGHT_OF_VAIN`](super::gang::WEIGHT_OF_VAIN)).
     pub far_in_vain: u32,
-    /// When the work of one of its processes was first said to be overdue.
+    /// When the work of one of its processes was first said not to end.
+    pub stalled_at: Option<Time>,
+    /// The same, and to be overdue.
     pub overdue_at: Option<Time>,
     /// In so many closings, with this one, the work of its processes is thought to wait for each other's.
     pub entangled: u32,

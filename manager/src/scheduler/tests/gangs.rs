@@ -281,6 +281,19 @@ fn work_that_is_overdue_gets_as_long_as_other_work_from_then_on() {
     assert_eq!(desk.closings(second) + desk.opened().len(), 1, "it is helped still");
 }
 
+/// It was known to take as long: else what is no longer than usual gets no time to be helped at all.
+#[test]
+fn work_that_is_said_late_not_to_end_gets_as_long_from_then_on() {
+    let (mut desk, [first, second], _) = stalled_gang_with(|config| config.drain_limit = ms(1600));
+    desk.pass(ms(190));
+    stall(&mut desk, first);
+    assert_eq!((desk.closings(second), desk.opened().len()), (1, 0), "a little, at first");
+    desk.pass(ms(190));
+    desk.log.clear();
+    stall(&mut desk, first);
+    assert_eq!(desk.opened(), [second], "it is helped still");
+}
+
 /// Else the job stands still until a whole drain limit is over, and nothing helps it any more.
 #[test]
 fn a_process_that_submits_a_little_for_another_has_no_longer_than_that_one() {
