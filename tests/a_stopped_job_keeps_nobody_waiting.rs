@@ -15,6 +15,11 @@ fn job_with(manager: &Manager, name: &str, seed: u64) -> Probe {
     job
 }
 
+/// The first one, of which the GPU has nothing then.
+fn is_waiting(status: &Status) -> bool {
+    status.jobs.iter().any(|job| job.figures.name == "a" && job.state == "waiting")
+}
+
 #[test]
 fn a_stopped_job_keeps_nobody_waiting() {
     let limits = ["--answer-limit", "200ms", "--drain-limit", "100ms", "--boundary-deadline", "50ms"];
@@ -22,9 +27,15 @@ fn a_stopped_job_keeps_nobody_waiting() {
     let manager = Manager::start("1x8MiB", &[&sizes[..], &limits].concat());
     let mut jobs = [("a", 1), ("b", 2), ("c", 3)].map(|(name, seed)| job_with(&manager, name, seed));
     let [a, b, c] = &mut jobs;
-    // It runs: it has just read its memory. Two of the three fit at once.
-    a.tell("check t 1");
-    signal(a.process.id(), Signal::STOP);
+    // It has its memory, of which it has just read all. Two of the three fit at once.
+    loop {
+        a.tell("check t 1");
+        stop(a.process.id());
+        if !is_waiting(&manager.status()) {
+            break;
+        }
+        signal(a.process.id(), Signal::CONT);
+    }
     manager.work_until_switched(&["b", "c"], manager.switches(&["b", "c"]) + 20, || {
         b.tell("check t 2");
         c.tell("check t 3");
@@ -50,8 +61,6 @@ fn a_job_that_is_stopped_while_it_waits_disturbs_nobody() {
     let mut jobs = [("a", 1), ("b", 2)].map(|(name, seed)| job_with(&manager, name, seed));
     let [a, b] = &mut jobs;
     b.tell("check t 2");
-    let is_waiting =
-        |status: &Status| status.jobs.iter().any(|job| job.figures.name == "a" && job.state == "waiting");
     // Stopped with its gate open it would keep what it has, and the other job could only wait.
     loop {
         manager.status_when(is_waiting);

@@ -896,6 +896,7 @@ impl Scheduler {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.lent = false;
         job.phase = Phase::Open;
+        job.pauses.begin_turn(self.now);
         // Not to be brought back for nothing, a cap leaves a quarter of the slice.
         let cap = job.slice_cap.take().map_or(self.now + slice, |cap| cap.max(self.now + slice / 4));
         job.slice_end = cap.min(self.now + slice);

@@ -8,6 +8,8 @@
 //! ```
 //! How often a process looks whether it is idle follows from the switches, too: seeing a pause takes it some such ticks.
 //!
+//! A job that keeps its turn in its pauses, and is owed time, does not get that in the same turn.
+//!
 //! Where the others fit beside it nobody has to be closed, and nothing is lent. Who is idle without a turn does not want
 //! one.
 //!
@@ -24,6 +26,9 @@ use tidegate_ffi::units::{JobId, SessionId};
 const KEPT: usize = 5;
 /// What two switches take is so many ticks: a pause is seen after three.
 const TICKS: u32 = 8;
+const SEEN_AFTER: u32 = 3;
+/// A turn in which a job was idle for such a part of the time does not last longer than a slice, whatever it is owed.
+const IDLE_PART: u32 = 4;
 /// A tick, at least: each costs the process some microseconds.
 const LEAST_TICK_MICROS: u32 = 1_000;
 /// A tick, at most, and where it is not known what switches cost.
@@ -38,6 +43,8 @@ pub struct Pauses {
     recent: VecDeque<Duration>,
     /// Since when it is idle.
     since: Option<Time>,
+    /// When its turn began, and for how long it has been idle in it, in pauses that are over.
+    turn: (Time, Duration),
 }
 
 impl Pauses {
@@ -51,8 +58,16 @@ impl Pauses {
         self.since.get_or_insert(now);
     }
 
-    fn end(&mut self, now: Time) {
+    /// The turn begins.
+    pub(super) fn begin_turn(&mut self, now: Time) {
+        self.turn = (now, Duration::ZERO);
+    }
+
+    /// `unseen`: how long it had been idle when that was seen.
+    fn end(&mut self, now: Time, unseen: Duration) {
         let Some(since) = self.since.take() else { return };
+        let (began, idle) = &mut self.turn;
+        *idle += now.saturating_sub(since.max(*began)) + unseen;
         self.recent.push_back(now.saturating_sub(since));
         if self.recent.len() > KEPT {
             self.recent.pop_front();
@@ -81,11 +96,12 @@ impl Scheduler {
     /// A process of the job has become idle, or is so no more.
     pub(super) fn note_pause(&mut self, id: JobId) {
         let (is_idle, now) = (self.is_idle(id), self.now);
+        let unseen = Duration::from_micros(self.tick_micros(id).into()) * SEEN_AFTER;
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let was_idle = job.pauses.since.is_some();
         match is_idle {
             true => job.pauses.begin(now),
-            false => job.pauses.end(now),
+            false => job.pauses.end(now, unseen),
         }
         if was_idle && !is_idle {
             self.level_up(id, self.claim_of(id));
@@ -114,6 +130,17 @@ impl Scheduler {
     /// Has the job its turn and does not use it, so that others may.
     pub(super) fn lends(&self, id: JobId) -> bool {
         self.lends_from(id).is_some_and(|from| from <= self.now)
+    }
+
+    /// Whether a job has had its slice and was idle in a good part of it: what it is owed it has in its next turns. In this one it would
+    /// spend on its pauses what others could use.
+    pub(super) fn has_idled_its_slice_away(&self, id: JobId) -> bool {
+        let idled = |job: &Job| {
+            let (began, idle) = job.pauses.turn;
+            let is_over = job.phase == Phase::Open && self.now >= job.slice_end;
+            is_over && idle * IDLE_PART >= self.now.saturating_sub(began)
+        };
+        self.jobs.get(&id).is_some_and(idled)
     }
 
     /// Looks which jobs with a turn are stopped, at the end of their slices where other jobs wait, and whether they still are.

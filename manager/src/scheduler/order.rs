@@ -193,7 +193,8 @@ impl Scheduler {
             // Of two who are idle none displaces the other.
             let in_slice =
                 job.phase == Phase::Restoring || job.running() && (idle || self.now < job.slice_end);
-            (!kept, idle, std::cmp::Reverse(job.spec.priority), !in_slice, job.virtual_runtime, *id)
+            let rank = std::cmp::Reverse(job.spec.priority);
+            (!kept, idle, rank, !in_slice, self.has_idled_its_slice_away(*id), job.virtual_runtime, *id)
         });
         ids
     }

@@ -265,6 +265,40 @@ fn a_job_that_comes_is_owed_nothing_where_another_one_is() {
     assert!(desk.job_of(c).virtual_runtime >= most, "it begins where the one stands that has had most");
 }
 
+/// How long the turn is of a job that was idle for long, as it never was before, and is idle for `pause` after each 5 ms then.
+fn turn_of_one_that_is_owed(pause: Duration) -> Duration {
+    let mut desk = Desk::new(|_| {});
+    desk.order_time = ms(10);
+    let [a, _] = switched(&mut desk);
+    let is_idle_for = |desk: &mut Desk, pause| {
+        desk.tell(Event::Idle { session: a });
+        desk.pass(pause);
+        desk.tell(Event::Waiting { session: a });
+    };
+    desk.until(|desk| desk.phase(a) == Phase::Open);
+    for _ in 0..3 {
+        is_idle_for(&mut desk, ms(20));
+    }
+    is_idle_for(&mut desk, ms(30_000));
+    desk.until(|desk| desk.phase(a) == Phase::Open);
+    let began = desk.now;
+    while desk.phase(a) == Phase::Open {
+        desk.pass(ms(5));
+        if !pause.is_zero() {
+            is_idle_for(&mut desk, pause);
+        }
+    }
+    desk.now - began
+}
+
+#[test]
+fn a_job_that_is_owed_time_does_not_spend_it_on_pauses_in_one_turn() {
+    let turn = turn_of_one_that_is_owed(Duration::ZERO);
+    assert!(turn > ms(9_000), "it computes: {turn:?}");
+    let turn = turn_of_one_that_is_owed(ms(20));
+    assert!(turn < ms(1_500), "two switches take longer than its pauses: {turn:?}");
+}
+
 #[test]
 fn what_all_jobs_are_owed_that_were_idle_is_no_more_than_the_longest_slice() {
     let mut desk = Desk::new(|config| config.slice_max = ms(10_000));
