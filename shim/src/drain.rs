@@ -107,6 +107,16 @@ impl Drains {
         (micros > 0).then(|| Duration::from_micros(micros))
     }
 
+    /// For so long it is seen whether work ends alone that takes `time`, beside other processes of the job: twice as long as it takes, and no
+    /// less than drains did; where they are known to wait for each other only that, for it is little then.
+    fn time_beside(&self, peers: Peers, time: Duration) -> Duration {
+        match (peers, self.longest()) {
+            (Peers::Entangled, longest) => longest.unwrap_or_default() * 2,
+            (_, Some(longest)) => longest.max(time) * 2,
+            (_, None) => UNKNOWN_ALONE.max(time * 2),
+        }
+    }
+
     /// After this time work that has not ended may be waiting for other work: twice what a drain takes.
     fn patience(&self, limit: Duration) -> Duration {
         self.longest().map_or(limit / UNMEASURED, |longest| longest * 2).max(SHORTEST).min(limit / LONGEST)
@@ -323,12 +333,10 @@ impl<'a> Draining<'a> {
     /// alone, first: `time` where they are not known to wait, and for no less than drains took. In the next ones that time is known
     /// better: the GPU `had` been at this for so long. Where it is not known at all it is seen for [`UNKNOWN_ALONE`].
     pub fn beside_others(self, is_little: bool, time: Duration, had: Duration) -> Self {
-        let (most, longest) = (self.longest_quiet(), self.process.drains.longest());
-        let alone = match (self.peers, longest) {
-            (Peers::Entangled, longest) => longest.unwrap_or_default() * 2,
-            (_, Some(longest)) if is_little => longest.max(time) * 2,
-            (_, None) if is_little => UNKNOWN_ALONE.max(time * 2),
-            _ => most,
+        let most = self.longest_quiet();
+        let alone = match self.peers {
+            Peers::Apart if !is_little => most,
+            peers => self.process.drains.time_beside(peers, time),
         };
         Self { had, ..self.alone_for(alone.min(most)) }
     }
@@ -1099,4 +1107,33 @@ fn wait_for(process: &Process, context: Context) -> Result<(), DriverError> {
 /// What has ended its context has ended the context's work.
 fn ends_work(error: DriverError) -> Result<(), DriverError> {
     if error.ends_context() { Ok(()) } else { Err(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn beside_others_work_gets_twice_as_long_as_it_has_taken_before_it_is_thought_to_wait_for_theirs() {
+        const MS: Duration = Duration::from_millis(1);
+        let drains = Drains::default();
+        assert_eq!(
+            drains.time_beside(Peers::Apart, MS * 100),
+            UNKNOWN_ALONE,
+            "it is not known how long it takes"
+        );
+        assert_eq!(drains.time_beside(Peers::Apart, MS * 800), MS * 1600);
+        assert_eq!(drains.time_beside(Peers::Entangled, MS * 100), Duration::ZERO);
+        drains.note(MS * 400, false);
+        assert_eq!(drains.time_beside(Peers::Apart, MS * 100), MS * 800);
+        assert_eq!(
+            drains.time_beside(Peers::Entangled, MS * 100),
+            MS * 800,
+            "it may be that they do not wait, after all"
+        );
+        // What waits for others ends right after these were told, and the time before is forgotten.
+        (0..10).for_each(|_| drains.note_stall());
+        drains.note(MS, false);
+        assert_eq!(drains.time_beside(Peers::Entangled, MS * 100), MS * 2);
+    }
 }
