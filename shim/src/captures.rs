@@ -6,6 +6,7 @@
 use crate::beside_captures::{Beside, look_at_calls};
 use crate::driver::{Context, PER_THREAD};
 use crate::gate::{GATE, Record, Stamp};
+use crate::host_functions;
 use crate::process::Process;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
@@ -127,6 +128,7 @@ impl Captures {
         call()?;
         let capture = Capture { thread: std::thread::current().id(), context, since: Stamp::now() };
         open.streams.insert(Stream::of(stream), capture);
+        host_functions::see_captured(true);
         self.changes.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -169,6 +171,7 @@ impl Captures {
 
     fn note_end(&self, open: &mut Open, stream: Stream) {
         let Some(ended) = open.streams.remove(&stream) else { return };
+        host_functions::see_captured(!open.streams.is_empty());
         self.calls.fetch_add(ended.since.submissions_since(), Ordering::Relaxed);
         // Where the thread has more captures its calls count once.
         for capture in

@@ -41,6 +41,9 @@ static CAPTURED: Mutex<BTreeMap<[usize; 3], usize>> = Mutex::new(BTreeMap::new()
 /// Whether there are any.
 static ARE_CAPTURED: AtomicBool = AtomicBool::new(false);
 
+/// A stream captures.
+static ARE_CAPTURING: AtomicBool = AtomicBool::new(false);
+
 /// Neither has the launch returned nor the function ended.
 const LAUNCHED: u8 = 0;
 /// The launch has returned, and the function is called once.
@@ -96,6 +99,17 @@ struct Running {
 #[inline(always)]
 pub fn are_watched() -> bool {
     ARE_WATCHED.load(Ordering::Relaxed)
+}
+
+/// The same of those that are captured, too: the hooks' first look, which takes no lock.
+#[inline(always)]
+pub fn are_seen() -> bool {
+    are_watched() || ARE_CAPTURING.load(Ordering::Relaxed)
+}
+
+/// Whether a stream captures, from now on.
+pub fn see_captured(are_capturing: bool) {
+    ARE_CAPTURING.store(are_capturing, Ordering::Relaxed);
 }
 
 /// Whether it is from now on: not in a job that has been alone for long, which is never disturbed. Of the functions that are launched
@@ -504,9 +518,6 @@ pub unsafe fn launch<F: HostFunction>(
     submit: impl FnOnce(Option<F>, *mut c_void) -> Code,
 ) -> Code {
     let Some(process) = process::active() else { return submit(function, data) };
-    if !are_watched() && !process.captures.any() {
-        return submit(function, data);
-    }
     let is_captured = || process.captures.any() && driver::is_capturing(stream).unwrap_or(true);
     // SAFETY: the caller's promise.
     unsafe { launch_unless(is_captured, &process.captures, function, data, submit) }

@@ -230,6 +230,9 @@ macro_rules! export {
         ) -> Code {
             let submit = |$function, $data| call!($name($stream, $function, $data $(, $arg)*));
             let call = || {
+                if !host_functions::are_seen() {
+                    return submit($function, $data);
+                }
                 let stream = queues::stream_of(stringify!($name), $stream);
                 // SAFETY: as above.
                 unsafe { host_functions::launch(stream, $function, $data, submit) }
