@@ -629,7 +629,8 @@ impl Window {
         let is_last = credit == 0 && self.used_up.is_none();
         let is_mark_due = all > 0 && marks.is_empty() || new > 0 && (is_last || new >= self.part());
         let is_full = || credit == 0 && GATE.count_waiting(Role::Waits) > 0;
-        let captures = all > 0 && credit == 0 && process.captures.any();
+        // Those of a thread that captures count as captured, whatever their streams: that there are none says nothing.
+        let captures = credit == 0 && process.captures.any();
         let is_unmarked = captures || is_mark_due && !marks.set_now(process, is_full());
         // None can be set that would be passed before others.
         let is_unknown = marks.is_empty() && !marks.has_room();
