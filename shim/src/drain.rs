@@ -61,6 +61,8 @@ const NOT_BEHIND: u32 = 8;
 const BACK_SOON: u32 = 256;
 /// In one of so many turns others go than those that are caught.
 const NOT_CAUGHT: u32 = 4;
+/// After so many functions on the host have ended in a closing threads are caught, if there are more that wait.
+const ENDED: u64 = 8;
 /// After so many turns threads that are behind make up to twice as many calls in one, at most so many.
 const ALIKE_BEHIND: u32 = 16;
 const MOST_CALLS_BEHIND: u32 = 256;
@@ -85,6 +87,8 @@ pub struct Drains {
     longest: AtomicU64,
     /// The last one ended when threads were caught at their waits.
     has_caught: AtomicBool,
+    /// The same of the last one in which calls went for functions on the host.
+    has_caught_for_host: AtomicBool,
 }
 
 impl Drains {
@@ -411,7 +415,11 @@ impl<'a> Draining<'a> {
             let closed = Instant::now();
             match self.look()? {
                 Found::End => {
-                    self.process.drains.note(self.quiet_for(closed), self.has_helped_to_catch(closed));
+                    let drains = &self.process.drains;
+                    drains.note(self.quiet_for(closed), self.has_helped_to_catch(closed));
+                    if self.has_helped_host {
+                        drains.has_caught_for_host.store(self.catches > 0, Ordering::Relaxed);
+                    }
                     return Ok(());
                 }
                 Found::Capture => {
@@ -955,7 +963,12 @@ impl<'a> Draining<'a> {
         if due.others && (goes_on || self.stalled()) {
             let calls = self.process.host_functions.lock().begin_try();
             if !goes_on {
-                self.has_helped_host |= self.let_through(calls, false) > 0 && due.waits;
+                if due.waits && self.catches_for_host() {
+                    self.catch_at_waits();
+                    self.has_helped_host = true;
+                } else {
+                    self.has_helped_host |= self.let_through(calls, false) > 0 && due.waits;
+                }
                 self.process.host_functions.lock().end_try();
             }
         }
@@ -963,6 +976,18 @@ impl<'a> Draining<'a> {
             self.patience = SHORTEST;
         }
         self.has_helped = has_helped;
+    }
+
+    /// Whether threads are caught at their waits for functions on the host that wait: some have ended by what went, and threads have
+    /// submitted more of them. So those go on until they wait for their GPU, with all that they do under a lock.
+    fn catches_for_host(&mut self) -> bool {
+        let least = if self.process.drains.has_caught_for_host.load(Ordering::Relaxed) { 1 } else { ENDED };
+        let is_time = !self.has_peers() && !GATE.is_partial() && self.would_come_out();
+        if !is_time || self.process.host_functions.lock().ended() < least {
+            return false;
+        }
+        self.catches = self.catches.saturating_add(1);
+        self.attempt() != Attempt::Round
     }
 
     /// Whether work that was there long ago has not ended, or a call is as old: else all of it only takes long. A stream

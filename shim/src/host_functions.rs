@@ -219,6 +219,8 @@ pub struct Patience {
     is_alone: bool,
     /// How long a call takes, if that is known.
     each: Option<Duration>,
+    /// So many had ended when the closing began.
+    had_ended: u64,
 }
 
 /// Of functions that wait, or of others.
@@ -284,11 +286,17 @@ impl Default for Patience {
             has_peers: false,
             is_alone: false,
             each: None,
+            had_ended: 0,
         }
     }
 }
 
 impl Patience {
+    /// How many functions have ended since the closing began.
+    pub fn ended(&self) -> u64 {
+        HAVE_ENDED.load(Ordering::Relaxed).saturating_sub(self.had_ended)
+    }
+
     /// Whether calls have gone for a function that has not ended.
     pub fn is_trying(&self) -> bool {
         self.tried.is_some()
@@ -404,6 +412,7 @@ impl Patience {
             self.others.time = self.others.time.min(FIRST_WITH_PEERS);
         }
         (self.has_peers, self.each, self.is_alone) = (has_peers, each, false);
+        self.had_ended = HAVE_ENDED.load(Ordering::Relaxed);
     }
 
     fn learned(&mut self, doing: Doing) -> &mut Learned {
