@@ -98,6 +98,14 @@ fn host_functions_get_a_lock_that_threads_submit_under() {
     drains("chains", &["lock"], "pairs_kernel");
 }
 
+/// As soon as one ends its thread submits the next one, unless it is stopped where it has waited for it.
+#[test]
+fn host_functions_get_a_lock_that_threads_have_for_long() {
+    let options = ["--slice", switched::SLICE, "--drain-limit", "2s"];
+    let job = switched::switch(12, &options, "chains", &["locked"], "pairs_kernel");
+    assert_eq!((job.figures.failed_drains, job.unsliceable), (0, false), "{job:#?}");
+}
+
 /// A graph calls the host functions.
 #[test]
 fn host_functions_that_were_captured_get_a_lock_that_threads_submit_under() {

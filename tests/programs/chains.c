@@ -4,6 +4,7 @@
  * deep:  the same, and its own thread submits more behind it than a stream takes;
  * feed:  a kernel ends when its own thread has copied CHAIN words to it;
  * lock:  THREADS threads launch kernels and host functions under one lock, which the host functions take;
+ * locked: as lock, but long kernels come before each host function, and each thread waits for its stream each time;
  * graphed: as lock, but graphs call the host functions, and a launch under the lock comes after its graph;
  * synced: the same as chain, and the other thread waits for each of its CHAIN launches;
  * graphs: the same as chain, and the other thread captures each of its launches in a graph;
@@ -54,6 +55,8 @@
 /* A wait and a launch each. */
 #define VALUES 470
 #define THREADS 4
+/* So many microseconds kernels under a lock take. */
+#define LONG 2000
 /* So long a host function sleeps, in microseconds. */
 #define ASLEEP 300000
 #define PROCESSES 3
@@ -392,6 +395,15 @@ static int last(uint32_t microseconds, void *stream)
     return cuLaunchKernel(last_kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
 }
 
+static int lock_for_long(int thread, void *stream)
+{
+    pthread_mutex_lock(&all->lock);
+    int failed = last(LONG, stream) || last(LONG, stream) || last(LONG, stream);
+    failed = failed || cuLaunchHostFunc(stream, count_call, NULL) || count_up_part(thread, stream);
+    pthread_mutex_unlock(&all->lock);
+    return failed || cuStreamSynchronize(stream);
+}
+
 static int wait_beside_capture(void *stream, void *other)
 {
     void *graph;
@@ -483,6 +495,7 @@ static void *run(void *number)
             : is("feed")   ? feed(i, stream, other)
             : is("lock")   ? under_lock(thread, stream)
             : is("locks")  ? under_lock(0, stream)
+            : is("locked") ? lock_for_long(thread, stream)
             : is("graphed") ? lock_after_graph(thread, stream)
             : is("serve")  ? serve(thread, i, stream)
             : is("spins")  ? spin_in_ring(thread, i, stream)
