@@ -457,6 +457,7 @@ impl<'a> Draining<'a> {
         match self.peers {
             Peers::None => self.quiet_since.elapsed(),
             _ if self.stalls > 0 || self.has_flowed || self.boundary == Boundary::Stays => closed.elapsed(),
+            _ if self.rounds > 0 || self.catches > 0 => self.quiet_since.elapsed(),
             _ => self.had + self.started.elapsed(),
         }
     }
