@@ -29,8 +29,11 @@ use tidegate_ffi::wire::message::{FromShim, Peers};
 
 /// The shortest time after which work that has not ended may be waiting for other work.
 const SHORTEST: Duration = Duration::from_millis(1);
-/// For so long it is seen whether work ends alone where others of the job might wait for it, and none was measured yet.
-const UNKNOWN_ALONE: Duration = Duration::from_secs(1);
+/// For so long it is seen whether work ends alone where others of the job might wait for it, and none was measured yet. Where they
+/// are known to it is no longer.
+const UNKNOWN_ALONE: Duration = Duration::from_millis(2500);
+/// As long at most, however long drains took.
+const MOST_ALONE: Duration = Duration::from_millis(7500);
 /// Such a part of the drain limit it is where no drain was measured yet, and at most such a part of it.
 const UNMEASURED: u32 = 64;
 const LONGEST: u32 = 4;
@@ -113,11 +116,11 @@ impl Drains {
 
     /// For so long it is seen whether work ends alone that takes `time`, beside other processes of the job: twice as long as it takes, and no
     /// less than drains did; where they are known to wait for each other only that, for it is little then.
-    fn time_beside(&self, peers: Peers, time: Duration) -> Duration {
+    fn time_beside(&self, peers: Peers, is_little: bool, time: Duration) -> Duration {
         match (peers, self.longest()) {
-            (Peers::Entangled, longest) => longest.unwrap_or_default() * 2,
-            (_, Some(longest)) => longest.max(time) * 2,
-            (_, None) => UNKNOWN_ALONE.max(time * 2),
+            (Peers::Entangled, longest) => (longest.unwrap_or_default() * 2).min(UNKNOWN_ALONE),
+            (_, Some(longest)) if is_little => (longest.max(time) * 2).min(MOST_ALONE),
+            (_, longest) => (longest.unwrap_or_default().max(time) * 2).clamp(UNKNOWN_ALONE, MOST_ALONE),
         }
     }
 
@@ -335,14 +338,10 @@ impl<'a> Draining<'a> {
 
     /// Other processes of the job might wait for what is held here. It is seen for twice as long as its work takes whether that ends
     /// alone, first: `time` where they are not known to wait, and for no less than drains took. In the next ones that time is known
-    /// better: the GPU `had` been at this for so long. Where it is not known at all it is seen for [`UNKNOWN_ALONE`].
+    /// better: the GPU `had` been at this for so long. Where it is not known at all, or much is under way, it is seen for [`UNKNOWN_ALONE`].
     pub fn beside_others(self, is_little: bool, time: Duration, had: Duration) -> Self {
-        let most = self.longest_quiet();
-        let alone = match self.peers {
-            Peers::Apart if !is_little => most,
-            peers => self.process.drains.time_beside(peers, time),
-        };
-        Self { had, ..self.alone_for(alone.min(most)) }
+        let alone = self.process.drains.time_beside(self.peers, is_little, time);
+        Self { had, ..self.alone_for(alone) }
     }
 
     /// Where work waits, what ends that gets as much time as it would have had.
@@ -1143,23 +1142,22 @@ mod tests {
     fn beside_others_work_gets_twice_as_long_as_it_has_taken_before_it_is_thought_to_wait_for_theirs() {
         const MS: Duration = Duration::from_millis(1);
         let drains = Drains::default();
-        assert_eq!(
-            drains.time_beside(Peers::Apart, MS * 100),
-            UNKNOWN_ALONE,
-            "it is not known how long it takes"
-        );
-        assert_eq!(drains.time_beside(Peers::Apart, MS * 800), MS * 1600);
-        assert_eq!(drains.time_beside(Peers::Entangled, MS * 100), Duration::ZERO);
+        let time = |peers, ms| drains.time_beside(peers, true, MS * ms);
+        assert_eq!(time(Peers::Apart, 100), UNKNOWN_ALONE, "it is not known how long it takes");
+        assert_eq!([time(Peers::Apart, 1_500), time(Peers::Apart, 60_000)], [MS * 3_000, MOST_ALONE]);
+        assert_eq!(time(Peers::Entangled, 100), Duration::ZERO);
         drains.note(MS * 400, false);
-        assert_eq!(drains.time_beside(Peers::Apart, MS * 100), MS * 800);
+        assert_eq!(time(Peers::Apart, 100), MS * 800);
+        assert_eq!(drains.time_beside(Peers::Apart, false, MS * 100), UNKNOWN_ALONE, "much is under way");
+        assert_eq!(time(Peers::Entangled, 100), MS * 800, "it may be that they do not wait, after all");
+        drains.note(MS * 4_000, false);
         assert_eq!(
-            drains.time_beside(Peers::Entangled, MS * 100),
-            MS * 800,
-            "it may be that they do not wait, after all"
+            [Peers::Apart, Peers::Entangled].map(|peers| time(peers, 100)),
+            [MOST_ALONE, UNKNOWN_ALONE]
         );
         // What waits for others ends right after these were told, and the time before is forgotten.
-        (0..10).for_each(|_| drains.note_stall());
+        (0..20).for_each(|_| drains.note_stall());
         drains.note(MS, false);
-        assert_eq!(drains.time_beside(Peers::Entangled, MS * 100), MS * 2);
+        assert_eq!(time(Peers::Entangled, 100), MS * 2);
     }
 }
