@@ -383,15 +383,16 @@ impl Scheduler {
         if job.phase != Phase::Closing || job.reopen || job.closing.passed.is_some() {
             return;
         }
-        // Until then it was seen whether the work only takes long.
-        let since = job.closing.until.max(job.closing.overdue_at.unwrap_or(stalled_at));
+        // Until then it was seen whether the work only takes long: where one that stops apart is known to take as long, too.
+        let since = job.closing.until.max(job.closing.overdue_at.unwrap_or_default());
+        let apart_since = since.max(stalled_at);
         let limit = self.config.drain_limit;
         let is_over = |since: Time, limit: Duration| self.now >= since.saturating_add(limit);
-        let resumes = is_over(since.max(asked), limit / ROUNDS);
-        let [leaves, apart_ends, together_ends] =
-            [limit / APART, apart, limit].map(|limit| is_over(since, limit));
+        let resumes = is_over(apart_since.max(asked), limit / ROUNDS);
+        let [leaves, together_ends] = [limit / APART, limit].map(|limit| is_over(since, limit));
         // After that nothing helps it any more.
-        let left_apart = since.saturating_add(apart).saturating_sub(self.now);
+        let left_apart = apart_since.saturating_add(apart).saturating_sub(self.now);
+        let apart_ends = left_apart.is_zero();
         for id in job.sessions.clone() {
             let Some(session) = self.sessions.get(&id).filter(|session| session.closing.is_none()) else {
                 continue;

@@ -222,6 +222,13 @@ fn stall(desk: &mut Desk, session: SessionId) -> Event {
     stalled
 }
 
+/// The same again and again: what others submit a little of is not enough.
+fn go_on_for(desk: &mut Desk, session: SessionId) {
+    stall(desk, session);
+    desk.pass(ms(1));
+    stall(desk, session);
+}
+
 #[test]
 fn a_process_that_has_drained_submits_a_little_for_another_of_its_job_and_then_goes_on() {
     let (mut desk, [first, second], rival) = stalled_gang();
@@ -307,8 +314,7 @@ fn a_process_that_submits_a_little_for_another_has_no_longer_than_that_one() {
 #[test]
 fn a_process_that_goes_on_for_another_gets_memory() {
     let (mut desk, [first, second], _) = stalled_gang();
-    desk.pass(ms(1));
-    stall(&mut desk, first);
+    go_on_for(&mut desk, first);
     assert_eq!(desk.opened(), [second]);
     let lease = desk.lease(second, T, 0, 5);
     assert_eq!(desk.answers(second, lease), 1, "the other may wait for what it does with it");
@@ -345,8 +351,7 @@ fn a_process_that_goes_on_for_another_holds_memory() {
         held[0].piece
     };
     let (mut desk, [first, second], rival) = stalled_gang();
-    desk.pass(ms(1));
-    stall(&mut desk, first);
+    go_on_for(&mut desk, first);
     assert_eq!(desk.opened(), [second]);
     desk.lease(second, T, 0, 5);
     let held = hold(&mut desk, second);
