@@ -10,6 +10,9 @@
 //! a stream had nothing to do after threads were held, and no thread has waited for the GPU. Where that has happened [some times](OFTEN) as many
 //! more calls may be under way in that stream as it could have done each time, until the gate closes.
 //!
+//! A thread that is held may have a lock which others need. Where no other job waits, and another thread's stream of late has nothing to do,
+//! twice as many calls may be under way each time, as many as the window would let be under way by their time.
+//!
 //! Invariant: no thread is held here for long, but by work that takes as long: the window looks at it again and again, and
 //! takes over where a thread is held for [some time](crate::window::LOOK_AT_MARKS).
 
@@ -26,7 +29,8 @@ use crate::threads::Uncancelled;
 use crate::window::MOST;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 use tidegate_ffi::cuda::sys::CUstream;
 
@@ -34,6 +38,8 @@ use tidegate_ffi::cuda::sys::CUstream;
 const LOOK: Duration = Duration::from_millis(10);
 /// A thread stays so long to see whether it may go on.
 const STAY: Duration = Duration::from_micros(250);
+/// A thread that has looked so lately may be kept from its next call by one that is held.
+const LATELY: Duration = Duration::from_secs(2);
 /// So often the same must happen.
 const OFTEN: u32 = 8;
 /// It has not happened: of no calls, least, and no times.
@@ -52,8 +58,8 @@ const MOST_MARKS: u64 = 8;
 pub struct Ahead {
     /// So many calls are between two marks. Zero: calls through the open gate are not looked at.
     spacing: AtomicU64,
-    /// No other job waits.
-    is_alone: AtomicBool,
+    /// No other job waits, and work may be under way that takes so many microseconds. Zero: one does.
+    alone_micros: AtomicU64,
     /// So often a thread has waited for the GPU.
     waits: AtomicU64,
     state: Mutex<State>,
@@ -89,9 +95,10 @@ impl Ahead {
     }
 
     /// From now on so many calls of a thread through the open gate are between two marks, a multiple of [`CALLS_BETWEEN_DUE`]; zero:
-    /// they are not looked at. `is_alone`: no other job waits.
-    pub fn watch(&self, spacing: u64, is_alone: bool) {
-        self.is_alone.store(is_alone, Ordering::Relaxed);
+    /// they are not looked at. `alone`: no other job waits, and work may be under way that takes so long.
+    pub fn watch(&self, spacing: u64, alone: Option<Duration>) {
+        let micros = alone.map_or(0, |time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1));
+        self.alone_micros.store(micros, Ordering::Relaxed);
         self.spacing.store(spacing, Ordering::Relaxed);
     }
 
@@ -136,7 +143,12 @@ impl Ahead {
     }
 
     fn is_alone(&self) -> bool {
-        self.is_alone.load(Ordering::Relaxed)
+        self.alone_micros.load(Ordering::Relaxed) > 0
+    }
+
+    /// How long what is under way may take while no other job waits.
+    fn time_alone(&self) -> Duration {
+        Duration::from_micros(self.alone_micros.load(Ordering::Relaxed))
     }
 
     fn look(&self, process: &'static Process, stream: CUstream, spacing: u64) -> Option<bool> {
@@ -159,6 +171,8 @@ impl Ahead {
         if count > 0 {
             depth.note_passed(count, !marks.is_empty(), now, spacing);
         }
+        let thread = std::thread::current().id();
+        depth.thread = Some(thread);
         let since_look = depth.looked.replace(now).map_or(Duration::ZERO, |looked| now - looked);
         depth.has_few = !is_alone && depth.each.is_some_and(|each| each >= ONE_MARK_FROM);
         if !is_alone {
@@ -166,7 +180,10 @@ impl Ahead {
         } else if marks.is_empty() && !depth.was_held {
             depth.ran_dry(waits, depth.calls_in(since_look), spacing);
         }
-        if depth.is_full(marks.len() as u64, spacing) {
+        let is_full = depth.is_full(marks.len() as u64, spacing);
+        let may_be_waited_for = is_full && is_alone && state.another_has_nothing_to_do(thread, now);
+        let Stream { marks, depth } = state.streams.entry(place).or_default();
+        if is_full && !(may_be_waited_for && depth.goes_deeper(self.time_alone(), spacing)) {
             depth.hold(waits);
             return Some(false);
         }
@@ -198,6 +215,20 @@ impl State {
         // What is known of streams without work is kept, but for that of a program that makes more and more streams.
         let are_many = self.streams.len() > MOST_STREAMS;
         self.streams.retain(|_, stream| !stream.marks.is_empty() || !are_many);
+    }
+
+    /// Whether a stream has nothing to do of another thread that has looked lately.
+    fn another_has_nothing_to_do(&mut self, thread: ThreadId, now: Instant) -> bool {
+        self.streams.values_mut().any(|Stream { marks, depth }| {
+            let is_of_another = depth.thread.is_some_and(|of| of != thread);
+            let is_late = depth.looked.is_none_or(|looked| now.saturating_duration_since(looked) >= LATELY);
+            is_of_another
+                && !is_late
+                && (marks.is_empty() || {
+                    forget_passed(marks);
+                    marks.is_empty()
+                })
+        })
     }
 
     /// Whether the GPU has passed a mark that was not looked at yet.
@@ -283,12 +314,14 @@ struct Depth {
     missed: (u64, u32),
     /// So many came to look since the last mark.
     looks: u64,
-    /// When the last one did.
+    /// When the last one did, and which thread.
     looked: Option<Instant>,
+    thread: Option<ThreadId>,
     /// When a mark was seen to be passed, and others were not.
     passed: Option<Instant>,
-    /// How long a call takes, at least, as marks say.
+    /// How long a call takes, at least, as marks say; and as the last ones said.
     each: Option<Duration>,
+    took: Option<Duration>,
     /// That is long, and other jobs wait.
     has_few: bool,
     /// Threads were held since the stream had nothing to do, when it was seen last how often any waited for the GPU.
@@ -308,8 +341,10 @@ impl Default for Depth {
             missed: NEVER,
             looks: MOST,
             looked: None,
+            thread: None,
             passed: None,
             each: None,
+            took: None,
             has_few: false,
             held: None,
             full: None,
@@ -361,8 +396,19 @@ impl Depth {
         let calls = u32::try_from(self.calls(count, spacing)).unwrap_or(u32::MAX).max(1);
         let each =
             self.passed.filter(|_| is_busy).map(|before| now.saturating_duration_since(before) / calls);
+        self.took = each.or(self.took);
         self.each = self.each.into_iter().chain(each).min();
         self.passed = is_busy.then_some(now);
+    }
+
+    /// It is full, and twice as many calls may be under way, if these take no longer than `time`, and if it was seen how long the last
+    /// ones took since that was so before.
+    fn goes_deeper(&mut self, time: Duration, spacing: u64) -> bool {
+        let most = self.most(spacing);
+        let Some(took) = self.took.take().filter(|took| *took * (most as u32) < time) else { return false };
+        let fits = u64::try_from(time.as_nanos() / took.as_nanos().max(1)).unwrap_or(u64::MAX);
+        self.more = fits.min(most * 2).saturating_sub(LEAST_MARKS * spacing);
+        self.most(spacing) > most
     }
 
     /// How many calls the stream could have done in that time.
@@ -426,6 +472,23 @@ mod tests {
             depth.ran_dry(waits + 1, 500, SPACING);
         }
         assert_eq!(depth.most(SPACING), LEAST);
+    }
+
+    #[test]
+    fn while_others_may_be_held_up_twice_as_many_go_each_time_that_it_is_seen_how_long_they_take() {
+        let (mut depth, begin, ms) = (Depth::default(), Instant::now(), Duration::from_millis(1));
+        let mut at = 0;
+        let mut most_after = |took: u32| {
+            for _ in 0..2 {
+                depth.note_passed(1, true, begin + ms * at, SPACING);
+                at += took * SPACING as u32;
+            }
+            depth.goes_deeper(ms * 200, SPACING).then(|| depth.most(SPACING))
+        };
+        assert_eq!([most_after(1), most_after(1)], [Some(2 * LEAST), Some(4 * LEAST)]);
+        assert_eq!([most_after(3), most_after(4)], [Some(66), None], "they have become longer");
+        let mut depth = Depth::default();
+        assert!(!depth.goes_deeper(ms * 200, SPACING), "it is not known how long they take");
     }
 
     #[test]

@@ -177,7 +177,7 @@ fn obey(
 fn part(process: &Process, gone: &Gone) {
     if GATE.is_open() {
         // No other job's turn is kept waiting.
-        process.ahead.watch(0, true);
+        process.ahead.watch(0, Some(Duration::MAX));
         GATE.open();
         return info!("{gone}");
     }

@@ -550,7 +550,7 @@ impl Window {
     /// Where calls that go through the open gate may be followed by longer ones it is seen how far they are ahead.
     fn watch_open_gate(&self, process: &Process) {
         let spacing = if self.is_limited_by_marks() { self.spacing() } else { 0 };
-        process.ahead.watch(spacing, self.is_alone());
+        process.ahead.watch(spacing, self.alone.map(|_| self.span()));
     }
 
     fn is_limited_by_marks(&self) -> bool {
