@@ -88,6 +88,8 @@ const PEERS_FIRST: u32 = 4;
 pub struct Drains {
     /// In microseconds: the longest, of those long ago a part only. Zero: none was measured.
     longest: AtomicU64,
+    /// One of them was of work that took some time, or that waited.
+    has_measured: AtomicBool,
     /// The last one ended when threads were caught at their waits.
     has_caught: AtomicBool,
     /// The same of the last one in which calls went for functions on the host.
@@ -98,6 +100,7 @@ impl Drains {
     /// Work has ended so long after something was let through for the last time.
     fn note(&self, time: Duration, has_caught: bool) {
         self.has_caught.store(has_caught, Ordering::Relaxed);
+        self.has_measured.fetch_or(time >= SHORTEST, Ordering::Relaxed);
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1);
         let before = self.longest.load(Ordering::Relaxed);
         self.longest.store(micros.max(before - before / 16), Ordering::Relaxed);
@@ -105,6 +108,7 @@ impl Drains {
 
     /// Work did not end in the time that was measured before: to wait so long did not help.
     fn note_stall(&self) {
+        self.has_measured.store(true, Ordering::Relaxed);
         self.longest.store(self.longest.load(Ordering::Relaxed) / 2, Ordering::Relaxed);
     }
 
@@ -117,7 +121,7 @@ impl Drains {
     /// For so long it is seen whether work ends alone that takes `time`, beside other processes of the job: twice as long as it takes, and no
     /// less than drains did; where they are known to wait for each other only that, for it is little then.
     fn time_beside(&self, peers: Peers, is_little: bool, time: Duration) -> Duration {
-        match (peers, self.longest()) {
+        match (peers, self.longest().filter(|_| self.has_measured.load(Ordering::Relaxed))) {
             (Peers::Entangled, longest) => (longest.unwrap_or_default() * 2).min(UNKNOWN_ALONE),
             (_, Some(longest)) if is_little => (longest.max(time) * 2).min(MOST_ALONE),
             (_, longest) => (longest.unwrap_or_default().max(time) * 2).clamp(UNKNOWN_ALONE, MOST_ALONE),
@@ -1146,6 +1150,8 @@ mod tests {
         assert_eq!(time(Peers::Apart, 100), UNKNOWN_ALONE, "it is not known how long it takes");
         assert_eq!([time(Peers::Apart, 1_500), time(Peers::Apart, 60_000)], [MS * 3_000, MOST_ALONE]);
         assert_eq!(time(Peers::Entangled, 100), Duration::ZERO);
+        drains.note(MS / 50, false);
+        assert_eq!(time(Peers::Apart, 100), UNKNOWN_ALONE, "there was nothing to drain");
         drains.note(MS * 400, false);
         assert_eq!(time(Peers::Apart, 100), MS * 800);
         assert_eq!(drains.time_beside(Peers::Apart, false, MS * 100), UNKNOWN_ALONE, "much is under way");
