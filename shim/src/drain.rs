@@ -344,7 +344,9 @@ impl<'a> Draining<'a> {
     /// alone, first: `time` where they are not known to wait, and for no less than drains took. In the next ones that time is known
     /// better: the GPU `had` been at this for so long. Where it is not known at all, or much is under way, it is seen for [`UNKNOWN_ALONE`].
     pub fn beside_others(self, is_little: bool, time: Duration, had: Duration) -> Self {
-        let alone = self.process.drains.time_beside(self.peers, is_little, time);
+        // Where they wait for each other there is no more time for that than a part of the limit.
+        let most = if self.peers == Peers::Entangled { self.limit / LONGEST } else { MOST_ALONE };
+        let alone = self.process.drains.time_beside(self.peers, is_little, time).min(most);
         Self { had, ..self.alone_for(alone) }
     }
 
@@ -459,6 +461,7 @@ impl<'a> Draining<'a> {
     fn quiet_for(&self, closed: Instant) -> Duration {
         match self.peers {
             Peers::None => self.quiet_since.elapsed(),
+            Peers::Entangled => closed.elapsed(),
             _ if self.stalls > 0 || self.has_flowed || self.boundary == Boundary::Stays => closed.elapsed(),
             _ if self.rounds > 0 || self.catches > 0 => self.quiet_since.elapsed(),
             _ => self.had + self.started.elapsed(),
