@@ -143,7 +143,7 @@ impl Ahead {
     }
 
     fn is_alone(&self) -> bool {
-        self.alone_micros.load(Ordering::Relaxed) > 0
+        !self.time_alone().is_zero()
     }
 
     /// How long what is under way may take while no other job waits.
@@ -222,12 +222,11 @@ impl State {
         self.streams.values_mut().any(|Stream { marks, depth }| {
             let is_of_another = depth.thread.is_some_and(|of| of != thread);
             let is_late = depth.looked.is_none_or(|looked| now.saturating_duration_since(looked) >= LATELY);
-            is_of_another
-                && !is_late
-                && (marks.is_empty() || {
-                    forget_passed(marks);
-                    marks.is_empty()
-                })
+            if !is_of_another || is_late {
+                return false;
+            }
+            forget_passed(marks);
+            marks.is_empty()
         })
     }
 

@@ -681,8 +681,7 @@ impl<'a> Draining<'a> {
         let passed_at = self.passed_at.take().unwrap_or(now);
         let quiet_for = passed_at.saturating_duration_since(self.quiet_since);
         let goes_alone = !self.has_helped_host && (!self.has_helped || quiet_for >= SOON);
-        let is_own = self.peers != Peers::Entangled && (!self.has_peers() || !self.alone.is_zero());
-        if let Some(rest) = passed.filter(|_| is_own && goes_alone) {
+        if let Some(rest) = passed.filter(|_| self.peers != Peers::Entangled && goes_alone) {
             self.goes_on_alone |= self.has_helped;
             self.goes_on_late |= self.has_helped || quiet_for >= self.limit / LATE;
             if !self.alone.is_zero() {
