@@ -16,6 +16,8 @@ impl Status {
     pub const INVALID_VALUE: Self = Self(CUresult::CUDA_ERROR_INVALID_VALUE);
     /// There is no memory; programs free caches and try again.
     pub const OUT_OF_MEMORY: Self = Self(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+    /// Work that was asked for has not ended.
+    pub const NOT_ENDED: Self = Self(CUresult::CUDA_ERROR_NOT_READY);
     /// The GPU cannot be used now.
     pub const NOT_READY: Self = Self(CUresult::CUDA_ERROR_SYSTEM_NOT_READY);
     /// We failed in a way that we did not foresee.

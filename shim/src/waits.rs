@@ -4,10 +4,16 @@
 //! submitted, little is under way, and of what is alive not much is about to die or to be born. So it is stopped where a
 //! thread comes out of such a wait, if threads do that again and again; else at once.
 //!
+//! A thread that asks for a stream or an event again and again until that has ended has waited, too. But one may ask now and then
+//! for work whose end it does not need, as PyTorch's allocator does. So no closing waits for that, and threads are held there only
+//! where they are [caught](crate::gate::Gate::catch) at their waits.
+//!
 //! Invariant: a wait is no boundary. Nothing is older after it, no rank counts it, and what the thread has freed counts
 //! as alive.
 
 use crate::gate::{GATE, Record};
+use crate::sync::per_thread;
+use std::cell::Cell;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -17,6 +23,11 @@ const MANY: u64 = 64;
 
 /// The clock's beginning.
 static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+per_thread! {
+    /// The stream or event, by its address, of which this thread found that its work was under way when it asked last.
+    static UNDER_WAY: Cell<Option<usize>> = const { Cell::new(None) };
+}
 
 /// What is known of a process's waits.
 #[derive(Debug, Default)]
@@ -35,8 +46,26 @@ impl Waits {
     pub fn come(&self) {
         self.count.fetch_add(1, Ordering::Relaxed);
         self.last.store(now(), Ordering::Relaxed);
-        self.submissions.store(Record::submissions(), Ordering::Relaxed);
+        self.note_submissions();
         GATE.waited();
+    }
+
+    /// The calling thread has asked for this stream or event, and its work is under way.
+    pub fn found_under_way(of: usize) {
+        UNDER_WAY.set(Some(of));
+    }
+
+    /// It has ended. Stays while threads are caught, if it had not when the thread asked last.
+    pub fn found_ended(&self, of: usize) {
+        if UNDER_WAY.get() == Some(of) {
+            UNDER_WAY.set(None);
+            self.note_submissions();
+            GATE.asked();
+        }
+    }
+
+    fn note_submissions(&self) {
+        self.submissions.store(Record::submissions(), Ordering::Relaxed);
     }
 
     /// A boundary has come.

@@ -259,14 +259,14 @@ macro_rules! driver_functions {
         passes cuEventCreate(phEvent: *mut CUevent, Flags: c_uint);
         passes cuEventDestroy_v2(hEvent: CUevent);
         passes cuEventRecord(hEvent: CUevent, hStream: CUstream) and cuEventRecord_ptsz;
-        passes cuEventQuery(hEvent: CUevent);
+        hooked cuEventQuery(hEvent: CUevent);
         hooked cuEventSynchronize(hEvent: CUevent);
         passes cuStreamCreate(phStream: *mut CUstream, Flags: c_uint);
         passes cuStreamGetId(hStream: CUstream, streamId: *mut c_ulonglong);
         passes cuStreamGetCtx(hStream: CUstream, pctx: *mut CUcontext);
         passes [older] cuStreamGetCaptureInfo_v2(hStream: CUstream, captureStatus_out: *mut CUstreamCaptureStatus, id_out: *mut cuuint64_t, graph_out: *mut CUgraph, dependencies_out: *mut *const CUgraphNode, numDependencies_out: *mut usize);
         passes cuGraphAddEmptyNode(phGraphNode: *mut CUgraphNode, hGraph: CUgraph, dependencies: *const CUgraphNode, numDependencies: usize);
-        passes cuStreamQuery(hStream: CUstream) and cuStreamQuery_ptsz;
+        hooked cuStreamQuery(hStream: CUstream) and cuStreamQuery_ptsz;
         passes cuStreamIsCapturing(hStream: CUstream, captureStatus: *mut CUstreamCaptureStatus) and cuStreamIsCapturing_ptsz;
         passes cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode);
         passes cuMemImportFromShareableHandle(handle: *mut CUmemGenericAllocationHandle, osHandle: *mut c_void, shHandleType: CUmemAllocationHandleType);

@@ -281,6 +281,16 @@ impl Closing {
         self.wait_for_opening_after(held, false, announce);
     }
 
+    /// The same where only threads are caught.
+    pub fn asked(&self, announce: impl FnOnce()) {
+        let mut state = self.state.lock();
+        if state.catches {
+            let held = state.hold();
+            drop(state);
+            self.wait_for_opening_after(held, false, announce);
+        }
+    }
+
     /// Or until chance lets the thread go on, which may be at a boundary.
     fn wait_for_opening_after(&self, held: Held, is_at_boundary: bool, announce: impl FnOnce()) {
         announce();

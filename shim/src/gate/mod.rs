@@ -848,6 +848,14 @@ impl Gate {
         }
     }
 
+    /// The calling thread has asked whether work has ended until it had. Waits here while threads are caught.
+    pub fn asked(&self) {
+        if self.word.0.load(Ordering::Relaxed) != INERT {
+            batch::waited();
+            self.closing.asked(|| self.announce());
+        }
+    }
+
     /// Ends a wait for a boundary: the session is over.
     pub fn give_up_closing(&self) {
         self.closing.give_up();

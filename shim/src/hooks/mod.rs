@@ -127,6 +127,8 @@ abi::hooks! {
     fn cuStreamSynchronize(stream: CUstream) and cuStreamSynchronize_ptsz => stream::synchronize;
     fn cuCtxSynchronize() => stream::synchronize_context;
     fn cuEventSynchronize(event: CUevent) => stream::synchronize_event;
+    fn cuStreamQuery(stream: CUstream) and cuStreamQuery_ptsz => stream::query;
+    fn cuEventQuery(event: CUevent) => stream::query_event;
     fn cuStreamDestroy(stream: CUstream) => stream::destroy;
     fn cuStreamDestroy_v2(stream: CUstream) => stream::destroy;
     fn cuStreamWaitValue32(stream: CUstream, address: CUdeviceptr, value: cuuint32_t, flags: c_uint) => values::wait_32;

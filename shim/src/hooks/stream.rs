@@ -1,9 +1,10 @@
-//! Streams: to wait for one is a moment at which little may be alive; and with one ends what it captures.
+//! Streams: to wait for one, or to ask until its work has ended, is a moment at which little may be alive; and with one ends what it captures.
 
 use super::abi::Real;
 use super::{capture, graph};
 use crate::process::Process;
-use crate::status::Answer;
+use crate::status::{Answer, Status};
+use crate::waits::Waits;
 use tidegate_ffi::cuda::sys::*;
 
 /// `cuStreamSynchronize`: as the driver says. A program without boundaries may be stopped here.
@@ -27,6 +28,26 @@ fn wait(process: &'static Process, real: Real<'_>) -> Answer {
     process.ahead.waited();
     process.waits.come();
     Ok(())
+}
+
+/// `cuStreamQuery`: as the driver says. A thread that asks until work has ended waits for it.
+pub fn query(process: &'static Process, real: Real<'_>, stream: CUstream) -> Answer {
+    ask(process, real, stream.addr())
+}
+
+/// `cuEventQuery`: the same.
+pub fn query_event(process: &'static Process, real: Real<'_>, event: CUevent) -> Answer {
+    ask(process, real, event.addr())
+}
+
+fn ask(process: &'static Process, real: Real<'_>, of: usize) -> Answer {
+    let answer = real();
+    match answer {
+        Ok(()) => process.waits.found_ended(of),
+        Err(Status::NOT_ENDED) => Waits::found_under_way(of),
+        Err(_) => {}
+    }
+    answer
 }
 
 /// `cuStreamDestroy`: a capture that the stream began has ended, and never can otherwise. What it allocated is not used any more.
