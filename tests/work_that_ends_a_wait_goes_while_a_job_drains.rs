@@ -106,6 +106,14 @@ fn host_functions_get_a_lock_that_threads_have_for_long() {
     assert_eq!((job.figures.failed_drains, job.unsliceable), (0, false), "{job:#?}");
 }
 
+/// It waits for its GPU in no call: it asks until an event has come.
+#[test]
+fn host_functions_get_a_lock_of_threads_that_ask_for_the_end_of_their_work() {
+    let options = ["--slice", switched::SLICE, "--drain-limit", "2s"];
+    let job = switched::switch(12, &options, "chains", &["asked"], "pairs_kernel");
+    assert_eq!((job.figures.failed_drains, job.unsliceable), (0, false), "{job:#?}");
+}
+
 /// A graph calls the host functions.
 #[test]
 fn host_functions_that_were_captured_get_a_lock_that_threads_submit_under() {

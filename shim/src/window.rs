@@ -34,7 +34,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::gate::{CALLS_BETWEEN_DUE, GATE, Role, keep_batches_small};
+use crate::gate::{CALLS_BETWEEN_DUE, GATE, Record, Role, keep_batches_small};
 use crate::host_functions;
 use crate::log::debug;
 use crate::marks::{Calls, Marks, Passage};
@@ -197,6 +197,17 @@ enum Turn {
     Free,
 }
 
+/// Whether functions on the host have waited for calls that were held, while no other job waits.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Loose {
+    #[default]
+    No,
+    /// They have: so many may be under way.
+    Up(u64),
+    /// Work was far ahead then: not any more.
+    TooFar,
+}
+
 /// See the module.
 pub struct Window {
     /// So many calls take [the span](Self::span).
@@ -209,6 +220,8 @@ pub struct Window {
     is_late: bool,
     /// While no other job waits: so far ahead is work that calls are to be counted.
     is_far_alone: bool,
+    /// More may be under way for functions on the host.
+    loose: Loose,
     /// So many times as much may be under way now.
     times: u32,
     /// Where it is not known how many are under way so many are added.
@@ -247,6 +260,7 @@ impl Default for Window {
             uneven: None,
             is_late: false,
             is_far_alone: false,
+            loose: Loose::No,
             times: 1,
             blind: None,
             was_blind: false,
@@ -525,6 +539,9 @@ impl Window {
         if self.is_alone() && !is_alone {
             self.calls = self.in_short_span().max(LEAST);
         }
+        if !is_alone {
+            self.loose = Loose::No;
+        }
         self.alone = is_alone.then(|| self.alone.unwrap_or_else(Instant::now));
         host_functions::watch(GATE.is_metered() || self.span() < MOST_ALONE);
     }
@@ -616,7 +633,7 @@ impl Window {
         };
         if is_needed && self.begin() {
             GATE.meter();
-        } else if is_short && is_limited && matches!(self.turn, Turn::Metered(_)) {
+        } else if is_short && is_limited && !self.is_loose() && matches!(self.turn, Turn::Metered(_)) {
             self.end(Turn::Short);
         }
         if is_alone && !GATE.is_metered() {
@@ -673,9 +690,15 @@ impl Window {
         let is_quiet = self.made.0.elapsed() >= SPAN && waiting > 0;
         let patience = PATIENCE.max(self.time_of_least() * 2);
         let patience = if is_quiet { patience } else { patience * MOST_PATIENT };
+        let is_due = is_due && credit == 0 && waiting > 0;
         if still >= patience {
             self.exceed(still);
-        } else if is_due && credit == 0 && waiting > 0 {
+        } else if is_due && is_alone && self.loose == Loose::No {
+            debug!(
+                "no work has ended for {still:?}, nor has a function on the host: as many calls go as take {MOST_ALONE:?}"
+            );
+            self.loose = Loose::Up(0);
+        } else if is_due {
             let calls = process.host_functions.lock().begin_try() * waiting;
             debug!("no work has ended for {still:?}, nor has a function on the host: {calls} calls more go");
             return GATE.grant(calls);
@@ -683,8 +706,31 @@ impl Window {
         self.grant(calls, credit, marks);
     }
 
+    fn is_loose(&self) -> bool {
+        matches!(self.loose, Loose::Up(_))
+    }
+
+    /// How many calls may be under way where functions on the host wait for some: as many as take no longer than may be while no
+    /// other job waits, as far as was known at any time since then, for that gets longer where they wait; and no more than the threads'
+    /// streams take. What a thread submits under a lock which they need is not held then.
+    fn loosen(&mut self) -> Option<u64> {
+        let Loose::Up(before) = self.loose else { return None };
+        let fits = self.each.map_or(0, |each| MOST_ALONE.as_nanos() / each.as_nanos().max(1));
+        let room = u64::try_from(fits)
+            .unwrap_or(u64::MAX)
+            .min(MOST * Record::count_all())
+            .max(before)
+            .max(self.room());
+        self.loose = Loose::Up(room);
+        Some(room)
+    }
+
     /// Grants what the window has room for, of which so many are left: in parts, so that there are marks between them.
-    fn grant(&self, calls: Calls, credit: u32, marks: &Marks) {
+    fn grant(&mut self, calls: Calls, credit: u32, marks: &Marks) {
+        if let Some(room) = self.loosen() {
+            let room = room.saturating_sub(calls.counted_since(marks.passed()));
+            return GATE.grant(u32::try_from(room).unwrap_or(u32::MAX).saturating_sub(credit));
+        }
         let (room, part) = (self.room(), self.part());
         let under_way = if self.is_long_alone() { room } else { room.min(part * PARTS) };
         // Without room for a mark behind the next part it comes when one is passed.
@@ -731,6 +777,9 @@ impl Window {
         let is_metered = matches!(self.turn, Turn::Metered(_));
         self.was_far |= !is_metered && passage.age >= FAR;
         self.is_far_alone |= !is_metered && passage.age >= self.span().max(FAR_ALONE);
+        if self.is_loose() && passage.age >= MOST_ALONE {
+            self.loose = Loose::TooFar;
+        }
         if passage.calls == 0 || !is_metered && passage.age < SPAN / DEEP {
             return;
         }
@@ -779,6 +828,25 @@ mod tests {
         let room = |each, alone| Window { times, alone, each, ..Window::default() }.room();
         assert_eq!([room(None, alone), room(None, None)], [LEAST; 2]);
         assert_eq!([room(Some(SHORT), alone), room(Some(SHORT), None)], [2 * LEAST, 8 * LEAST]);
+    }
+
+    #[test]
+    fn for_functions_on_the_host_as_many_calls_go_as_take_no_longer_than_may_be_under_way_alone() {
+        Record::of_thread_or_new();
+        let each = |ms| Some(Duration::from_millis(ms));
+        let mut window = Window { each: each(20), turn: Turn::Metered(Instant::now()), ..Window::default() };
+        assert_eq!(window.loosen(), None);
+        window.loose = Loose::Up(0);
+        assert_eq!(window.loosen(), Some(200));
+        window.each = each(10);
+        assert_eq!(window.loosen(), Some(400));
+        window.each = each(1000);
+        assert_eq!(window.loosen(), Some(400), "it is thought to take long where it waits");
+        let far = |age| Passage { age, calls: 1, took: SPAN, is_full: false };
+        window.learn(&far(MOST_ALONE - SPAN));
+        assert!(window.is_loose());
+        window.learn(&far(MOST_ALONE));
+        assert_eq!((window.loosen(), window.loose == Loose::TooFar), (None, true), "calls take too long");
     }
 
     #[test]

@@ -5,6 +5,7 @@
  * feed:  a kernel ends when its own thread has copied CHAIN words to it;
  * lock:  THREADS threads launch kernels and host functions under one lock, which the host functions take;
  * locked: as lock, but long kernels come before each host function, and each thread waits for its stream each time;
+ * asked:  the same, but each thread asks again and again whether the kernels have ended, and never waits for its stream;
  * graphed: as lock, but graphs call the host functions, and a launch under the lock comes after its graph;
  * synced: the same as chain, and the other thread waits for each of its CHAIN launches;
  * graphs: the same as chain, and the other thread captures each of its launches in a graph;
@@ -57,6 +58,10 @@
 #define THREADS 4
 /* So many microseconds kernels under a lock take. */
 #define LONG 2000
+/* What the driver says of work that has not ended. */
+#define NOT_READY 600
+/* So long it is until a thread asks again whether its work has ended. */
+#define BETWEEN 100
 /* So long a host function sleeps, in microseconds. */
 #define ASLEEP 300000
 #define PROCESSES 3
@@ -404,6 +409,24 @@ static int lock_for_long(int thread, void *stream)
     return failed || cuStreamSynchronize(stream);
 }
 
+/* The host function has not ended when the thread goes on. */
+static int lock_and_ask(int thread, void *stream)
+{
+    static _Thread_local void *event;
+    int asked, failed = !event && cuEventCreate(&event, 0);
+
+    pthread_mutex_lock(&all->lock);
+    failed = failed || last(LONG, stream) || last(LONG, stream) || count_up_part(thread, stream);
+    failed = failed || cuEventRecord(event, stream);
+    pthread_mutex_unlock(&all->lock);
+    failed = failed || cuLaunchHostFunc(stream, count_call, NULL);
+    while (!failed && (asked = cuEventQuery(event)) != 0) {
+        failed = asked != NOT_READY;
+        usleep(BETWEEN);
+    }
+    return failed;
+}
+
 static int wait_beside_capture(void *stream, void *other)
 {
     void *graph;
@@ -496,6 +519,7 @@ static void *run(void *number)
             : is("lock")   ? under_lock(thread, stream)
             : is("locks")  ? under_lock(0, stream)
             : is("locked") ? lock_for_long(thread, stream)
+            : is("asked")  ? lock_and_ask(thread, stream)
             : is("graphed") ? lock_after_graph(thread, stream)
             : is("serve")  ? serve(thread, i, stream)
             : is("spins")  ? spin_in_ring(thread, i, stream)
@@ -507,7 +531,7 @@ static void *run(void *number)
             : is("sleeps") ? sleep_apart(thread, i, stream)
             : is("long")   ? last_long(stream)
                            : in_ring(thread, i, stream);
-        if (failed || (i % AHEAD == 0 && !is("long") && cuStreamSynchronize(stream)))
+        if (failed || (i % AHEAD == 0 && !is("long") && !is("asked") && cuStreamSynchronize(stream)))
             return context;
     }
     return cuStreamSynchronize(stream) || cuStreamSynchronize(other) ? context : NULL;

@@ -51,9 +51,6 @@
 #define NOT_READY 600
 
 int cuCtxSynchronize(void);
-int cuEventCreate(void **event, unsigned flags);
-int cuEventRecord(void *event, void *stream);
-int cuEventQuery(void *event);
 int cuStreamDestroy_v2(void *stream);
 
 static void *context, *stir_kernel;

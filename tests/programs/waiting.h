@@ -22,6 +22,9 @@ int cuIpcGetMemHandle(struct shared_memory *shared, CUdeviceptr address);
 int cuIpcOpenMemHandle_v2(CUdeviceptr *address, struct shared_memory shared, unsigned flags);
 int cuCtxGetCurrent(void **context);
 int cuLaunchHostFunc(void *stream, void (*function)(void *), void *data);
+int cuEventCreate(void **event, unsigned flags);
+int cuEventRecord(void *event, void *stream);
+int cuEventQuery(void *event);
 int cuStreamCreate(void **stream, unsigned flags);
 int cuStreamSynchronize(void *stream);
 /* In which of its ways the program works. */

@@ -225,6 +225,11 @@ impl Record {
         Self::all().filter(move |record| is_meant(record.waiting.load(Ordering::Acquire)))
     }
 
+    /// So many threads that have come to the gate were there at once.
+    pub fn count_all() -> u64 {
+        Self::all().fold(0, |count, _| count + 1)
+    }
+
     /// Whether the thread waits at the gate.
     pub fn waits_at_gate(&self) -> bool {
         self.waiting.load(Ordering::Acquire) != 0
