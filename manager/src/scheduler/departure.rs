@@ -42,6 +42,8 @@ const APART: u32 = 8;
 const ROUNDS: u32 = 64;
 /// So many times it is as little as before, then a call more of each thread.
 const AS_LITTLE: u32 = 2;
+/// Where one goes at a time the next one does after such a part of the time since work was first said not to end.
+const PACE: u32 = 16;
 
 impl Scheduler {
     /// Asks a job to close: first those of its processes that reach boundaries ([`super::gang`]).
@@ -371,14 +373,17 @@ impl Scheduler {
     /// but those at the common boundary stay there. Who went on is then a little ahead, and the others submit a little for
     /// it in turn. All of it takes no longer than work may take to end. Said late, it changes nothing.
     pub(super) fn help_drain(&mut self, id: SessionId, step: Step) {
-        let stalled = self.sessions.get_mut(&id).filter(|session| session.closing == Some(step));
+        let stalled = self.sessions.get(&id).filter(|session| session.closing == Some(step));
         let Some(session) = stalled else { return };
-        let (job_id, asked) = (session.job, session.closing_since);
-        let calls = 1 + session.stalls / AS_LITTLE;
-        session.stalls = session.stalls.saturating_add(1);
+        let (job_id, asked, stalls) = (session.job, session.closing_since, session.stalls);
+        let calls = 1 + stalls / AS_LITTLE;
         let apart = self.drain_limit_apart(job_id);
         let Some(job) = self.jobs.get_mut(&job_id) else { return };
         let stalled_at = *job.closing.stalled_at.get_or_insert(self.now);
+        let Some(helpers) = self.helpers(job_id, self.now - stalled_at, drawn(step, stalls)) else { return };
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        session.stalls = stalls.saturating_add(1);
+        let Some(job) = self.jobs.get(&job_id) else { return };
         // A process that has passed the common boundary is open, and all are opened when they have answered.
         if job.phase != Phase::Closing || job.reopen || job.closing.passed.is_some() {
             return;
@@ -393,10 +398,8 @@ impl Scheduler {
         // After that nothing helps it any more.
         let left_apart = apart_since.saturating_add(apart).saturating_sub(self.now);
         let apart_ends = left_apart.is_zero();
-        for id in job.sessions.clone() {
-            let Some(session) = self.sessions.get(&id).filter(|session| session.closing.is_none()) else {
-                continue;
-            };
+        for id in helpers {
+            let Some(session) = self.sessions.get(&id) else { continue };
             match session.stop {
                 Stop::Together if !leaves => self.close_once_more(id, true, limit, calls),
                 // What is waited for may come after the boundary.
@@ -407,6 +410,30 @@ impl Scheduler {
                 _ => {}
             }
         }
+    }
+
+    /// The processes that have drained, which may end a wait of others for which work has not ended for `time`. Of those that wait for
+    /// each other in a ring each that goes without need comes to wait for the next one. So half of the time one goes, as chance says by the
+    /// draw, and what the one before it has submitted gets time to end: `None` until then. All go the other half, for where one has
+    /// submitted much that waits, all others have to submit much.
+    fn helpers(&self, job: JobId, time: Duration, draw: u32) -> Option<Vec<SessionId>> {
+        let sessions = self.jobs.get(&job).into_iter().flat_map(|job| &job.sessions);
+        let of_job = || sessions.clone().filter_map(|id| Some((*id, self.sessions.get(id)?)));
+        let (mut helpers, mut are_apart) = (Vec::new(), true);
+        for (id, session) in of_job().filter(|(_, session)| session.closing.is_none()) {
+            are_apart &= session.stop != Stop::Together;
+            if matches!(session.stop, Stop::Together | Stop::Alone | Stop::Last) {
+                helpers.push(id);
+            }
+        }
+        if are_apart && helpers.len() > 1 && is_in_first_half(time) {
+            let told = of_job().map(|(_, session)| session.closing_since).max().unwrap_or_default();
+            if self.now < told.saturating_add(time / PACE) {
+                return None;
+            }
+            helpers = vec![helpers[draw as usize % helpers.len()]];
+        }
+        Some(helpers)
     }
 
     /// A process that has drained submits a little, and drains anew. `stays`: it is at the common boundary.
@@ -909,6 +936,20 @@ impl Scheduler {
             self.tell(session, ToShim::Open);
         }
     }
+}
+
+/// Another number each time that work is said not to end.
+fn drawn(step: Step, time: u32) -> u32 {
+    // The beginning of splitmix64's finalizer.
+    let number = (step.0 << 32 | u64::from(time)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (mixed >> 32) as u32
+}
+
+/// Whether it is half as long again, at most, as the time before it that is twice as long as one before: one, two, four microseconds.
+fn is_in_first_half(time: Duration) -> bool {
+    let micros = time.as_micros().max(2);
+    micros >> (micros.ilog2() - 1) & 1 == 0
 }
 
 /// Live bytes of each piece.

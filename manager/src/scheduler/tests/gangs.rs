@@ -254,6 +254,30 @@ fn a_process_that_has_drained_submits_a_little_for_another_of_its_job_and_then_g
     assert_eq!((desk.closings(second), desk.expelled.len()), (3, 0), "it comes late");
 }
 
+/// Those that go without need would come to wait for the others; but where much is awaited all have to go.
+#[test]
+fn half_of_the_time_one_process_goes_at_a_time_for_another_of_its_job_and_half_of_it_all() {
+    let mut desk = Desk::new(|config| config.drain_limit = ms(6400));
+    let first = job_with(&mut desk, "gang", 5, 60);
+    job_with(&mut desk, "rival", 5, 60);
+    let others = [(); 2].map(|()| desk.join(desk.scheduler.sessions()[&first].job));
+    others.iter().for_each(|other| desk.attach(*other, GPU));
+    desk.deaf.insert(first);
+    desk.until(|desk| others.iter().all(|other| desk.closings(*other) == 1));
+    desk.log.clear();
+    let mut went_after = |pause| {
+        desk.pass(pause);
+        stall(&mut desk, first);
+        let went = others.map(|other| desk.closings(other)).iter().sum::<usize>();
+        desk.log.clear();
+        went
+    };
+    let none = Duration::ZERO;
+    assert_eq!([none, ms(20), none, ms(2)].map(&mut went_after), [1, 1, 0, 1], "each has time to end");
+    assert_eq!([ms(4), none].map(&mut went_after), [2, 2]);
+    assert_eq!([ms(8), ms(1), ms(2)].map(&mut went_after), [1, 0, 1]);
+}
+
 /// Else each closing would wait in vain for work that the others hold back.
 #[test]
 fn that_processes_wait_for_each_other_is_known_in_the_next_closings() {
