@@ -58,6 +58,11 @@ const TIMES_ALIKE: u32 = 3;
 const SELDOM: u32 = 128;
 /// What goes on after such a part of the drain limit, with nothing let through, takes long.
 const LATE: u32 = 16;
+/// Short calls that take so many times as long as they were to wait, most likely: so many go then that would begin at once, after each
+/// such part of the time.
+const MUCH_LONGER: u32 = 16;
+const MOST_EARLY: u32 = 64;
+const EARLY: u32 = 32;
 /// In one of so many turns others than those behind go though these can.
 const NOT_BEHIND: u32 = 8;
 /// For such a part of the drain limit those that went are awaited.
@@ -162,6 +167,11 @@ pub struct Draining<'a> {
     had: Duration,
     /// Since when the GPU has passed no mark.
     still_since: Instant,
+    /// What is under way was expected to end in that time: calls are known to be short.
+    expected: Option<Duration>,
+    /// So many calls were let through early, for it took much longer; and when the next ones go.
+    early: u32,
+    early_at: Instant,
     /// So many calls are under way at most, if that is known.
     under_way: Option<u32>,
     /// When the next calls are let through that are not behind.
@@ -304,6 +314,9 @@ impl<'a> Draining<'a> {
             alone: Duration::ZERO,
             had: Duration::ZERO,
             still_since: started,
+            expected: None,
+            early: 0,
+            early_at: started,
             under_way: None,
             adds_at: started,
             has_helped_host: false,
@@ -338,6 +351,11 @@ impl<'a> Draining<'a> {
         let alone = if is_late { self.limit * 4 } else { most.max(rest) };
         let under_way = Some(u32::try_from(under_way).unwrap_or(u32::MAX));
         Self { flows_at: Some(pace), alone, under_way, ..self.alone_for(most) }
+    }
+
+    /// All calls were short of late, and those that are under way would have ended in that time.
+    pub fn expecting(self, expected: Option<Duration>) -> Self {
+        Self { expected, ..self }
     }
 
     /// Other processes of the job might wait for what is held here. It is seen for twice as long as its work takes whether that ends
@@ -437,7 +455,10 @@ impl<'a> Draining<'a> {
                 // What was submitted long ago goes on to end: nothing has to be let through for it.
                 Found::Stall if self.takes_long() => {}
                 // It may be only long: first it is seen whether it ends alone.
-                Found::Stall if self.still_since.elapsed() < self.alone => self.help_host(),
+                Found::Stall if self.still_since.elapsed() < self.alone => {
+                    self.help_early();
+                    self.help_host();
+                }
                 Found::Stall => {
                     if self.stalls == 0 {
                         self.process.drains.note_stall();
@@ -946,6 +967,22 @@ impl<'a> Draining<'a> {
         self.say_that_it_stalls();
         self.stalls = self.stalls.wrapping_add(1);
         !self.has_peers() || self.stalls.is_multiple_of(PEERS_FIRST)
+    }
+
+    /// Short calls that have not ended in many times their time wait, most likely. What would begin at once goes, which takes no longer
+    /// than they were to; and no more than a few calls, for one of them may take long, and so may others.
+    fn help_early(&mut self) {
+        let still = self.still_since.elapsed();
+        let is_past = |expected: Duration| still >= (expected * MUCH_LONGER).max(self.limit / UNMEASURED);
+        if !self.expected.is_some_and(is_past) || self.early >= MOST_EARLY || Instant::now() < self.early_at {
+            return;
+        }
+        if self.catches == 0 {
+            // What is waited for may be up to a thread that is held where it came out of a wait.
+            GATE.release();
+        }
+        self.early += self.let_through(1, true);
+        self.early_at = Instant::now() + still / EARLY;
     }
 
     /// Of a kernel it cannot be seen that it does not only take long. Where it is a function on the host that does not end,

@@ -565,7 +565,13 @@ unsafe fn launch_unless<F: HostFunction>(
 /// What the launch of a graph is: it may call functions on the host that a stream has captured.
 #[inline(always)]
 pub fn role_of_graphs() -> Role {
-    if ARE_CAPTURED.load(Ordering::Relaxed) { Role::Calls } else { Role::Works }
+    if do_graphs_call() { Role::Calls } else { Role::Works }
+}
+
+/// Whether any functions were captured.
+#[inline(always)]
+pub fn do_graphs_call() -> bool {
+    ARE_CAPTURED.load(Ordering::Relaxed)
 }
 
 /// What a graph calls, which may be at any time.

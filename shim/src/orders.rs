@@ -332,7 +332,10 @@ fn drain_and_report(
     let mut draining =
         Draining::new(process, closing.step, at, closing.drain, until, closing.peers, &mut ahead);
     draining = match closing.peers {
-        Peers::None if is_metered => draining.of_metered(most_under_way, pace, rest, is_late),
+        Peers::None if is_metered => {
+            let expected = window.rest_of_little(under_way, still_for);
+            draining.of_metered(most_under_way, pace, rest, is_late).expecting(expected)
+        }
         Peers::None => draining,
         Peers::Apart | Peers::Entangled => {
             draining.beside_others(is_little, time, window.had(under_way, still_for))

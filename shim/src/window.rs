@@ -35,7 +35,7 @@
 #![forbid(unsafe_code)]
 
 use crate::gate::{CALLS_BETWEEN_DUE, GATE, Record, Role, keep_batches_small};
-use crate::host_functions;
+use crate::host_functions::{self, do_graphs_call};
 use crate::log::debug;
 use crate::marks::{Calls, Marks, Passage};
 use crate::process::Process;
@@ -77,7 +77,9 @@ const ONE: u64 = 1;
 const OF_SPAN: u32 = 4;
 /// A call that takes no longer is short.
 const SHORT: Duration = Duration::from_micros(100);
-/// So many of them may be under way where that is seen.
+/// A few calls that take no longer are little beside a closing.
+const LITTLE: Duration = Duration::from_millis(5);
+/// So many short ones may be under way where that is seen.
 const SHORT_CALLS: u64 = 32;
 /// So many calls are between two marks where it is only seen how far ahead they are. The longer no other job waits the more
 /// there are: twice as many after each of so many seconds.
@@ -197,7 +199,8 @@ enum Turn {
     Free,
 }
 
-/// Whether functions on the host have waited for calls that were held, while no other job waits.
+/// Whether functions on the host have waited for calls that were held, while no other job waits. Of graphs that call some it is not seen:
+/// each launch of one is many calls, and adds as many functions that wait.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Loose {
     #[default]
@@ -398,6 +401,13 @@ impl Window {
     /// Whether calls were so short in this turn that they are not counted: they may have become longer.
     pub fn are_calls_short(&self) -> bool {
         self.turn == Turn::Short
+    }
+
+    /// How long so many calls that are under way most likely take still, as [above](Self::rest_of), if calls are known to be so short that a few
+    /// more are little beside a closing. None ever took much longer than those before it.
+    pub fn rest_of_little(&self, calls: u64, still_for: Duration) -> Option<Duration> {
+        let are_little = self.uneven.is_none() && self.each.is_some_and(|each| each <= LITTLE);
+        are_little.then(|| self.rest_of(calls, still_for))
     }
 
     /// Whether other jobs wait, from now on. Behind a closed gate it is not asked, but closed it is for them.
@@ -693,7 +703,7 @@ impl Window {
         let is_due = is_due && credit == 0 && waiting > 0;
         if still >= patience {
             self.exceed(still);
-        } else if is_due && is_alone && self.loose == Loose::No {
+        } else if is_due && is_alone && self.loose == Loose::No && !do_graphs_call() {
             debug!(
                 "no work has ended for {still:?}, nor has a function on the host: as many calls go as take {MOST_ALONE:?}"
             );
@@ -856,6 +866,16 @@ mod tests {
         let [short, long] = [SPAN * 2, SPAN * 30].map(|still_for| window.rest_of(2, still_for));
         assert_eq!(short, SPAN * 98 * 9 / 8);
         assert!(long > SPAN * 88, "another job ran before: {long:?}");
+    }
+
+    #[test]
+    fn what_is_under_way_is_expected_to_end_where_calls_are_known_to_be_little() {
+        let each = |each| Window { each, opened_at: Instant::now() - SPAN * 10, ..Window::default() };
+        let rest = |window: Window| window.rest_of_little(8, Duration::ZERO);
+        assert_eq!(rest(each(Some(LITTLE))), Some(LITTLE * 9));
+        assert_eq!([rest(each(Some(LITTLE * 2))), rest(each(None))], [None; 2]);
+        let uneven = Some(Uneven { each: SPAN, turns: 0, most_turns: 8 });
+        assert_eq!(rest(Window { uneven, ..each(Some(LITTLE)) }), None, "others took long");
     }
 
     #[test]
