@@ -402,7 +402,7 @@ impl<'a> Draining<'a> {
 
     /// Whether calls were let through that may have ended a wait of the work on the GPU.
     pub fn has_helped(&self) -> bool {
-        self.has_helped
+        self.has_helped || self.early > 0
     }
 
     /// Whether work was seen since then to go on without them: then it only takes long.
@@ -701,10 +701,11 @@ impl<'a> Draining<'a> {
         // Where calls were let through just before one may have ended a wait: a mark is as old as that then.
         let passed_at = self.passed_at.take().unwrap_or(now);
         let quiet_for = passed_at.saturating_duration_since(self.quiet_since);
-        let goes_alone = !self.has_helped_host && (!self.has_helped || quiet_for >= SOON);
+        let has_helped = self.has_helped();
+        let goes_alone = !self.has_helped_host && (!has_helped || quiet_for >= SOON);
         if let Some(rest) = passed.filter(|_| self.peers != Peers::Entangled && goes_alone) {
-            self.goes_on_alone |= self.has_helped;
-            self.goes_on_late |= self.has_helped || quiet_for >= self.limit / LATE;
+            self.goes_on_alone |= has_helped;
+            self.goes_on_late |= has_helped || quiet_for >= self.limit / LATE;
             if !self.alone.is_zero() {
                 // The next mark may take as long.
                 self.alone = self.alone.max((now - self.still_since) * 2);
@@ -981,7 +982,10 @@ impl<'a> Draining<'a> {
             // What is waited for may be up to a thread that is held where it came out of a wait.
             GATE.release();
         }
+        // How often calls go when it is over is not for these to say.
+        let has_helped = self.has_helped;
         self.early += self.let_through(1, true);
+        self.has_helped = has_helped;
         self.early_at = Instant::now() + still / EARLY;
     }
 
