@@ -6,7 +6,7 @@
 //!
 //! A thread that asks for a stream or an event again and again until that has ended has waited, too. But one may ask now and then
 //! for work whose end it does not need, as PyTorch's allocator does. So no closing waits for that, and threads are held there only
-//! where they are [caught](crate::gate::Gate::catch) at their waits.
+//! where they are [caught](crate::gate::Gate::catch) at their waits; nor is it a wait of a thread that has submitted nothing since its last one.
 //!
 //! Invariant: a wait is no boundary. Nothing is older after it, no rank counts it, and what the thread has freed counts
 //! as alive.
@@ -27,6 +27,14 @@ static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
 per_thread! {
     /// The stream or event, by its address, of which this thread found that its work was under way when it asked last.
     static UNDER_WAY: Cell<Option<usize>> = const { Cell::new(None) };
+    /// How many calls this thread had made when it last waited.
+    static MADE: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Whether the calling thread has made calls since it last waited, which is now.
+fn has_made_calls() -> bool {
+    let made = Record::of_thread().map_or(0, Record::count);
+    MADE.replace(made) != made
 }
 
 /// What is known of a process's waits.
@@ -47,6 +55,7 @@ impl Waits {
         self.count.fetch_add(1, Ordering::Relaxed);
         self.last.store(now(), Ordering::Relaxed);
         self.note_submissions();
+        has_made_calls();
         GATE.waited();
     }
 
@@ -55,12 +64,14 @@ impl Waits {
         UNDER_WAY.set(Some(of));
     }
 
-    /// It has ended. Stays while threads are caught, if it had not when the thread asked last.
+    /// It has ended. Stays while threads are caught, if it had not when the thread asked last, and what ended may be the thread's own.
     pub fn found_ended(&self, of: usize) {
         if UNDER_WAY.get() == Some(of) {
             UNDER_WAY.set(None);
-            self.note_submissions();
-            GATE.asked();
+            if has_made_calls() {
+                self.note_submissions();
+                GATE.asked();
+            }
         }
     }
 
