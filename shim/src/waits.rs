@@ -5,7 +5,7 @@
 //! thread comes out of such a wait, if threads do that again and again; else at once.
 //!
 //! A thread that asks for a stream or an event again and again until that has ended has waited, too. But one may ask now and then
-//! for work whose end it does not need, as PyTorch's allocator does. So no closing waits for that, and threads are held there only
+//! for work of which it does not need the end, as PyTorch's allocator does. So no closing waits for that, and threads are held there only
 //! where they are [caught](crate::gate::Gate::catch) at their waits; nor is it a wait of a thread that has submitted nothing since its last one.
 //!
 //! Invariant: a wait is no boundary. Nothing is older after it, no rank counts it, and what the thread has freed counts
@@ -32,7 +32,7 @@ per_thread! {
 }
 
 /// Whether the calling thread has made calls since it last waited, which is now.
-fn has_made_calls() -> bool {
+fn take_calls() -> bool {
     let made = Record::of_thread().map_or(0, Record::count);
     MADE.replace(made) != made
 }
@@ -55,7 +55,7 @@ impl Waits {
         self.count.fetch_add(1, Ordering::Relaxed);
         self.last.store(now(), Ordering::Relaxed);
         self.note_submissions();
-        has_made_calls();
+        take_calls();
         GATE.waited();
     }
 
@@ -68,7 +68,7 @@ impl Waits {
     pub fn found_ended(&self, of: usize) {
         if UNDER_WAY.get() == Some(of) {
             UNDER_WAY.set(None);
-            if has_made_calls() {
+            if take_calls() {
                 self.note_submissions();
                 GATE.asked();
             }

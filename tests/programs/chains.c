@@ -58,8 +58,6 @@
 #define THREADS 4
 /* So many microseconds kernels under a lock take. */
 #define LONG 2000
-/* What the driver says of work that has not ended. */
-#define NOT_READY 600
 /* So long it is until a thread asks again whether its work has ended. */
 #define BETWEEN 100
 /* So long a host function sleeps, in microseconds. */

@@ -47,8 +47,6 @@
 #define ALONE 5000
 #define TINY 10
 #define FEW 200
-/* CUresult */
-#define NOT_READY 600
 
 int cuCtxSynchronize(void);
 int cuStreamDestroy_v2(void *stream);

@@ -13,6 +13,9 @@
 /* What the kernels count up, of each thread. */
 #define PART (64u << 10)
 
+/* CUresult: what the driver says of work that has not ended. */
+#define NOT_READY 600
+
 /* CUipcMemHandle */
 struct shared_memory {
     char name[64];
