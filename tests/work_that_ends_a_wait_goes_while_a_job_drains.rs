@@ -130,6 +130,14 @@ fn host_functions_that_only_take_long_end_at_a_closing() {
     assert_eq!((job.figures.failed_drains, job.unsliceable), (0, false), "{job:#?}");
 }
 
+/// It is known of their kernels how short they are: it is not these that do not end.
+#[test]
+fn host_functions_behind_short_kernels_end_at_a_closing() {
+    let options = ["--slice", switched::SLICE, "--drain-limit", "1s"];
+    let job = switched::switch(4, &options, "chains", &["works"], "pairs_kernel");
+    assert_eq!((job.figures.failed_drains, job.unsliceable), (0, false), "{job:#?}");
+}
+
 #[test]
 fn threads_whose_work_waits_in_a_ring_are_switched() {
     drains("chains", &["ring"], "pairs_kernel");

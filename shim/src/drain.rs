@@ -971,11 +971,15 @@ impl<'a> Draining<'a> {
     }
 
     /// Short calls that have not ended in many times their time wait, most likely. What would begin at once goes, which takes no longer
-    /// than they were to; and no more than a few calls, for one of them may take long, and so may others.
+    /// than they were to; and no more than a few calls, for one of them may take long, and so may others. While a function on the host is
+    /// running it may be this that has not ended: for these there is [`help_host`](Self::help_host).
     fn help_early(&mut self) {
         let still = self.still_since.elapsed();
         let is_past = |expected: Duration| still >= (expected * MUCH_LONGER).max(self.limit / UNMEASURED);
         if !self.expected.is_some_and(is_past) || self.early >= MOST_EARLY || Instant::now() < self.early_at {
+            return;
+        }
+        if host_functions::may_wait(still) {
             return;
         }
         if self.catches == 0 {

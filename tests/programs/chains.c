@@ -22,6 +22,7 @@
  *         BEHIND others after it; it says so when it has ended, and so has the capture, with no other job there;
  * values: VALUES value waits are submitted to a stream before the values that end them are to another;
  * sleeps: THREADS threads, each with one host function after the other that only takes long: they begin at different times;
+ * works:  the same, each behind BEFORE_ASLEEP short kernels;
  * long:  a thread submits as much work as its stream takes, and waits for nothing;
  * locks: as lock, but of PROCESSES processes with one thread each;
  * serve: PROCESSES processes: the work of the first waits for that of each other one, and theirs for its.
@@ -60,8 +61,9 @@
 #define LONG 2000
 /* So long it is until a thread asks again whether its work has ended. */
 #define BETWEEN 100
-/* So long a host function sleeps, in microseconds. */
+/* So long a host function sleeps, in microseconds, and behind so many kernels, if they are known to be short. */
 #define ASLEEP 300000
+#define BEFORE_ASLEEP 8
 #define PROCESSES 3
 /* So many iterations a thread makes before it waits for its stream. */
 #define AHEAD 4
@@ -488,7 +490,8 @@ static int sleep_apart(int thread, uint32_t i, void *stream)
 {
     if (i == 1)
         usleep(thread * ASLEEP / THREADS);
-    CHECK(count_up_part(thread, stream));
+    for (int n = is("works") ? BEFORE_ASLEEP : 1; n > 0; n--)
+        CHECK(count_up_part(thread, stream));
     CHECK(cuLaunchHostFunc(stream, sleep_long, NULL));
     return cuStreamSynchronize(stream);
 }
@@ -526,7 +529,7 @@ static void *run(void *number)
             : is("values") ? wait_for_many(i, stream, other)
             : is("paced") && i == 1 ? fill_stream_slowly(stream)
             : is("full") || is("held") || is("paced") ? fill_stream(stream)
-            : is("sleeps") ? sleep_apart(thread, i, stream)
+            : is("sleeps") || is("works") ? sleep_apart(thread, i, stream)
             : is("long")   ? last_long(stream)
                            : in_ring(thread, i, stream);
         if (failed || (i % AHEAD == 0 && !is("long") && !is("asked") && cuStreamSynchronize(stream)))

@@ -50,7 +50,8 @@ pub fn switch(times: u64, options: &[&str], program: &str, arguments: &[&str], k
     let mut other = other(&manager);
     manager.work_until_switched(&[program], times, || _ = other.tell("check t 3"));
     let job = manager.job(program);
-    println!("{program} {arguments:?}: a drain takes {} us", job.figures.switch_micros.drain);
+    let (drain, closings) = (job.figures.switch_micros.drain, &job.figures.closing_micros);
+    println!("{program} {arguments:?}: a drain takes {drain} us, closings {closings:?} us");
     other.end();
     run.go_on();
     assert_eq!(run.line(), "as expected");
