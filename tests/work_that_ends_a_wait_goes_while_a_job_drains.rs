@@ -212,6 +212,22 @@ fn processes_whose_work_waits_for_each_others_are_switched() {
     drains("chains", &["serve"], "pairs_kernel");
 }
 
+/// One of them never waits. What it has under way is not to grow for what went at closings.
+#[test]
+fn processes_in_a_pipe_are_switched() {
+    is_switched_in_long_turns("pipe");
+}
+
+#[test]
+#[ignore = "one of some forty closings takes 16 s of 17.5 s"]
+fn threads_in_a_pipe_are_switched() {
+    is_switched_in_long_turns("pipes");
+}
+
+fn is_switched_in_long_turns(how: &str) {
+    switched::is_switched(6, "200ms", "chains", &[how], "pairs_kernel");
+}
+
 /// Nothing is known of what is submitted besides: the next captures wait until these have ended.
 #[test]
 fn threads_that_capture_graphs_all_the_time_are_switched() {

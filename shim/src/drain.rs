@@ -18,7 +18,7 @@ use crate::log::info;
 use crate::marks::Calls;
 use crate::process::Process;
 use crate::threads;
-use crate::window::{Pace, SOON};
+use crate::window::{Expected, Pace, SOON};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -58,10 +58,9 @@ const TIMES_ALIKE: u32 = 3;
 const SELDOM: u32 = 128;
 /// What goes on after such a part of the drain limit, with nothing let through, takes long.
 const LATE: u32 = 16;
-/// Short calls that take so many times as long as they were to wait, most likely: so many go then that would begin at once, after each
+/// Short calls that take so many times as long as they were to wait, most likely: a call goes then that would begin at once, after each
 /// such part of the time.
 const MUCH_LONGER: u32 = 16;
-const MOST_EARLY: u32 = 64;
 const EARLY: u32 = 32;
 /// In one of so many turns others than those behind go though these can.
 const NOT_BEHIND: u32 = 8;
@@ -167,8 +166,8 @@ pub struct Draining<'a> {
     had: Duration,
     /// Since when the GPU has passed no mark.
     still_since: Instant,
-    /// What is under way was expected to end in that time: calls are known to be short.
-    expected: Option<Duration>,
+    /// What is under way, where calls are known to be short.
+    expected: Option<Expected>,
     /// So many calls were let through early, for it took much longer; and when the next ones go.
     early: u32,
     early_at: Instant,
@@ -353,8 +352,8 @@ impl<'a> Draining<'a> {
         Self { flows_at: Some(pace), alone, under_way, ..self.alone_for(most) }
     }
 
-    /// All calls were short of late, and those that are under way would have ended in that time.
-    pub fn expecting(self, expected: Option<Duration>) -> Self {
+    /// What is known of what is under way.
+    pub fn expecting(self, expected: Option<Expected>) -> Self {
         Self { expected, ..self }
     }
 
@@ -975,8 +974,10 @@ impl<'a> Draining<'a> {
     /// running it may be this that has not ended: for these there is [`help_host`](Self::help_host).
     fn help_early(&mut self) {
         let still = self.still_since.elapsed();
-        let is_past = |expected: Duration| still >= (expected * MUCH_LONGER).max(self.limit / UNMEASURED);
-        if !self.expected.is_some_and(is_past) || self.early >= MOST_EARLY || Instant::now() < self.early_at {
+        let is_past =
+            |expected: &Expected| still >= (expected.rest * MUCH_LONGER).max(self.limit / UNMEASURED);
+        let Some(expected) = self.expected.filter(is_past) else { return };
+        if self.early >= expected.more || Instant::now() < self.early_at {
             return;
         }
         if host_functions::may_wait(still) {

@@ -73,6 +73,8 @@ const MOST_WITH_PEERS: u32 = 16;
 const FIRST_ALONE: Duration = Duration::from_millis(20);
 const LEAST: Duration = AT_ONCE;
 const MOST: Duration = Duration::from_millis(2500);
+/// Of one that is not seen to wait: those that only take long may take as long.
+const MOST_OF_OTHERS: Duration = Duration::from_millis(7500);
 /// Calls have ended a function's wait if it ended so soon after them: one that only takes long seldom does.
 const SOON: Duration = Duration::from_millis(10);
 /// So many calls of a thread go at once, at most.
@@ -231,6 +233,8 @@ struct Learned {
     calls: u32,
     /// And for so long when those go that would begin at once.
     at_once: Duration,
+    /// Either is no longer.
+    most: Duration,
 }
 
 /// Calls went for one.
@@ -277,8 +281,8 @@ pub struct Due {
 impl Default for Patience {
     fn default() -> Self {
         Self {
-            waiting: Learned { time: LEAST, calls: 1, at_once: AT_ONCE },
-            others: Learned { time: FIRST, calls: 1, at_once: FIRST_AT_ONCE },
+            waiting: Learned { time: LEAST, calls: 1, at_once: AT_ONCE, most: MOST },
+            others: Learned { time: FIRST, calls: 1, at_once: FIRST_AT_ONCE, most: MOST_OF_OTHERS },
             found: None,
             tried: None,
             at_once: None,
@@ -451,7 +455,7 @@ impl Tried {
 impl Learned {
     fn note_tried(&mut self, has_helped: bool, calls: u32) {
         let time = if has_helped { self.time / 2 } else { self.time * 2 };
-        self.time = time.clamp(LEAST, MOST);
+        self.time = time.clamp(LEAST, self.most);
         self.calls = if has_helped { (calls * 2).min(MOST_CALLS) } else { 1 };
         let by = by(has_helped);
         debug!("a function on the host has ended, {by}: {} calls next after {:?}", self.calls, self.time);
@@ -459,7 +463,7 @@ impl Learned {
 
     fn note_at_once(&mut self, has_helped: bool) {
         let time = if has_helped { self.at_once / 2 } else { self.at_once * LATER };
-        self.at_once = time.clamp(AT_ONCE, MOST);
+        self.at_once = time.clamp(AT_ONCE, self.most);
         let by = by(has_helped);
         debug!("a function on the host has ended, {by}: calls at once next after {:?}", self.at_once);
     }
@@ -886,8 +890,8 @@ mod tests {
             patience.learn();
             patience.others.at_once
         };
-        assert_eq!([500; 3].map(|ms| at_once_after(MS * ms)), [320, 2500, 2500].map(|ms| MS * ms));
-        assert_eq!([1; 8].map(|ms| at_once_after(MS * ms))[7], AT_ONCE);
+        assert_eq!([500; 4].map(|ms| at_once_after(MS * ms)), [320, 2560, 7500, 7500].map(|ms| MS * ms));
+        assert_eq!([1; 10].map(|ms| at_once_after(MS * ms))[9], AT_ONCE);
     }
 
     #[test]

@@ -64,7 +64,7 @@ pub fn carry_out(process: &'static Process, orders: &Receiver<Order>) {
                 if catch_unwind(look).is_err() {
                     warning!("a look at the work under way failed in a way that was not foreseen");
                     // No call waits for the next one.
-                    window.release();
+                    window.release(process);
                 }
             }
         }
@@ -244,7 +244,7 @@ fn close(process: &'static Process, closing: Closing, window: &mut Window) -> Re
     let is_for_wait = closing.deadline.is_zero() && process.waits.are_frequent(closing.wait);
     if closing.has_peers() && !closing.deadline.is_zero() {
         // What is held here may be what another process needs on its way there.
-        window.release();
+        window.release(process);
     }
     let waited = if closing.calls > 0 {
         // It takes none of the descriptors that the program has left.
@@ -333,7 +333,7 @@ fn drain_and_report(
         Draining::new(process, closing.step, at, closing.drain, until, closing.peers, &mut ahead);
     draining = match closing.peers {
         Peers::None if is_metered => {
-            let expected = window.rest_of_little(under_way, still_for);
+            let expected = window.expect(under_way, still_for);
             draining.of_metered(most_under_way, pace, rest, is_late).expecting(expected)
         }
         Peers::None => draining,
@@ -344,7 +344,9 @@ fn drain_and_report(
     if closing.calls > 0 {
         draining.let_some_through(closing.calls);
     }
+    let before = GATE.count_let_through();
     let outcome = draining.run();
+    let let_through = GATE.count_let_through().wrapping_sub(before);
     let (has_helped, has_helped_host) = (draining.has_helped(), draining.has_helped_host());
     let (goes_on_alone, goes_on_late) = (draining.goes_on_alone(), draining.goes_on_late());
     let (has_gone_on, until) = (draining.has_gone_on(), draining.until());
@@ -356,8 +358,8 @@ fn drain_and_report(
     drop(ahead);
     if outcome.is_err() && goes_on_late && is_metered && !captures {
         window.note_late(under_way, started.elapsed());
-    } else if has_helped && !goes_on_alone && is_metered && closing.calls == 0 {
-        window.give_up();
+    } else if has_helped && !goes_on_alone && is_metered && !closing.has_peers() {
+        window.note_helped(let_through);
     } else if !has_helped && !has_helped_host && !captures {
         window.note_ended(ended, started.elapsed());
     }

@@ -77,8 +77,10 @@ const ONE: u64 = 1;
 const OF_SPAN: u32 = 4;
 /// A call that takes no longer is short.
 const SHORT: Duration = Duration::from_micros(100);
-/// A few calls that take no longer are little beside a closing.
-const LITTLE: Duration = Duration::from_millis(5);
+/// As many calls as take no longer are little beside a closing, if they are so many at least, and no more than so many.
+const LITTLE: Duration = Duration::from_millis(320);
+const FEWEST_LITTLE: u32 = 8;
+const MOST_LITTLE: u32 = 64;
 /// So many short ones may be under way where that is seen.
 const SHORT_CALLS: u64 = 32;
 /// So many calls are between two marks where it is only seen how far ahead they are. The longer no other job waits the more
@@ -209,6 +211,15 @@ enum Loose {
     Up(u64),
     /// Work was far ahead then: not any more.
     TooFar,
+}
+
+/// What is known of work that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// How long it most likely takes still, as far as its calls take as long as others.
+    pub rest: Duration,
+    /// So many more calls would be little.
+    pub more: u32,
 }
 
 /// See the module.
@@ -403,11 +414,13 @@ impl Window {
         self.turn == Turn::Short
     }
 
-    /// How long so many calls that are under way most likely take still, as [above](Self::rest_of), if calls are known to be so short that a few
-    /// more are little beside a closing. None ever took much longer than those before it.
-    pub fn rest_of_little(&self, calls: u64, still_for: Duration) -> Option<Duration> {
-        let are_little = self.uneven.is_none() && self.each.is_some_and(|each| each <= LITTLE);
-        are_little.then(|| self.rest_of(calls, still_for))
+    /// What is known of so many calls that are under way, if calls are known to be so short that a few more are little beside a closing.
+    /// None ever took much longer than those before it.
+    pub fn expect(&self, calls: u64, still_for: Duration) -> Option<Expected> {
+        let each = self.each.filter(|_| self.uneven.is_none())?;
+        let fits = LITTLE.as_nanos() / each.as_nanos().max(1);
+        let more = u32::try_from(fits).unwrap_or(u32::MAX).min(MOST_LITTLE);
+        (more >= FEWEST_LITTLE).then(|| Expected { rest: self.rest_of(calls, still_for), more })
     }
 
     /// Whether other jobs wait, from now on. Behind a closed gate it is not asked, but closed it is for them.
@@ -415,8 +428,16 @@ impl Window {
         self.was_contended = is_contended || !GATE.is_open();
     }
 
+    /// Work ended in a closing in which so many calls were let through, though it had waited for them. Where these are few, or as many may
+    /// be under way, it waits for none in a turn that is held. Where calls are not counted it comes to be far ahead, and waits for as much.
+    pub fn note_helped(&mut self, let_through: u32) {
+        if u64::from(let_through) > self.room().max(FEW) {
+            self.give_up();
+        }
+    }
+
     /// Work waited for calls that were held.
-    pub fn give_up(&mut self) {
+    fn give_up(&mut self) {
         debug!("work waits for calls that are held: they are not counted in the next turns");
         self.free_turns = FREE << self.given_up.min(MOST_DOUBLED);
         self.given_up += 1;
@@ -564,8 +585,8 @@ impl Window {
     }
 
     /// No call is held any more in this turn.
-    pub fn release(&mut self) {
-        self.end(Turn::Free);
+    pub fn release(&mut self, process: &Process) {
+        self.end(Turn::Free, process);
     }
 
     /// Counts what has ended, and grants more calls.
@@ -614,7 +635,7 @@ impl Window {
             self.used_up = None;
             if self.excess.take().is_some() && self.made.0.elapsed() < SOON {
                 self.give_up();
-                self.end(Turn::Free);
+                self.end(Turn::Free, process);
             }
         }
         if process.contexts.is_one_leaving() {
@@ -644,7 +665,7 @@ impl Window {
         if is_needed && self.begin() {
             GATE.meter();
         } else if is_short && is_limited && !self.is_loose() && matches!(self.turn, Turn::Metered(_)) {
-            self.end(Turn::Short);
+            self.end(Turn::Short, process);
         }
         if is_alone && !GATE.is_metered() {
             marks.set(process);
@@ -662,7 +683,7 @@ impl Window {
         // None can be set that would be passed before others.
         let is_unknown = marks.is_empty() && !marks.has_room();
         if is_unknown && is_alone {
-            return self.end(Turn::Begun);
+            return self.end(Turn::Begun, process);
         }
         // What is submitted waits for what is not.
         let is_blind = is_unmarked || is_unknown || process.value_waits.any();
@@ -774,10 +795,12 @@ impl Window {
         true
     }
 
-    fn end(&mut self, turn: Turn) {
+    /// Calls go through the open gate from then on: how far ahead they are is seen before the first one goes.
+    fn end(&mut self, turn: Turn, process: &Process) {
         self.turn = turn;
         if GATE.is_metered() {
             debug!("calls are not counted any more: {} could be under way", self.calls);
+            self.watch_open_gate(process);
             GATE.unmeter();
         }
     }
@@ -871,11 +894,28 @@ mod tests {
     #[test]
     fn what_is_under_way_is_expected_to_end_where_calls_are_known_to_be_little() {
         let each = |each| Window { each, opened_at: Instant::now() - SPAN * 10, ..Window::default() };
-        let rest = |window: Window| window.rest_of_little(8, Duration::ZERO);
-        assert_eq!(rest(each(Some(LITTLE))), Some(LITTLE * 9));
-        assert_eq!([rest(each(Some(LITTLE * 2))), rest(each(None))], [None; 2]);
+        let expect = |window: Window| window.expect(8, Duration::ZERO);
+        let (long, short) = (LITTLE / FEWEST_LITTLE, LITTLE / MOST_LITTLE);
+        assert_eq!(expect(each(Some(long))), Some(Expected { rest: long * 9, more: FEWEST_LITTLE }));
+        for each_takes in [short, short / 2] {
+            let expected = Expected { rest: each_takes * 9, more: MOST_LITTLE };
+            assert_eq!(expect(each(Some(each_takes))), Some(expected));
+        }
+        assert_eq!([expect(each(Some(long * 2))), expect(each(None))], [None; 2]);
         let uneven = Some(Uneven { each: SPAN, turns: 0, most_turns: 8 });
-        assert_eq!(rest(Window { uneven, ..each(Some(LITTLE)) }), None, "others took long");
+        assert_eq!(expect(Window { uneven, ..each(Some(short)) }), None, "others took long");
+    }
+
+    #[test]
+    fn calls_that_went_at_a_closing_are_not_limited_in_turns_where_more_went_than_may_be_under_way() {
+        let is_free = |calls, went| {
+            let mut window = Window { calls, ..Window::default() };
+            window.note_helped(went);
+            window.given_up > 0
+        };
+        let few = FEW as u32;
+        assert_eq!([few, few + 1].map(|went| is_free(LEAST, went)), [false, true]);
+        assert_eq!([few * 4, few * 4 + 1].map(|went| is_free(FEW * 4, went)), [false, true]);
     }
 
     #[test]

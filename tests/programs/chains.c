@@ -25,7 +25,10 @@
  * works:  the same, each behind BEFORE_ASLEEP short kernels;
  * long:  a thread submits as much work as its stream takes, and waits for nothing;
  * locks: as lock, but of PROCESSES processes with one thread each;
- * serve: PROCESSES processes: the work of the first waits for that of each other one, and theirs for its.
+ * serve: PROCESSES processes: the work of the first waits for that of each other one, and theirs for its;
+ * pipe:  PROCESSES processes: the kernels of each wait for those of the one before, the first waits on the host for the last, which waits for
+ *        its stream each time; those between them never wait, and come to be up to QUEUED iterations ahead;
+ * pipes: the same of threads.
  *
  * Says "begun", goes on until the end of standard input, and says "as expected" if every byte is what it should be.
  */
@@ -65,6 +68,8 @@
 #define ASLEEP 300000
 #define BEFORE_ASLEEP 8
 #define PROCESSES 3
+/* So many iterations may be made before those of the first. */
+#define QUEUED 256
 /* So many iterations a thread makes before it waits for its stream. */
 #define AHEAD 4
 
@@ -72,6 +77,7 @@ int cuCtxSynchronize(void);
 int cuGraphGetNodes(void *graph, void **nodes, size_t *count);
 int cuGraphHostNodeGetParams(void *node, void *parameters);
 int cuMemcpyHtoDAsync_v2(CUdeviceptr address, const void *host, size_t bytes, void *stream);
+int cuMemsetD32Async(CUdeviceptr address, unsigned value, size_t count, void *stream);
 
 static void *context, *count_up_kernel, *spin_kernel, *last_kernel;
 static CUdeviceptr memory, words;
@@ -87,6 +93,8 @@ static struct {
     /* Host functions take it. */
     pthread_mutex_t lock;
     unsigned called;
+    /* So many iterations have come out of the pipe. */
+    atomic_uint came_out;
 } *all;
 static pthread_mutex_t ring_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t passed = PTHREAD_COND_INITIALIZER;
@@ -102,7 +110,7 @@ static int threads_of_one_process(void)
 {
     int is_alone = is("feed") || is("starts") || is("full") || is("held") || is("paced") || is("values") || is("long");
 
-    return is_chain() || is("ahead") || is("beneath") ? 2 : is_alone ? 1 : THREADS;
+    return is_chain() || is("ahead") || is("beneath") ? 2 : is_alone ? 1 : is("pipes") ? PROCESSES : THREADS;
 }
 
 static int count_up_part(int which, void *stream)
@@ -133,12 +141,17 @@ static int write_word(int which, const uint32_t *value, void *stream)
     return cuMemcpyHtoDAsync_v2(word(which), value, sizeof *value, stream);
 }
 
+static int is_pipe(void)
+{
+    return is("pipe") || is("pipes");
+}
+
 /* Whether there is an iteration i, said by the first thread to the others. */
 static int goes_on(int thread, uint32_t i)
 {
     if (thread == 0) {
         if (!all->stop)
-            all->announced = i + AHEAD;
+            all->announced = i + (is_pipe() ? QUEUED : AHEAD);
         else
             all->ended = 1;
     }
@@ -288,6 +301,31 @@ static int serve(int process, uint32_t i, void *stream)
     return write_word(0, kept(0, i), stream);
 }
 
+static int last(uint32_t microseconds, void *stream)
+{
+    void *parameters[] = { &microseconds };
+
+    return cuLaunchKernel(last_kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
+}
+
+/* What goes through the pipe is not kept until it is copied: those between are far ahead. */
+static int go_through_pipe(int place, uint32_t i, void *stream)
+{
+    if (place > 0)
+        CHECK(spin(place - 1, i, stream));
+    CHECK(last(LONG, stream));
+    CHECK(count_up_part(is("pipe") ? 0 : place, stream));
+    if (place < PROCESSES - 1)
+        CHECK(cuMemsetD32Async(word(place), i, 1, stream));
+    if (place == PROCESSES - 1) {
+        CHECK(cuStreamSynchronize(stream));
+        all->came_out = i;
+    }
+    while (place == 0 && all->came_out < i)
+        usleep(BETWEEN);
+    return 0;
+}
+
 /* A ring of kernels: each waits for the thread before it. */
 static int spin_in_ring(int thread, uint32_t i, void *stream)
 {
@@ -391,13 +429,6 @@ static int run_ahead(int thread, void *stream)
     if (thread == 0)
         all->ended = 1;
     return 0;
-}
-
-static int last(uint32_t microseconds, void *stream)
-{
-    void *parameters[] = { &microseconds };
-
-    return cuLaunchKernel(last_kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
 }
 
 static int lock_for_long(int thread, void *stream)
@@ -526,13 +557,14 @@ static void *run(void *number)
             : is("spins")  ? spin_in_ring(thread, i, stream)
             : is("meets")  ? meet(thread, i, stream)
             : is("starts") ? cuLaunchHostFunc(stream, start_and_join, other)
+            : is_pipe()    ? go_through_pipe(thread, i, stream)
             : is("values") ? wait_for_many(i, stream, other)
             : is("paced") && i == 1 ? fill_stream_slowly(stream)
             : is("full") || is("held") || is("paced") ? fill_stream(stream)
             : is("sleeps") || is("works") ? sleep_apart(thread, i, stream)
             : is("long")   ? last_long(stream)
                            : in_ring(thread, i, stream);
-        if (failed || (i % AHEAD == 0 && !is("long") && !is("asked") && cuStreamSynchronize(stream)))
+        if (failed || (i % AHEAD == 0 && !is("long") && !is("asked") && !is_pipe() && cuStreamSynchronize(stream)))
             return context;
     }
     return cuStreamSynchronize(stream) || cuStreamSynchronize(other) ? context : NULL;
@@ -654,7 +686,7 @@ int main(int argc, char **argv)
     pthread_mutexattr_init(&shared);
     pthread_mutexattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
     pthread_mutex_init(&all->lock, &shared);
-    int are_processes = is("locks") || is("serve");
+    int are_processes = is("locks") || is("serve") || is("pipe");
     if (are_processes ? run_processes(argv[2]) : run_threads(argv[2], threads_of_one_process()))
         return 1;
     puts("as expected");

@@ -401,6 +401,7 @@ impl Gate {
                     METERED => self.goes_metered(&queue()),
                     FLOWING if word & CATCHING != 0 => {
                         is_chosen(self.draw.load(Ordering::Relaxed), record.number())
+                            && crate::waits::comes_soon()
                     }
                     FLOWING if role() == Role::Waits => false,
                     FLOWING => !self.goes_by_streams() || self.take_credit() || !queue().is_busy(),
@@ -688,6 +689,11 @@ impl Gate {
     /// Threads that were caught go on to the closed gate, but for those at a boundary, and no more are.
     pub fn release(&self) {
         self.closing.release();
+    }
+
+    /// How many calls have gone through the closed gate, ever.
+    pub fn count_let_through(&self) -> u32 {
+        self.let_through.load(Ordering::Relaxed)
     }
 
     /// The number of a new round. Zero is none.
