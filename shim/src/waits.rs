@@ -20,11 +20,6 @@ use std::time::{Duration, Instant};
 
 /// So many without a boundary between them are a loop of their own.
 const MANY: u64 = 64;
-/// So many times as many calls as a thread has made between two waits it may make before the next one, and so many at least.
-const MORE: u64 = 2;
-const FEW: u64 = 128;
-/// Of the most calls between two waits such a part is forgotten at each wait.
-const FORGOTTEN: u64 = 16;
 
 /// The clock's beginning.
 static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -32,30 +27,11 @@ static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
 per_thread! {
     /// The stream or event, by its address, of which this thread found that its work was under way when it asked last.
     static UNDER_WAY: Cell<Option<usize>> = const { Cell::new(None) };
-    /// How many calls were made by this thread, and those that had its record before, when it last waited.
-    static MADE: Cell<Option<u64>> = const { Cell::new(None) };
-    /// How many it has made between two waits at most, of late.
-    static MOST: Cell<u64> = const { Cell::new(0) };
 }
 
-/// How many calls were made by the calling thread, and those that had its record before.
-fn made() -> u64 {
-    Record::of_thread().map_or(0, Record::count)
-}
-
-/// Whether the calling thread has made calls since it last waited, which is now.
+/// The calling thread has waited now. Whether it has made calls since it last did.
 fn take_calls() -> bool {
-    let made = made();
-    let Some(before) = MADE.replace(Some(made)) else { return true };
-    let most = MOST.get();
-    MOST.set((made - before).max(most - most / FORGOTTEN));
-    made > before
-}
-
-/// Whether the calling thread may soon wait: it has not made many more calls since its last wait than between others, or it never has
-/// waited. One that waits for nothing would go on until its stream is full.
-pub fn comes_soon() -> bool {
-    MADE.get().is_none_or(|before| made() - before < FEW.max(MOST.get() * MORE))
+    Record::of_thread().is_some_and(Record::note_wait)
 }
 
 /// What is known of a process's waits.
@@ -139,28 +115,5 @@ mod tests {
         assert!(!waits.are_frequent(Duration::ZERO));
         waits.begin_anew();
         assert!(!waits.are_frequent(soon));
-    }
-    #[test]
-    fn a_thread_that_has_waited_and_makes_many_more_calls_is_not_expected_to_wait() {
-        let record = Record::of_thread_or_new();
-        let calls = |count| {
-            (0..count).for_each(|_| {
-                record.enter();
-                record.leave();
-            })
-        };
-        calls(FEW * 4);
-        assert!(comes_soon(), "it never waited");
-        take_calls();
-        calls(FEW - 1);
-        assert!(comes_soon());
-        calls(1);
-        assert!(!comes_soon());
-        calls(FEW * 3);
-        take_calls();
-        calls(FEW * 4 * MORE - 1);
-        assert!(comes_soon(), "it made as many before");
-        calls(1);
-        assert!(!comes_soon());
     }
 }

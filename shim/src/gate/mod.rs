@@ -401,7 +401,7 @@ impl Gate {
                     METERED => self.goes_metered(&queue()),
                     FLOWING if word & CATCHING != 0 => {
                         is_chosen(self.draw.load(Ordering::Relaxed), record.number())
-                            && crate::waits::comes_soon()
+                            && record.may_soon_wait()
                     }
                     FLOWING if role() == Role::Waits => false,
                     FLOWING => !self.goes_by_streams() || self.take_credit() || !queue().is_busy(),

@@ -22,6 +22,14 @@ pub const CALLS_BETWEEN_DUE: u64 = 8;
 const DUE: u64 = (CALLS_BETWEEN_DUE - 1) * SUBMISSION;
 const _: () = assert!(CALLS_BETWEEN_DUE.is_power_of_two());
 
+/// A thread has never waited for its GPU: no number of calls.
+const NEVER: u64 = u64::MAX;
+/// So many times as many calls as a thread has made between two waits it may make before the next one, and so many at least.
+const MORE_CALLS: u64 = 2;
+const FEW_CALLS: u64 = 128;
+/// Of the most calls between two waits such a part is forgotten at each wait.
+const FORGOTTEN: u64 = 16;
+
 /// What a waiting thread's record says of what it would submit; zero is no such word.
 fn waits_as(role: Role) -> u32 {
     role as u32 + 1
@@ -36,6 +44,10 @@ pub struct Record {
     waiting: AtomicU32,
     /// The round in which it may go.
     round: AtomicU32,
+    /// How many calls there were when the thread last waited for its GPU, or [`NEVER`].
+    waited_at: AtomicU64,
+    /// How many were between two waits at most, of late.
+    between_waits: AtomicU64,
     /// Of all records, in the order of their making.
     number: u32,
     /// A living thread has it.
@@ -113,6 +125,8 @@ impl Record {
             word: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
             round: AtomicU32::new(0),
+            waited_at: AtomicU64::new(NEVER),
+            between_waits: AtomicU64::new(0),
             number,
             taken: AtomicBool::new(true),
             next: AtomicPtr::new(ptr::null_mut()),
@@ -129,6 +143,8 @@ impl Record {
     pub fn of_thread_or_new() -> &'static Record {
         Self::of_thread().unwrap_or_else(|| {
             let record = Self::abandoned().unwrap_or_else(Self::register);
+            record.waited_at.store(NEVER, Ordering::Relaxed);
+            record.between_waits.store(0, Ordering::Relaxed);
             slot::set(Some(record));
             // Arms the destructor. A thread in its last destructors cannot be armed any more:
             // its record is never reused, which costs a cache line and nothing else.
@@ -261,6 +277,25 @@ impl Record {
     /// All submissions of the process so far.
     pub fn submissions() -> u64 {
         Self::all().map(Self::count).sum()
+    }
+
+    /// The thread has waited for its GPU. Whether it has made calls since it last did.
+    pub fn note_wait(&self) -> bool {
+        let (made, before) = (self.count(), self.waited_at.load(Ordering::Relaxed));
+        self.waited_at.store(made, Ordering::Relaxed);
+        if before != NEVER {
+            let most = self.between_waits.load(Ordering::Relaxed);
+            self.between_waits.store((made - before).max(most - most / FORGOTTEN), Ordering::Relaxed);
+        }
+        made != before
+    }
+
+    /// Whether the thread may soon wait for its GPU: it has not made many more calls since its last wait than between others, or it never has
+    /// waited. One that waits for nothing would go on until its stream is full.
+    pub fn may_soon_wait(&self) -> bool {
+        let before = self.waited_at.load(Ordering::Relaxed);
+        let most = FEW_CALLS.max(self.between_waits.load(Ordering::Relaxed) * MORE_CALLS);
+        before == NEVER || self.count() - before < most
     }
 
     /// How many calls the thread has made.

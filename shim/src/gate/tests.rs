@@ -24,6 +24,7 @@ fn soon() -> Instant {
 fn the_gate_keeps_its_promises() {
     inert_it_lets_everything_through();
     an_ended_thread_leaves_its_record_and_its_count();
+    a_thread_that_has_waited_and_makes_many_more_calls_is_not_expected_to_wait();
     for fence in [Fence::cheapest(), Fence::ByThreads] {
         GATE.start(false, fence);
         nobody_is_inside_a_shut_gate();
@@ -83,6 +84,26 @@ fn an_ended_thread_leaves_its_record_and_its_count() {
     let records: Vec<usize> = (0..8).map(|_| std::thread::spawn(submit).join().unwrap()).collect();
     assert_eq!(Record::submissions(), before + 8);
     assert!(records.iter().all(|record| *record == records[0]), "a thread made a new record");
+}
+
+fn a_thread_that_has_waited_and_makes_many_more_calls_is_not_expected_to_wait() {
+    let thread = std::thread::spawn(|| {
+        let record = Record::of_thread_or_new();
+        let may_wait_after = |count| {
+            (0..count).for_each(|_| {
+                record.enter();
+                record.leave();
+            });
+            record.may_soon_wait()
+        };
+        assert!(may_wait_after(1000), "it never waited");
+        assert!(record.note_wait() && !record.note_wait());
+        assert_eq!([127, 1].map(may_wait_after), [true, false]);
+        may_wait_after(1000 - 128);
+        assert!(record.note_wait());
+        assert_eq!([1999, 1].map(may_wait_after), [true, false], "it made as many before");
+    });
+    thread.join().unwrap();
 }
 
 /// Tells threads to stop, and lets those go on that wait, however the test ends.
