@@ -101,41 +101,31 @@ fn host_functions_get_a_lock_that_threads_submit_under() {
 /// As soon as one ends its thread submits the next one, unless it is stopped where it has waited for it.
 #[test]
 fn host_functions_get_a_lock_that_threads_have_for_long() {
-    let options = ["--slice", switched::SLICE, "--drain-limit", "2s"];
-    let job = switched::switch(12, &options, "chains", &["locked"], "pairs_kernel");
-    assert_eq!((job.figures.failed_drains, job.unsliceable), (0, false), "{job:#?}");
+    is_switched_within("2s", 12, "locked");
 }
 
 /// It waits for its GPU in no call: it asks until an event has come.
 #[test]
 fn host_functions_get_a_lock_of_threads_that_ask_for_the_end_of_their_work() {
-    let options = ["--slice", switched::SLICE, "--drain-limit", "2s"];
-    let job = switched::switch(12, &options, "chains", &["asked"], "pairs_kernel");
-    assert_eq!((job.figures.failed_drains, job.unsliceable), (0, false), "{job:#?}");
+    is_switched_within("2s", 12, "asked");
 }
 
 /// A graph calls the host functions.
 #[test]
 fn host_functions_that_were_captured_get_a_lock_that_threads_submit_under() {
-    let options = ["--slice", switched::SLICE, "--drain-limit", "2s"];
-    let job = switched::switch(12, &options, "chains", &["graphed"], "pairs_kernel");
-    assert_eq!((job.figures.failed_drains, job.unsliceable), (0, false), "{job:#?}");
+    is_switched_within("2s", 12, "graphed");
 }
 
 /// Nothing waits for what other threads would submit meanwhile: it would only keep the job from its end.
 #[test]
 fn host_functions_that_only_take_long_end_at_a_closing() {
-    let options = ["--slice", switched::SLICE, "--drain-limit", "1s"];
-    let job = switched::switch(4, &options, "chains", &["sleeps"], "pairs_kernel");
-    assert_eq!((job.figures.failed_drains, job.unsliceable), (0, false), "{job:#?}");
+    is_switched_within("1s", 4, "sleeps");
 }
 
 /// It is known of their kernels how short they are: it is not these that do not end.
 #[test]
 fn host_functions_behind_short_kernels_end_at_a_closing() {
-    let options = ["--slice", switched::SLICE, "--drain-limit", "1s"];
-    let job = switched::switch(4, &options, "chains", &["works"], "pairs_kernel");
-    assert_eq!((job.figures.failed_drains, job.unsliceable), (0, false), "{job:#?}");
+    is_switched_within("1s", 4, "works");
 }
 
 #[test]
@@ -222,6 +212,12 @@ fn processes_in_a_pipe_are_switched() {
 #[ignore = "one of some forty closings takes 16 s of 17.5 s"]
 fn threads_in_a_pipe_are_switched() {
     is_switched_in_long_turns("pipes");
+}
+
+/// So often, where work may take so long to end.
+fn is_switched_within(drain_limit: &str, times: u64, how: &str) {
+    let options = ["--slice", switched::SLICE, "--drain-limit", drain_limit];
+    switched::is_switched_with(times, &options, "chains", &[how], "pairs_kernel");
 }
 
 fn is_switched_in_long_turns(how: &str) {

@@ -34,7 +34,12 @@ pub fn drains(program: &str, arguments: &[&str], kernels: &str) {
 
 /// The same, so often, with slices of that length.
 pub fn is_switched(times: u64, slice: &str, program: &str, arguments: &[&str], kernels: &str) {
-    let job = switch(times, &["--slice", slice], program, arguments, kernels);
+    is_switched_with(times, &["--slice", slice], program, arguments, kernels);
+}
+
+/// The same under a manager with these options.
+pub fn is_switched_with(times: u64, options: &[&str], program: &str, arguments: &[&str], kernels: &str) {
+    let job = switch(times, options, program, arguments, kernels);
     assert_eq!((job.figures.failed_drains, job.unsliceable), (0, false), "{job:#?}");
 }
 

@@ -691,7 +691,7 @@ impl Gate {
         self.closing.release();
     }
 
-    /// How many calls have gone through the closed gate, ever.
+    /// How many calls have gone through while the gate flowed or in rounds; after the largest number comes zero again.
     pub fn count_let_through(&self) -> u32 {
         self.let_through.load(Ordering::Relaxed)
     }
