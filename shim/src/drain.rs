@@ -37,6 +37,9 @@ const MOST_ALONE: Duration = Duration::from_millis(7500);
 /// Such a part of the drain limit it is where no drain was measured yet, and at most such a part of it.
 const UNMEASURED: u32 = 64;
 const LONGEST: u32 = 4;
+/// Where processes of a job may wait for each other, the drain limit is time for so many tries: what waits may come to its end by
+/// chance, and a try that begins anew after the job went on is no better than one that goes on.
+const TRIES_BESIDE_OTHERS: u32 = 2;
 /// So many times the pace work may go on to be submitted while no value wait ends.
 const BUSY: u32 = 8;
 /// While value waits are released calls go at twice the pace after each second, so often at most.
@@ -144,6 +147,7 @@ pub struct Draining<'a> {
     /// Of the `Close`.
     step: Step,
     started: Instant,
+    /// How long work may take at one try. The steps of a closing are parts of it.
     limit: Duration,
     until: Instant,
     /// The latest end of a closing in which work is seen to go on.
@@ -286,16 +290,17 @@ enum Found {
 }
 
 impl<'a> Draining<'a> {
-    /// Of a process, until then. `limit` is how long work itself may take; `ahead`: what is known of what it has submitted.
+    /// Of a process, until then. `drain` is how long work itself may take; `ahead`: what is known of what it has submitted.
     pub fn new(
         process: &'static Process,
         step: Step,
         boundary: Boundary,
-        limit: Duration,
+        drain: Duration,
         until: Instant,
         peers: Peers,
         ahead: &'a mut State,
     ) -> Self {
+        let limit = if peers == Peers::None { drain } else { drain / TRIES_BESIDE_OTHERS };
         let (started, patience, pace) = (Instant::now(), process.drains.patience(limit), SHORTEST);
         Self {
             process,

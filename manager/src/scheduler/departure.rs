@@ -37,7 +37,9 @@ const DOUBLINGS: u32 = 3;
 /// Its work may take such a part of the drain limit then.
 const ENDLESS_PART: u32 = 4;
 /// Processes that stop apart from each other have such a part of the drain limit at least, at the first try.
-const APART: u32 = 8;
+const FIRST_APART: u32 = 4;
+/// After such a part of the drain limit what work waits for may come after the common boundary.
+const LEAVES: u32 = 8;
 /// For such a part of the drain limit those that have drained submit a little at a time for one that has not.
 const ROUNDS: u32 = 64;
 /// So many times it is as little as before, then a call more of each thread.
@@ -180,7 +182,7 @@ impl Scheduler {
             return self.drain_limit(id);
         }
         let failed = self.jobs.get(&id).map_or(0, |job| job.closing.failed_apart);
-        let first = self.config.boundary_deadline.max(self.config.drain_limit / APART);
+        let first = self.config.boundary_deadline.max(self.config.drain_limit / FIRST_APART);
         first.saturating_mul(2u32.saturating_pow(failed.min(16))).min(self.config.drain_limit)
     }
 
@@ -394,7 +396,7 @@ impl Scheduler {
         let limit = self.config.drain_limit;
         let is_over = |since: Time, limit: Duration| self.now >= since.saturating_add(limit);
         let resumes = is_over(apart_since.max(asked), limit / ROUNDS);
-        let [leaves, together_ends] = [limit / APART, limit].map(|limit| is_over(since, limit));
+        let [leaves, together_ends] = [limit / LEAVES, limit].map(|limit| is_over(since, limit));
         // After that nothing helps it any more.
         let left_apart = apart_since.saturating_add(apart).saturating_sub(self.now);
         let apart_ends = left_apart.is_zero();

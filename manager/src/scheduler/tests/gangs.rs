@@ -302,7 +302,7 @@ fn that_processes_wait_for_each_other_is_known_in_the_next_closings() {
 
 #[test]
 fn work_that_is_overdue_gets_as_long_as_other_work_from_then_on() {
-    let (mut desk, [first, second], _) = stalled_gang_with(|config| config.drain_limit = ms(1600));
+    let (mut desk, [first, second], _) = stalled_gang_with(|config| config.drain_limit = ms(800));
     desk.pass(ms(190));
     let step = desk.scheduler.sessions()[&first].closing.expect("it has not answered");
     desk.tell(Event::Stalled { session: first, step, is_overdue: true });
@@ -315,7 +315,7 @@ fn work_that_is_overdue_gets_as_long_as_other_work_from_then_on() {
 /// It was known to take as long: else what is no longer than usual gets no time to be helped at all.
 #[test]
 fn work_that_is_said_late_not_to_end_gets_as_long_from_then_on() {
-    let (mut desk, [first, second], _) = stalled_gang_with(|config| config.drain_limit = ms(1600));
+    let (mut desk, [first, second], _) = stalled_gang_with(|config| config.drain_limit = ms(800));
     desk.pass(ms(190));
     stall(&mut desk, first);
     assert_eq!((desk.closings(second), desk.opened().len()), (1, 0), "a little, at first");
@@ -328,11 +328,11 @@ fn work_that_is_said_late_not_to_end_gets_as_long_from_then_on() {
 /// Else the job stands still until a whole drain limit is over, and nothing helps it any more.
 #[test]
 fn a_process_that_submits_a_little_for_another_has_no_longer_than_that_one() {
-    let (mut desk, [first, second], _) = stalled_gang_with(|config| config.drain_limit = ms(1600));
+    let (mut desk, [first, second], _) = stalled_gang_with(|config| config.drain_limit = ms(800));
     desk.pass(ms(10));
     stall(&mut desk, first);
     let limit = desk.drain_ms(second).unwrap();
-    assert!((1..=200).contains(&limit), "an eighth of the drain limit, less what is over: {limit}");
+    assert!((1..=200).contains(&limit), "a quarter of the drain limit, less what is over: {limit}");
 }
 
 #[test]
