@@ -128,6 +128,12 @@ fn host_functions_behind_short_kernels_end_at_a_closing() {
     is_switched_within("1s", 4, "works");
 }
 
+/// Their thread never waits, either: it is not let go on until it does.
+#[test]
+fn host_functions_of_a_thread_that_never_waits_end_at_a_closing() {
+    is_switched_within("4s", 3, "lasts");
+}
+
 #[test]
 fn threads_whose_work_waits_in_a_ring_are_switched() {
     drains("chains", &["ring"], "pairs_kernel");

@@ -181,6 +181,8 @@ pub struct Draining<'a> {
     adds_at: Instant,
     /// Calls were let through for a function on the host.
     has_helped_host: bool,
+    /// A function on the host was seen to wait.
+    have_functions_waited: bool,
     /// When the GPU was first seen to have passed a mark, of those that were not looked at yet.
     passed_at: Option<Instant>,
     /// Since calls were let through it has passed one that did not wait for these.
@@ -256,6 +258,14 @@ struct ThreadFilter {
     at_once: bool,
     /// Only those whose work has this role, or one before it.
     up_to: Role,
+    /// The same of the calls that a thread makes after its first one.
+    then_up_to: Role,
+}
+
+impl ThreadFilter {
+    fn up_to(role: Role, chosen: Chosen, at_once: bool) -> Self {
+        Self { chosen, at_once, up_to: role, then_up_to: Role::Waits }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -324,6 +334,7 @@ impl<'a> Draining<'a> {
             under_way: None,
             adds_at: started,
             has_helped_host: false,
+            have_functions_waited: false,
             passed_at: None,
             goes_on_alone: false,
             goes_on_late: false,
@@ -526,7 +537,7 @@ impl<'a> Draining<'a> {
             // A thread at its boundary may be the one that captures.
             if self.process.captures.any() && !GATE.is_partial() {
                 self.gone_on = true;
-                let all = ThreadFilter { chosen: Chosen::All, at_once: false, up_to: Role::Waits };
+                let all = ThreadFilter::up_to(Role::Waits, Chosen::All, false);
                 self.make_calls(all, 1, Boundary::GoesOn, SHORTEST);
             }
             patience += patience / 4;
@@ -591,12 +602,7 @@ impl<'a> Draining<'a> {
     /// A round while values are awaited, of calls that would wait, too.
     fn let_next_through(&mut self) {
         let (chosen, calls) = self.next_draw(false);
-        self.make_calls(
-            ThreadFilter { chosen, at_once: false, up_to: Role::Waits },
-            calls,
-            self.boundary,
-            self.pace,
-        );
+        self.make_calls(ThreadFilter::up_to(Role::Waits, chosen, false), calls, self.boundary, self.pace);
     }
 
     /// Ajar, work waits for memory too, and nothing else may go. Where threads are caught at their waits no other way is gone.
@@ -770,10 +776,10 @@ impl<'a> Draining<'a> {
         }
     }
 
-    /// So many calls are under way, if they may only take long: a function on the host that does not end waits for something most
-    /// likely.
-    fn under_way_for_long(&self) -> Option<u32> {
-        self.under_way.filter(|_| !host_functions::may_wait(self.still_since.elapsed()))
+    /// So many calls are under way, if they may only take long. Where a function on the host was seen to wait it is not that.
+    fn under_way_for_long(&mut self) -> Option<u32> {
+        self.have_functions_waited |= host_functions::does_one_wait(self.still_since.elapsed());
+        self.under_way.filter(|_| !self.have_functions_waited)
     }
 
     /// Work of another process may wait for what a thread would submit that waits at the gate: each makes so many calls.
@@ -794,6 +800,11 @@ impl<'a> Draining<'a> {
     /// Work that would itself wait for a value goes when there is no other, in every fourth round, and when chance says which
     /// threads go.
     fn let_through(&mut self, calls: u32, at_once: bool) -> u32 {
+        self.let_through_up_to(Role::Waits, calls, at_once)
+    }
+
+    /// The same, and the calls of a thread after its first one have this role, or one before it.
+    fn let_through_up_to(&mut self, then_up_to: Role, calls: u32, at_once: bool) -> u32 {
         // A thread that was caught at a wait stays.
         let boundary = if self.catches > 0 || at_once { Boundary::Stays } else { self.boundary_in_round() };
         if GATE.is_partial() || !GATE.holds_threads(boundary) {
@@ -811,7 +822,7 @@ impl<'a> Draining<'a> {
             return 0;
         }
         let (chosen, calls_of_draw) = self.next_draw(at_once);
-        let filter = ThreadFilter { chosen, at_once, up_to };
+        let filter = ThreadFilter { then_up_to, ..ThreadFilter::up_to(up_to, chosen, at_once) };
         let made = self.make_calls(filter, calls.max(calls_of_draw), boundary, self.patience);
         if made > 0 {
             info!("work does not end: {made} calls of those that wait at the gate went through");
@@ -843,7 +854,9 @@ impl<'a> Draining<'a> {
         let now = Instant::now();
         if self.spell.is_none_or(|spell| now >= spell.next && !self.has_peers()) {
             let first = self.limit / SPELL;
-            let rest = self.spell.map_or(first, |spell| spell.rest() * 2);
+            // A function that waits for a lock does not end by that. Then a rest is for those behind.
+            let times = if self.have_functions_waited { 1 } else { 2 };
+            let rest = self.spell.map_or(first, |spell| spell.rest() * times);
             let ends = now + if has_helped { first * LONGER } else { first };
             self.spell = Some(Spell { ends, next: ends + rest });
             // What was waited for until now was the end of work that takes long.
@@ -915,8 +928,13 @@ impl<'a> Draining<'a> {
             let is_back = |thread: &&'static Record| thread.waits_at_gate();
             let (mut pause, soon) = (Pause::default(), self.until.min(Instant::now() + SHORTEST));
             while !threads.iter().all(is_back) && pause.before(soon) {}
-            if let Chosen::All = filter.chosen {
-                threads = GATE.choose(filter.up_to.min(Role::Calls), 0);
+            let may = |up_to: Role| GATE.choose(up_to.min(filter.then_up_to), 0);
+            match filter.chosen {
+                Chosen::All => threads = may(filter.up_to.min(Role::Calls)),
+                _ => {
+                    let others = may(Role::Waits);
+                    threads.retain(|thread| others.iter().any(|other| std::ptr::eq(*thread, *other)));
+                }
             }
             // The call that ended a wait may be followed by the next wait.
             if !threads.iter().any(is_back) || filter.at_once && self.has_oldest_ended() {
@@ -1024,7 +1042,9 @@ impl<'a> Draining<'a> {
                     self.catch_at_waits();
                     self.has_helped_host = true;
                 } else {
-                    self.has_helped_host |= self.let_through(calls, false) > 0 && due.waits;
+                    // Further ones would take as long as the one that only takes long.
+                    let then_up_to = if due.waits { Role::Waits } else { Role::Works };
+                    self.has_helped_host |= self.let_through_up_to(then_up_to, calls, false) > 0 && due.waits;
                 }
                 self.process.host_functions.lock().end_try();
             }

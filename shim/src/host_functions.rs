@@ -80,6 +80,7 @@ const SOON: Duration = Duration::from_millis(10);
 /// So many calls of a thread go at once, at most.
 const MOST_CALLS: u32 = 64;
 /// Calls that go for one that is not seen to wait take such a part of the time that it has taken.
+const PART_OF_WAIT: u32 = 4;
 const PART_OF_LONG: u32 = 8;
 /// A call takes so long where that is not known.
 const UNKNOWN: Duration = Duration::from_millis(1);
@@ -193,6 +194,11 @@ fn first() -> Option<(Running, Doing)> {
 /// Whether calls go that would begin at once: no work has ended for `still`, and one is running for as long.
 pub fn may_wait(still: Duration) -> bool {
     still >= AT_ONCE && oldest().is_some_and(|oldest| oldest.since.elapsed() >= AT_ONCE)
+}
+
+/// Whether one waits now, as the system says.
+pub fn does_one_wait(still: Duration) -> bool {
+    may_wait(still) && first().is_some_and(|(_, doing)| doing == Doing::Waits)
 }
 
 /// How long functions on the host run before they are thought to wait for calls that stand at the gate.
@@ -364,7 +370,8 @@ impl Patience {
             0 => self.learned(doing).calls.min(most),
             _ => (given + 1).min(most.saturating_sub(given)).max(1),
         };
-        let from = if doing == Doing::Waits { runs.saturating_sub(first) + LEAST } else { runs };
+        let from =
+            if doing == Doing::Waits { (runs.saturating_sub(first) + LEAST) / PART_OF_WAIT } else { runs };
         let of = Attempt { running, doing, at: Instant::now() };
         self.tried = Some(Tried {
             of,

@@ -23,6 +23,7 @@
  * values: VALUES value waits are submitted to a stream before the values that end them are to another;
  * sleeps: THREADS threads, each with one host function after the other that only takes long: they begin at different times;
  * works:  the same, each behind BEFORE_ASLEEP short kernels;
+ * lasts:  one thread with kernels and such functions by turns, that never waits;
  * long:  a thread submits as much work as its stream takes, and waits for nothing;
  * locks: as lock, but of PROCESSES processes with one thread each;
  * serve: PROCESSES processes: the work of the first waits for that of each other one, and theirs for its;
@@ -66,6 +67,7 @@
 #define BETWEEN 100
 /* So long a host function sleeps, in microseconds, and behind so many kernels, if they are known to be short. */
 #define ASLEEP 300000
+#define ASLEEP_LONG 1000000
 #define BEFORE_ASLEEP 8
 #define PROCESSES 3
 /* So many iterations may be made before those of the first. */
@@ -108,7 +110,8 @@ static int is_chain(void)
 
 static int threads_of_one_process(void)
 {
-    int is_alone = is("feed") || is("starts") || is("full") || is("held") || is("paced") || is("values") || is("long");
+    int is_alone = is("feed") || is("starts") || is("full") || is("held") || is("paced") || is("values") || is("long")
+                   || is("lasts");
 
     return is_chain() || is("ahead") || is("beneath") ? 2 : is_alone ? 1 : is("pipes") ? PROCESSES : THREADS;
 }
@@ -513,7 +516,7 @@ static int wait_for_many(uint32_t i, void *stream, void *other)
 static void sleep_long(void *nothing)
 {
     (void)nothing;
-    usleep(ASLEEP);
+    usleep(is("lasts") ? ASLEEP_LONG : ASLEEP);
 }
 
 /* Each thread begins its first one when a part of those of the others is over. */
@@ -562,9 +565,10 @@ static void *run(void *number)
             : is("paced") && i == 1 ? fill_stream_slowly(stream)
             : is("full") || is("held") || is("paced") ? fill_stream(stream)
             : is("sleeps") || is("works") ? sleep_apart(thread, i, stream)
+            : is("lasts")  ? count_up_part(thread, stream) || cuLaunchHostFunc(stream, sleep_long, NULL)
             : is("long")   ? last_long(stream)
                            : in_ring(thread, i, stream);
-        if (failed || (i % AHEAD == 0 && !is("long") && !is("asked") && !is_pipe() && cuStreamSynchronize(stream)))
+        if (failed || (i % AHEAD == 0 && !is("long") && !is("lasts") && !is("asked") && !is_pipe() && cuStreamSynchronize(stream)))
             return context;
     }
     return cuStreamSynchronize(stream) || cuStreamSynchronize(other) ? context : NULL;
