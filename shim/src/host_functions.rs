@@ -80,8 +80,9 @@ const SOON: Duration = Duration::from_millis(10);
 /// So many calls of a thread go at once, at most.
 const MOST_CALLS: u32 = 64;
 /// Calls that go for one that is not seen to wait take such a part of the time that it has taken.
-const PART_OF_WAIT: u32 = 4;
 const PART_OF_LONG: u32 = 8;
+/// For one that is seen to wait calls go again after such a part of the time for which they have gone.
+const PART_OF_WAIT: u32 = 4;
 /// A call takes so long where that is not known.
 const UNKNOWN: Duration = Duration::from_millis(1);
 /// So often calls go anew for one that waits, where others have ended meanwhile.
@@ -211,9 +212,10 @@ pub fn does_one_wait(still: Duration) -> bool {
 /// - Of the others one of each thread goes. If the function goes on they go again when it has been running for about twice as
 ///   long, as chance says, for it might end just then each time. Where it is seen to wait, or the job has several processes,
 ///   twice as many go each time, up to some: a thread that gives back a lock may have it again before the function does, until it
-///   waits for its stream, and the time of other processes ends. And where it is seen to wait the time is twice as long each time
-///   from the first of them on: that may have come late, where the thread that is waited for had to wait for memory. Where others have
-///   ended meanwhile they go as at first, so often at most: it may wait behind these for the same lock.
+///   waits for its stream, and the time of other processes ends. And where it is seen to wait they go again after a quarter of the
+///   time from the first of them on: that may have come late, where the thread that is waited for had to wait for memory. It takes
+///   tens of tries where many threads have the lock by turns. Where others have ended meanwhile they go as at first, so often at
+///   most: it may wait behind these for the same lock.
 pub struct Patience {
     waiting: Learned,
     others: Learned,
@@ -778,6 +780,19 @@ mod tests {
             "an eighth of the time where it may take long"
         );
         assert_eq!(patience.begin_try_for(Running::begin(), Doing::Waits, MS * 10), 10, "at first, too");
+    }
+
+    #[test]
+    fn for_what_is_seen_to_wait_calls_go_again_and_again_in_the_time_of_a_closing() {
+        for (doing, tries) in [(Doing::Waits, 24..48), (Doing::Else, 8..16)] {
+            let (mut patience, running) = (Patience::default(), Running::begin());
+            let (mut runs, mut count) = (LEAST, 0);
+            while runs < MS * 17_500 {
+                patience.begin_try_for(running.clone(), doing, runs);
+                (runs, count) = (patience.tried.as_ref().unwrap().next, count + 1);
+            }
+            assert!(tries.contains(&count), "{doing:?}: {count}");
+        }
     }
 
     #[test]
