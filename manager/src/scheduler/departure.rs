@@ -53,6 +53,7 @@ impl Scheduler {
         if !self.may_close(id) {
             return;
         }
+        self.give_way(id);
         let (is_gang, lends) = (self.works_in_several(id), self.lends(id));
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.lent = lends;
@@ -922,11 +923,11 @@ impl Scheduler {
 
     pub(super) fn open(&mut self, id: JobId) {
         self.note_cost(id);
+        self.begin_turn(id);
         let slice = self.longest_borrowed(id).unwrap_or_else(|| self.slice_of(id));
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.lent = false;
         job.phase = Phase::Open;
-        job.pauses.begin_turn(self.now);
         // Not to be brought back for nothing, a cap leaves a quarter of the slice.
         let cap = job.slice_cap.take().map_or(self.now + slice, |cap| cap.max(self.now + slice / 4));
         job.slice_end = cap.min(self.now + slice);

@@ -45,6 +45,8 @@ pub struct Pauses {
     since: Option<Time>,
     /// When its turn began, and for how long it has been idle in it, in pauses that are over.
     turn: (Time, Duration),
+    /// It has idled its last slice away: another job has the next turn.
+    gives_way: bool,
 }
 
 impl Pauses {
@@ -59,8 +61,8 @@ impl Pauses {
     }
 
     /// The turn begins.
-    pub(super) fn begin_turn(&mut self, now: Time) {
-        self.turn = (now, Duration::ZERO);
+    fn begin_turn(&mut self, now: Time) {
+        (self.turn, self.gives_way) = ((now, Duration::ZERO), false);
     }
 
     /// `unseen`: how long it had been idle when that was seen.
@@ -132,15 +134,35 @@ impl Scheduler {
         self.lends_from(id).is_some_and(|from| from <= self.now)
     }
 
-    /// Whether a job has had its slice and was idle in a good part of it: what it is owed it has in its next turns. In this one it would
-    /// spend on its pauses what others could use.
+    /// Whether a job has had its slice and was idle in a good part of it: what it is owed it has after the next turn of another one. At once
+    /// it would spend it on its pauses, which others could use.
     pub(super) fn has_idled_its_slice_away(&self, id: JobId) -> bool {
         let idled = |job: &Job| {
             let (began, idle) = job.pauses.turn;
             let is_over = job.phase == Phase::Open && self.now >= job.slice_end;
             is_over && idle * IDLE_PART >= self.now.saturating_sub(began)
         };
-        self.jobs.get(&id).is_some_and(idled)
+        self.jobs.get(&id).is_some_and(|job| job.pauses.gives_way || idled(job))
+    }
+
+    /// The job's turn ends: where it has idled its slice away it is not the one that has the next turn.
+    pub(super) fn give_way(&mut self, id: JobId) {
+        let gives_way = self.has_idled_its_slice_away(id);
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.pauses.gives_way = gives_way;
+        }
+    }
+
+    /// The turn of a job begins: others have waited for it.
+    pub(super) fn begin_turn(&mut self, id: JobId) {
+        for other in self.jobs_near(id) {
+            if let Some(other) = self.jobs.get_mut(&other) {
+                other.pauses.gives_way = false;
+            }
+        }
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.pauses.begin_turn(self.now);
+        }
     }
 
     /// Looks which jobs with a turn are stopped, at the end of their slices where other jobs wait, and whether they still are.

@@ -265,11 +265,12 @@ fn a_job_that_comes_is_owed_nothing_where_another_one_is() {
     assert!(desk.job_of(c).virtual_runtime >= most, "it begins where the one stands that has had most");
 }
 
-/// How long the turn is of a job that was idle for long, as it never was before, and is idle for `pause` after each 5 ms then.
-fn turn_of_one_that_is_owed(pause: Duration) -> Duration {
+/// How long the turn is of a job that was idle for long, as it never was before, and is idle for `pause` after each `busy` then. Another
+/// one has the next turn.
+fn turn_of_one_that_is_owed(busy: Duration, pause: Duration) -> Duration {
     let mut desk = Desk::new(|_| {});
     desk.order_time = ms(10);
-    let [a, _] = switched(&mut desk);
+    let [a, b] = switched(&mut desk);
     let is_idle_for = |desk: &mut Desk, pause| {
         desk.tell(Event::Idle { session: a });
         desk.pass(pause);
@@ -282,8 +283,8 @@ fn turn_of_one_that_is_owed(pause: Duration) -> Duration {
     is_idle_for(&mut desk, ms(30_000));
     desk.until(|desk| desk.phase(a) == Phase::Open);
     let began = desk.now;
-    while desk.phase(a) == Phase::Open {
-        desk.pass(ms(5));
+    while desk.phase(b) != Phase::Open {
+        desk.pass(busy);
         if !pause.is_zero() {
             is_idle_for(&mut desk, pause);
         }
@@ -293,10 +294,12 @@ fn turn_of_one_that_is_owed(pause: Duration) -> Duration {
 
 #[test]
 fn a_job_that_is_owed_time_does_not_spend_it_on_pauses_in_one_turn() {
-    let turn = turn_of_one_that_is_owed(Duration::ZERO);
+    let turn = turn_of_one_that_is_owed(ms(5), Duration::ZERO);
     assert!(turn > ms(9_000), "it computes: {turn:?}");
-    let turn = turn_of_one_that_is_owed(ms(20));
-    assert!(turn < ms(1_500), "two switches take longer than its pauses: {turn:?}");
+    for (busy, pause) in [(5, 20), (20, 8)] {
+        let turn = turn_of_one_that_is_owed(ms(busy), ms(pause));
+        assert!(turn < ms(1_500), "two switches take longer than its pauses: {turn:?}");
+    }
 }
 
 #[test]
