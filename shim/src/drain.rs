@@ -931,6 +931,7 @@ impl<'a> Draining<'a> {
             let may = |up_to: Role| GATE.choose(up_to.min(filter.then_up_to), 0);
             match filter.chosen {
                 Chosen::All => threads = may(filter.up_to.min(Role::Calls)),
+                _ if filter.then_up_to == Role::Waits => {}
                 _ => {
                     let others = may(Role::Waits);
                     threads.retain(|thread| others.iter().any(|other| std::ptr::eq(*thread, *other)));
