@@ -181,8 +181,6 @@ pub struct Draining<'a> {
     adds_at: Instant,
     /// Calls were let through for a function on the host.
     has_helped_host: bool,
-    /// A function on the host was seen to wait.
-    have_functions_waited: bool,
     /// When the GPU was first seen to have passed a mark, of those that were not looked at yet.
     passed_at: Option<Instant>,
     /// Since calls were let through it has passed one that did not wait for these.
@@ -334,7 +332,6 @@ impl<'a> Draining<'a> {
             under_way: None,
             adds_at: started,
             has_helped_host: false,
-            have_functions_waited: false,
             passed_at: None,
             goes_on_alone: false,
             goes_on_late: false,
@@ -738,6 +735,7 @@ impl<'a> Draining<'a> {
 
     /// Something is let through that may end a wait. True: threads that are behind went on, and may again.
     fn help(&mut self) -> bool {
+        self.process.host_functions.lock().look();
         self.turns = self.turns.wrapping_add(1);
         if self.rests() {
             // Work may wait for threads that were caught: theirs has ended. They go on to the gate.
@@ -776,10 +774,11 @@ impl<'a> Draining<'a> {
         }
     }
 
-    /// So many calls are under way, if they may only take long. Where a function on the host was seen to wait it is not that.
-    fn under_way_for_long(&mut self) -> Option<u32> {
-        self.have_functions_waited |= host_functions::does_one_wait(self.still_since.elapsed());
-        self.under_way.filter(|_| !self.have_functions_waited)
+    /// So many calls are under way, if they may only take long: a function on the host that does not end waits for something most
+    /// likely, but where it only sleeps.
+    fn under_way_for_long(&self) -> Option<u32> {
+        let may_wait = || host_functions::may_wait(self.still_since.elapsed());
+        self.under_way.filter(|_| !may_wait() || self.process.host_functions.lock().only_sleep())
     }
 
     /// Work of another process may wait for what a thread would submit that waits at the gate: each makes so many calls.
@@ -855,7 +854,7 @@ impl<'a> Draining<'a> {
         if self.spell.is_none_or(|spell| now >= spell.next && !self.has_peers()) {
             let first = self.limit / SPELL;
             // A function that waits for a lock does not end by that. Then a rest is for those behind.
-            let times = if self.have_functions_waited { 1 } else { 2 };
+            let times = if self.process.host_functions.lock().has_waited() { 1 } else { 2 };
             let rest = self.spell.map_or(first, |spell| spell.rest() * times);
             let ends = now + if has_helped { first * LONGER } else { first };
             self.spell = Some(Spell { ends, next: ends + rest });
@@ -1037,14 +1036,17 @@ impl<'a> Draining<'a> {
         }
         // Where it is not this process's turn nothing is tried.
         if due.others && (goes_on || self.stalled()) {
-            let calls = self.process.host_functions.lock().begin_try();
+            let (calls, only_sleep) = {
+                let mut functions = self.process.host_functions.lock();
+                (functions.begin_try(), functions.only_sleep())
+            };
             if !goes_on {
                 if due.waits && self.catches_for_host() {
                     self.catch_at_waits();
                     self.has_helped_host = true;
                 } else {
                     // Further ones would take as long as the one that only takes long.
-                    let then_up_to = if due.waits { Role::Waits } else { Role::Works };
+                    let then_up_to = if only_sleep { Role::Works } else { Role::Waits };
                     self.has_helped_host |= self.let_through_up_to(then_up_to, calls, false) > 0 && due.waits;
                 }
                 self.process.host_functions.lock().end_try();

@@ -83,6 +83,8 @@ const MOST_CALLS: u32 = 64;
 const PART_OF_LONG: u32 = 8;
 /// For one that is seen to wait calls go again after such a part of the time for which they have gone.
 const PART_OF_WAIT: u32 = 4;
+/// One that has slept for so long, and has not looked for anything meanwhile, only takes long.
+const ASLEEP: Duration = Duration::from_millis(50);
 /// A call takes so long where that is not known.
 const UNKNOWN: Duration = Duration::from_millis(1);
 /// So often calls go anew for one that waits, where others have ended meanwhile.
@@ -173,6 +175,14 @@ impl Running {
         Arc::ptr_eq(&self.ended, &other.ended)
     }
 
+    /// How often its thread has slept so far, if it does now.
+    fn times_slept(&self) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/self/task/{}/status", self.thread)).ok()?;
+        let of = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        let sleeps = of("State:")?.starts_with('S');
+        of("voluntary_ctxt_switches:")?.parse().ok().filter(|_| sleeps)
+    }
+
     fn doing(&self) -> Doing {
         let call = std::fs::read_to_string(format!("/proc/self/task/{}/syscall", self.thread));
         call.map_or(Doing::Else, |call| Doing::of(&call))
@@ -195,11 +205,6 @@ fn first() -> Option<(Running, Doing)> {
 /// Whether calls go that would begin at once: no work has ended for `still`, and one is running for as long.
 pub fn may_wait(still: Duration) -> bool {
     still >= AT_ONCE && oldest().is_some_and(|oldest| oldest.since.elapsed() >= AT_ONCE)
-}
-
-/// Whether one waits now, as the system says.
-pub fn does_one_wait(still: Duration) -> bool {
-    may_wait(still) && first().is_some_and(|(_, doing)| doing == Doing::Waits)
 }
 
 /// How long functions on the host run before they are thought to wait for calls that stand at the gate.
@@ -231,6 +236,35 @@ pub struct Patience {
     each: Option<Duration>,
     /// So many had ended when the closing began.
     had_ended: u64,
+    seen: Seen,
+}
+
+/// What was seen in a closing of functions that did not end.
+#[derive(Default)]
+struct Seen {
+    /// The last one that slept: since when it is looked at, and how often its thread had slept then.
+    asleep: Option<(Running, Instant, u64)>,
+    /// One slept all the time.
+    has_slept: bool,
+    /// One waited.
+    has_waited: bool,
+    /// One slept again and again, as one does that looks whether something has come.
+    has_looked: bool,
+}
+
+impl Seen {
+    fn note(&mut self, running: &Running, doing: Doing) {
+        if doing == Doing::Waits {
+            self.has_waited = true;
+            return;
+        }
+        let Some(slept) = running.times_slept() else { return };
+        match self.asleep.as_ref().filter(|(asleep, ..)| asleep.is(running)) {
+            Some((.., before)) if slept > *before => self.has_looked = true,
+            Some((_, since, _)) => self.has_slept |= since.elapsed() >= ASLEEP,
+            None => self.asleep = Some((running.clone(), Instant::now(), slept)),
+        }
+    }
 }
 
 /// Of functions that wait, or of others.
@@ -299,6 +333,7 @@ impl Default for Patience {
             is_alone: false,
             each: None,
             had_ended: 0,
+            seen: Seen::default(),
         }
     }
 }
@@ -314,13 +349,31 @@ impl Patience {
         self.tried.is_some()
     }
 
+    /// Looks which one calls go for, and what it does.
+    pub fn look(&mut self) {
+        self.found = first();
+        if let Some((running, doing)) = &self.found {
+            self.seen.note(running, *doing);
+        }
+    }
+
+    /// Whether those that were seen in this closing only take long: they sleep for a time.
+    pub fn only_sleep(&self) -> bool {
+        self.seen.has_slept && !self.seen.has_waited && !self.seen.has_looked
+    }
+
+    /// Whether one was seen in this closing that waits.
+    pub fn has_waited(&self) -> bool {
+        self.seen.has_waited
+    }
+
     /// Which calls it is time for: no work has ended for `still`.
     pub fn due(&mut self, still: Duration) -> Due {
         self.learn();
         if still < AT_ONCE {
             return Due::default();
         }
-        self.found = first();
+        self.look();
         let found = self.found.clone();
         found.map_or(Due::default(), |(running, doing)| self.due_for(&running, doing, still))
     }
@@ -425,7 +478,7 @@ impl Patience {
             self.others.time = self.others.time.min(FIRST_WITH_PEERS);
         }
         (self.has_peers, self.each, self.is_alone) = (has_peers, each, false);
-        self.had_ended = HAVE_ENDED.load(Ordering::Relaxed);
+        (self.had_ended, self.seen) = (HAVE_ENDED.load(Ordering::Relaxed), Seen::default());
     }
 
     fn learned(&mut self, doing: Doing) -> &mut Learned {
