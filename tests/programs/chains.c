@@ -23,7 +23,7 @@
  * values: VALUES value waits are submitted to a stream before the values that end them are to another;
  * sleeps: THREADS threads, each with one host function after the other that only takes long: they begin at different times;
  * works:  the same, each behind BEFORE_ASLEEP short kernels;
- * lasts:  one thread with kernels and such functions by turns, that never waits;
+ * lasts:  one thread with kernels and such functions by turns, that never waits for its GPU;
  * long:  a thread submits as much work as its stream takes, and waits for nothing;
  * locks: as lock, but of PROCESSES processes with one thread each;
  * serve: PROCESSES processes: the work of the first waits for that of each other one, and theirs for its;
@@ -68,6 +68,8 @@
 /* So long a host function sleeps, in microseconds, and behind so many kernels, if they are known to be short. */
 #define ASLEEP 300000
 #define ASLEEP_LONG 1000000
+/* So many of these may be under way. */
+#define MOST_ASLEEP 20
 #define BEFORE_ASLEEP 8
 #define PROCESSES 3
 /* So many iterations may be made before those of the first. */
@@ -513,10 +515,22 @@ static int wait_for_many(uint32_t i, void *stream, void *other)
     return cuStreamSynchronize(other);
 }
 
+static atomic_uint have_slept;
+
 static void sleep_long(void *nothing)
 {
     (void)nothing;
     usleep(is("lasts") ? ASLEEP_LONG : ASLEEP);
+    have_slept++;
+}
+
+/* It is far ahead, but comes to its end in the time that a test waits for that. */
+static int sleep_ahead(uint32_t i, void *stream)
+{
+    while (i > have_slept + MOST_ASLEEP)
+        usleep(1000);
+    CHECK(count_up_part(0, stream));
+    return cuLaunchHostFunc(stream, sleep_long, NULL);
 }
 
 /* Each thread begins its first one when a part of those of the others is over. */
@@ -565,7 +579,7 @@ static void *run(void *number)
             : is("paced") && i == 1 ? fill_stream_slowly(stream)
             : is("full") || is("held") || is("paced") ? fill_stream(stream)
             : is("sleeps") || is("works") ? sleep_apart(thread, i, stream)
-            : is("lasts")  ? count_up_part(thread, stream) || cuLaunchHostFunc(stream, sleep_long, NULL)
+            : is("lasts")  ? sleep_ahead(i, stream)
             : is("long")   ? last_long(stream)
                            : in_ring(thread, i, stream);
         if (failed || (i % AHEAD == 0 && !is("long") && !is("lasts") && !is("asked") && !is_pipe() && cuStreamSynchronize(stream)))
