@@ -244,7 +244,7 @@ pub struct Patience {
 struct Seen {
     /// The last one that slept: since when it is looked at, and how often its thread had slept then.
     asleep: Option<(Running, Instant, u64)>,
-    /// One slept all the time.
+    /// One slept for so long as one that only takes long ([`ASLEEP`]).
     has_slept: bool,
     /// One waited.
     has_waited: bool,
@@ -256,6 +256,8 @@ impl Seen {
     fn note(&mut self, running: &Running, doing: Doing) {
         if doing == Doing::Waits {
             self.has_waited = true;
+        }
+        if self.has_waited || self.has_looked {
             return;
         }
         let Some(slept) = running.times_slept() else { return };

@@ -67,10 +67,10 @@
 #define BETWEEN 100
 /* So long a host function sleeps, in microseconds, and behind so many kernels, if they are known to be short. */
 #define ASLEEP 300000
-#define ASLEEP_LONG 1000000
-/* So many of these may be under way. */
-#define MOST_ASLEEP 20
 #define BEFORE_ASLEEP 8
+/* So long one sleeps of a thread that never waits, which is so many of them ahead at most. */
+#define ASLEEP_LONG 1000000
+#define MOST_ASLEEP 20
 #define PROCESSES 3
 /* So many iterations may be made before those of the first. */
 #define QUEUED 256
