@@ -851,6 +851,26 @@ mod tests {
     }
 
     #[test]
+    fn one_that_looks_again_and_again_is_told_from_one_that_sleeps() {
+        for (nap, looks) in [(MS * 60_000, false), (MS * 5, true)] {
+            let (told, running) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                told.send(Running::begin()).unwrap();
+                loop {
+                    std::thread::sleep(nap);
+                }
+            });
+            let running = running.recv().unwrap();
+            let (mut patience, limit) = (Patience::default(), Instant::now() + MS * 20_000);
+            while !patience.seen.has_slept && !patience.seen.has_looked {
+                assert!(Instant::now() < limit, "it is seen what it does");
+                patience.seen.note(&running, running.doing());
+            }
+            assert_eq!((patience.only_sleep(), patience.seen.has_looked), (!looks, looks));
+        }
+    }
+
+    #[test]
     fn whether_a_function_waits_for_a_thread_is_seen() {
         let (told, woken) = (std::sync::mpsc::channel(), std::sync::mpsc::channel::<()>());
         let waits = std::thread::spawn(move || {
