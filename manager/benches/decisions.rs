@@ -109,6 +109,7 @@ impl Bench {
             oversubscribe: false,
             expel_silent: false,
             poison: false,
+            own_uid: 0,
             user_quotas: UserQuotas::default(),
             saved_quotas: UserQuotas::default(),
             tier_bytes: [4 * size, 0, 0],

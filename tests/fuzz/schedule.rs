@@ -73,6 +73,7 @@ impl World {
             oversubscribe: false,
             expel_silent: false,
             poison: true,
+            own_uid: 0,
             user_quotas: UserQuotas { others: None, named: [(1, 24 * UNIT)].into() },
             saved_quotas: UserQuotas { others: Some(48 * UNIT), named: [(1, 16 * UNIT)].into() },
             tier_bytes: [256 * UNIT, 0, 0],

@@ -9,6 +9,7 @@ mod support;
 mod accounting;
 mod files;
 mod memory;
+mod privileges;
 mod requests;
 mod trust;
 

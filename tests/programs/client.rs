@@ -13,6 +13,8 @@
 //! keep                         from now on no descriptor of a piece of one unit is closed
 //! deaf                         from now on it does not answer `Unmap`
 //! lie                          asks for what it may not have
+//! return                       gives all of its memory back, and keeps the descriptors
+//! drop                         gives all of its memory back, and keeps nothing
 //! fork                         starts a child that holds all descriptors, and says its number
 //! ```
 
@@ -144,6 +146,8 @@ impl Client {
                 self.ask(TenantId(u64::MAX), 0, 1)?;
                 drop(self.wait(|state| state.ended)?);
             }
+            ["return"] => self.give_back(true)?,
+            ["drop"] => self.give_back(false)?,
             ["fork"] => return fork(),
             _ => return Err(format!("unknown order {line:?}").into()),
         }
@@ -168,6 +172,17 @@ impl Client {
         };
         self.ask(tenant, first, units)?;
         self.wait(|state| state.leases_to_come == 0).map(drop)
+    }
+
+    fn give_back(&self, keep: bool) -> Result<(), Box<dyn Error>> {
+        let mut state = self.state();
+        let (pieces, files): (Vec<PieceId>, Vec<File>) =
+            std::mem::take(&mut state.mapped).into_iter().map(|(piece, (_, file))| (piece, file)).unzip();
+        if keep {
+            state.kept.extend(files);
+        }
+        let tenant = state.tenant.ok_or("it has not said hello")?;
+        self.say(FromShim::Return { tenant, pieces, unused: Units(0), recalled: false }, &[])
     }
 
     fn mark(&self, word: &[u8]) -> Result<(), Box<dyn Error>> {

@@ -349,6 +349,13 @@ pub fn client(manager: &Manager) -> Command {
     command
 }
 
+/// A client that attacks.
+pub fn hostile(manager: &Manager) -> Command {
+    let mut command = Command::new(artifacts::example("hostile").unwrap());
+    command.arg(&manager.status().gpus[0].uuid).env("TIDEGATE_SOCKET", manager.socket());
+    command
+}
+
 pub fn train_digits() -> PathBuf {
     artifacts::example("train_digits").unwrap()
 }

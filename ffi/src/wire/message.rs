@@ -559,6 +559,8 @@ pub enum ToMover {
         step: Step,
         /// Which.
         pieces: Vec<PieceId>,
+        /// The answer says how many bytes did not come free, by the driver's word: somebody still uses them.
+        watched_for_leaks: bool,
     },
     /// A tenant is gone: forget its saved bytes. Not answered.
     Forget {

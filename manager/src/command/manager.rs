@@ -715,6 +715,7 @@ fn sharing(
         oversubscribe: arguments.oversubscribe.unwrap_or(false),
         expel_silent: arguments.evict == Some(Evict::Kill),
         poison: arguments.poison.unwrap_or(false),
+        own_uid: rustix::process::geteuid().as_raw(),
         user_quotas: UserQuotas::default(),
         saved_quotas: UserQuotas::default(),
         tier_bytes,

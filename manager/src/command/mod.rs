@@ -82,7 +82,8 @@ pub fn main() -> ExitCode {
         outlive_file_limits();
     }
     if let Err(error) = dropped {
-        tracing::warn!(%error, "this process keeps privileges that it does not need");
+        let error = format!("{error:#}");
+        tracing::warn!(error, "this process keeps privileges that it does not need");
     }
     let outcome = cli.command.execute(&matches);
     log::end();

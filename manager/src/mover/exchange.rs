@@ -127,7 +127,10 @@ mod tests {
         assert!(Exchange::of(&save(1, 1), &restore(8, Vec::new())).is_some());
         alone(save(1, 1), restore(9, Vec::new()));
         alone(save(1, 1), restore(8, vec![PieceId(2)]));
-        alone(save(1, 1), ToMover::Destroy { step: Step(2), pieces: vec![PieceId(2)] });
+        alone(
+            save(1, 1),
+            ToMover::Destroy { step: Step(2), pieces: vec![PieceId(2)], watched_for_leaks: false },
+        );
     }
 
     #[test]

@@ -279,7 +279,9 @@ impl Mover {
                 (step, self.restore(step, tenant, &moves, &poison))
             }
             ToMover::Scrub { step, pieces } => (step, self.scrub(&pieces)),
-            ToMover::Destroy { step, pieces } => (step, self.destroy(&pieces)),
+            ToMover::Destroy { step, pieces, watched_for_leaks } => {
+                (step, self.destroy(&pieces, watched_for_leaks))
+            }
             ToMover::Measure { step } => (step, self.measure()),
             ToMover::Share { step, tier, bytes } => {
                 (step, Ok(Outcome::Moved(self.store.tiers_mut().set_share(tier, bytes))))
@@ -381,11 +383,23 @@ impl Mover {
         Ok(Outcome::Moved(bytes))
     }
 
-    fn destroy(&mut self, ids: &[PieceId]) -> Result<Outcome, OrderError> {
+    /// Destroys pieces. Moved are, where they are watched, the bytes that did not come free.
+    fn destroy(&mut self, ids: &[PieceId], watched: bool) -> Result<Outcome, OrderError> {
+        let before = if watched { self.free_bytes() } else { None };
         let bytes = self.pieces.remove(ids)?;
         self.note_hosted();
         death::point("destroy");
-        Ok(Outcome::Moved(bytes))
+        let came = before.and_then(|before| Some(self.free_bytes()?.saturating_sub(before)));
+        Ok(Outcome::Moved(came.map_or(0, |came| bytes.saturating_sub(came))))
+    }
+
+    /// Free memory, by the driver's word; `None`: it does not say.
+    fn free_bytes(&mut self) -> Option<u64> {
+        let measured = self.engage().and_then(|()| self.gpu.measure());
+        if let Err(error) = &measured {
+            tracing::warn!(%error, "it is not known whether memory of destroyed pieces came free");
+        }
+        measured.ok().map(|(free, _)| free)
     }
 
     fn measure(&mut self) -> Result<Outcome, OrderError> {

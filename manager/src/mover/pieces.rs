@@ -44,14 +44,14 @@ impl Pieces {
         self.pieces.iter().map(|(id, piece)| Ok((*id, piece.bytes(), piece.export()?))).collect()
     }
 
-    /// Releases pieces, those that there are; returns their bytes. What is unknown has been released
+    /// Releases pieces, those that there are; returns how many bytes of the GPU they had. What is unknown has been released
     /// already: by a mover before this one, or by its death.
     pub fn remove(&mut self, ids: &[PieceId]) -> Result<u64, OrderError> {
         check_distinct(ids.iter().copied())?;
         let removed: Vec<Piece> = ids.iter().filter_map(|id| self.pieces.remove(id)).collect();
         self.hosted_bytes -= removed.iter().map(in_host_memory).sum::<u64>();
         let release = |piece: Piece| {
-            let bytes = piece.bytes();
+            let bytes = piece.bytes() - in_host_memory(&piece);
             drop(piece);
             progress::step();
             bytes

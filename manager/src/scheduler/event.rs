@@ -41,6 +41,8 @@ pub struct Config {
     pub expel_silent: bool,
     /// Overwrite what is not alive at each switch (a test).
     pub poison: bool,
+    /// The manager's user. What others leak is looked for; root's jobs, and this user's, may have what they want.
+    pub own_uid: u32,
     /// What users' jobs may have of each GPU.
     pub user_quotas: UserQuotas,
     /// What users' jobs may have in the tiers, of all GPUs together.

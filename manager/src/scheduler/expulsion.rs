@@ -61,7 +61,7 @@ impl Scheduler {
 
     fn order_retirement(&mut self, gpu: GpuUuid, pieces: Vec<PieceId>) {
         let step = self.step(Pending::Retire(gpu, pieces.clone()));
-        self.effects.push(Effect::Mover(gpu, ToMover::Destroy { step, pieces }));
+        self.effects.push(Effect::Mover(gpu, ToMover::Destroy { step, pieces, watched_for_leaks: false }));
     }
 
     /// So that one which the mover does not know cannot keep the others.
@@ -92,16 +92,21 @@ impl Scheduler {
             }
             gpu.give_back_retired();
         }
+        // What they kept their children may have still.
+        let gpus: Vec<GpuUuid> =
+            self.gpus.iter().filter(|(_, gpu)| gpu.outside.has_given_back()).map(|(id, _)| *id).collect();
+        gpus.into_iter().for_each(|gpu| self.measure(gpu));
     }
 }
 
 impl super::Gpu {
     fn give_back_retired(&mut self) {
-        let ledger = &mut self.ledger;
+        let (ledger, outside) = (&mut self.ledger, &mut self.outside);
         self.retired.retain(|_, retired| {
             let kept = retired.keeper.is_some() || !retired.released;
             if !kept {
                 ledger.give_back_retired(retired.units);
+                retired.uid.into_iter().for_each(|uid| outside.note_given_back(uid, retired.units));
             }
             kept
         });

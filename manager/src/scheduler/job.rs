@@ -2,8 +2,9 @@
 
 use super::event::Time;
 use super::gang::{Stop, WEIGHT_OF_VAIN};
+use super::leaks::LastUser;
 use super::lease::Run;
-use super::outside::Room;
+use super::outside::{Room, Since};
 use super::placements::Placements;
 use super::quota::SavedQuota;
 use crate::kept::{Keep, Kept};
@@ -460,6 +461,10 @@ pub struct Tenant {
     /// Making pieces for its first lease failed for lack of GPU memory: the units outside of pieces that the ledger knew of
     /// at that time.
     pub deceived: Option<u32>,
+    /// Units that its context took, once that is known.
+    pub(super) context: Option<u32>,
+    /// When memory first did not come free that its process gave back.
+    pub(super) leaked_at: Option<Time>,
     /// Its memory's way back, while it is under way.
     pub arrival: Option<Arrival>,
     /// Its memory's way out, while it is under way.
@@ -592,12 +597,12 @@ pub enum Pending {
     Map(TenantId, Vec<Placed>),
     /// A mover scrubs pieces that will be spare.
     Scrub(GpuUuid, Vec<PieceId>, u32),
-    /// A mover destroys pieces.
-    Destroy(GpuUuid, Vec<PieceId>),
+    /// A mover destroys pieces, which a user had last whose leaks are looked for.
+    Destroy(GpuUuid, Vec<PieceId>, Option<LastUser>),
     /// A mover destroys pieces that somebody keeps.
     Retire(GpuUuid, Vec<PieceId>),
     /// A mover measures the GPU's memory, of which so many units should be in pieces.
-    Measure(GpuUuid, u32),
+    Measure(GpuUuid, u32, Since),
     /// A mover changes its share of a tier.
     Share(GpuUuid, Tier),
 }
@@ -683,6 +688,8 @@ impl Tenant {
             measured: false,
             doubted: false,
             deceived: None,
+            context: None,
+            leaked_at: None,
             whole: BTreeMap::new(),
             arrival: None,
             departure: None,

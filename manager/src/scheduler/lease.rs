@@ -6,6 +6,7 @@
 //! that fits is chosen anew. Only a tenant that could not be served by an empty GPU is refused,
 //! and gets host memory ([`hosted`](super::hosted)) if it asks again.
 
+use super::leaks::LastUser;
 use super::{
     Arrival, Effect, Gpu, NAMES_PER_MESSAGE, Pending, Phase, Recall, Scheduler, Session, Spare, Spares, Stop,
     Tenant,
@@ -392,7 +393,7 @@ impl Scheduler {
         match gpu.ledger.piece(piece).map(|record| (record.units, gpu.ledger.spare(piece))) {
             Some((units, Ok(()))) => among(gpu).insert(piece, Spare { uid, units }),
             // Host memory is nobody's spare.
-            None | Some((_, Err(NoRoom { .. }))) => self.destroy(id, vec![piece]),
+            None | Some((_, Err(NoRoom { .. }))) => self.destroy(id, vec![piece], Some(LastUser::of(uid))),
         }
     }
 
@@ -537,7 +538,7 @@ impl Scheduler {
             self.expel(session, "it gave back memory that it does not have");
         }
         let pieces = taken.into_iter().map(|placed| placed.piece);
-        self.dispose(gpu, job, pieces.collect());
+        self.dispose(gpu, job, Some(id), pieces.collect());
         self.note_need(id);
     }
 
@@ -676,7 +677,9 @@ impl Scheduler {
             chosen = gpu.unscrubbed.take(short, usable);
         }
         let any = !chosen.is_empty();
-        self.destroy(gpu_id, chosen);
+        for (uid, pieces) in chosen {
+            self.destroy(gpu_id, pieces, Some(LastUser::of(uid)));
+        }
         any
     }
 
@@ -689,7 +692,7 @@ impl Scheduler {
         };
         let is_pending = self.pending.values().any(|pending| match pending {
             Pending::Unmap(tenant) | Pending::Save(tenant, _) | Pending::Unsave(tenant) => of_tenant(tenant),
-            Pending::Scrub(on, ..) | Pending::Destroy(on, _) | Pending::MakeForNobody(on, ..) => *on == gpu,
+            Pending::Scrub(on, ..) | Pending::Destroy(on, ..) | Pending::MakeForNobody(on, ..) => *on == gpu,
             _ => false,
         });
         is_pending || self.gpus.get(&gpu).is_some_and(is_unscrubbed)
@@ -743,20 +746,21 @@ impl Scheduler {
 
     /// Gives pieces with a job's bytes in them back: kept for the same user's next job, which overwrites them or gets them
     /// scrubbed; destroyed where another user shares the GPU, or where the piece may still be used outside of its process (I8).
-    pub(super) fn dispose(&mut self, gpu: GpuUuid, job: JobId, pieces: Vec<PieceId>) {
+    pub(super) fn dispose(&mut self, gpu: GpuUuid, job: JobId, from: Option<TenantId>, pieces: Vec<PieceId>) {
         let on = self.gpus.get(&gpu);
         let is_reusable = |piece: &PieceId| {
             on.is_some_and(|gpu| gpu.ledger.piece(*piece).is_some() && !gpu.exposed.contains(piece))
         };
         let (pieces, others) = pieces.into_iter().partition(is_reusable);
-        self.destroy(gpu, others);
         let uid = self.jobs.get(&job).map(|job| job.uid);
+        let last = uid.map(|uid| LastUser { uid, tenant: from });
+        self.destroy(gpu, others, last);
         let same_user = self.tenants_on(gpu).all(|(_, t)| self.jobs.get(&t.job).map(|job| job.uid) == uid);
         match uid {
             Some(uid) if same_user => {
                 pieces.into_iter().for_each(|piece| self.leave_unscrubbed(gpu, piece, uid))
             }
-            _ => self.destroy(gpu, pieces),
+            _ => self.destroy(gpu, pieces, last),
         }
     }
 
@@ -780,7 +784,7 @@ impl Scheduler {
             (tenant.is_away() && self.phase_of(tenant) == Phase::Waiting).then_some(tenant.job)
         };
         let is_destroyed =
-            || self.pending.values().any(|order| matches!(order, Pending::Destroy(on, _) if *on == gpu));
+            || self.pending.values().any(|order| matches!(order, Pending::Destroy(on, ..) if *on == gpu));
         (self.tenants_on(gpu).any(leaves) || is_destroyed())
             && !self.tenants_on(gpu).any(|(_, tenant)| self.waits_for_room(tenant))
             && {
@@ -796,24 +800,26 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn destroy(&mut self, gpu: GpuUuid, pieces: Vec<PieceId>) {
+    pub(super) fn destroy(&mut self, gpu: GpuUuid, pieces: Vec<PieceId>, last: Option<LastUser>) {
+        let watched = last.filter(|last| self.is_watched(last.uid));
         if let Some(gpu) = self.gpus.get_mut(&gpu) {
             pieces.iter().for_each(|piece| _ = gpu.exposed.remove(piece));
         }
         for pieces in pieces.chunks(NAMES_PER_MESSAGE) {
             // The manager's own duplicates go first: memory returns when the last one is closed.
             self.effects.push(Effect::Destroyed(pieces.to_vec()));
-            let step = self.step(Pending::Destroy(gpu, pieces.to_vec()));
-            self.effects.push(Effect::Mover(gpu, ToMover::Destroy { step, pieces: pieces.to_vec() }));
+            let (pieces, watched_for_leaks) = (pieces.to_vec(), watched.is_some());
+            let step = self.step(Pending::Destroy(gpu, pieces.clone(), watched));
+            self.effects.push(Effect::Mover(gpu, ToMover::Destroy { step, pieces, watched_for_leaks }));
         }
     }
 
     /// Destroys those of the pieces that are still in the ledger, so that one which the mover
     /// does not know cannot keep the others.
-    pub(super) fn destroy_one_by_one(&mut self, gpu: GpuUuid, pieces: Vec<PieceId>) {
+    pub(super) fn destroy_one_by_one(&mut self, gpu: GpuUuid, pieces: Vec<PieceId>, last: Option<LastUser>) {
         for piece in pieces {
             if self.gpus.get(&gpu).is_some_and(|gpu| gpu.ledger.piece(piece).is_some()) {
-                self.destroy(gpu, vec![piece]);
+                self.destroy(gpu, vec![piece], last);
             }
         }
     }

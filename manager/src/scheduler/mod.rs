@@ -43,6 +43,7 @@ mod held;
 mod hosted;
 mod idle;
 mod job;
+mod leaks;
 mod lease;
 mod needs;
 mod order;
@@ -71,6 +72,7 @@ pub use job::{
     Arrival, AwayRange, Closing, Departure, Job, Part, Pending, Phase, QueuePlace, Recall, Session, Stats,
     Tenant,
 };
+pub use leaks::Leaks;
 pub use outside::Outside;
 pub use placements::Placements;
 pub use quota::{SavedQuota, UserQuotas};
@@ -83,6 +85,7 @@ use crate::kept::{Keep, Store, StoreError};
 use crate::ledger::Ledger;
 use crate::planner::shares::{PerTier, TIERS};
 use debts::Debt;
+use leaks::LastUser;
 use needs::Needs;
 use remap::Remap;
 use serde::{Deserialize, Serialize};
@@ -116,6 +119,8 @@ pub struct Gpu {
     unscrubbed: Spares,
     /// Pieces that somebody keeps who should have given them back (I8).
     pub retired: BTreeMap<PieceId, Retired>,
+    /// What users keep of pieces that were destroyed.
+    pub leaks: Leaks,
     /// Pieces that were held once: a descriptor or a mapping outside of their process may still lead to them.
     exposed: BTreeSet<PieceId>,
     /// Who is on it.
@@ -346,6 +351,7 @@ impl Scheduler {
             spares,
             unscrubbed: Spares::default(),
             retired,
+            leaks: Leaks::default(),
             tenants,
             outside,
             shares,
@@ -631,11 +637,11 @@ impl Scheduler {
         if let Some(gpu) = self.gpus.get_mut(&tenant.gpu) {
             gpu.tenants.remove(&id);
         }
-        self.note_death(tenant.gpu);
+        self.note_death(tenant.gpu, tenant.context.unwrap_or(0));
         self.note_other_tenants(tenant.gpu);
         let pieces = tenant.pieces.keys().copied().collect();
         match fate {
-            Fate::Dead => self.dispose(tenant.gpu, tenant.job, pieces),
+            Fate::Dead => self.dispose(tenant.gpu, tenant.job, None, pieces),
             Fate::Expelled => self.retire(tenant.gpu, tenant.session, tenant.job, pieces),
         }
         self.effects.push(Effect::Mover(tenant.gpu, ToMover::Forget { tenant: id }));
@@ -740,7 +746,10 @@ impl Scheduler {
             }
             Some(Pending::ScrubForArrival(tenant, part)) => self.restored(tenant, part, 0),
             Some(Pending::Scrub(gpu, pieces, uid)) => self.all_back_to_spares(gpu, &pieces, uid),
-            Some(Pending::Destroy(_, pieces)) => self.destroyed(pieces),
+            Some(Pending::Destroy(gpu, pieces, last)) => {
+                self.destroyed(pieces);
+                last.into_iter().for_each(|last| self.note_leak(gpu, last, bytes));
+            }
             Some(Pending::Retire(gpu, pieces)) => self.retired_by_mover(gpu, &pieces),
             Some(Pending::Share(gpu, tier)) => self.share_is(gpu, tier, bytes),
             _ => {}
@@ -772,11 +781,13 @@ impl Scheduler {
             Some(Pending::Restore(tenant, part) | Pending::ScrubForArrival(tenant, part)) => {
                 self.restore_failed(tenant, part, reason, out_of_memory);
             }
-            Some(Pending::Scrub(gpu, pieces, _)) => self.destroy_one_by_one(gpu, pieces),
+            Some(Pending::Scrub(gpu, pieces, uid)) => {
+                self.destroy_one_by_one(gpu, pieces, Some(LastUser::of(uid)))
+            }
             // The mover knows no such piece any more: nothing of it is left to free.
-            Some(Pending::Destroy(_, pieces)) if pieces.len() == 1 => self.destroyed(pieces),
+            Some(Pending::Destroy(_, pieces, _)) if pieces.len() == 1 => self.destroyed(pieces),
             // It knows one of them no more, and has left the others alone.
-            Some(Pending::Destroy(gpu, pieces)) => self.destroy_one_by_one(gpu, pieces),
+            Some(Pending::Destroy(gpu, pieces, last)) => self.destroy_one_by_one(gpu, pieces, last),
             Some(Pending::Retire(gpu, pieces)) if pieces.len() == 1 => self.retired_by_mover(gpu, &pieces),
             Some(Pending::Retire(gpu, pieces)) => self.retire_one_by_one(gpu, pieces),
             Some(Pending::Share(gpu, tier)) => self.share_stays(gpu, tier),

@@ -20,7 +20,7 @@
 
 use super::{Effect, Pending, Phase, Scheduler, Tenant, Time};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tidegate_ffi::units::{Class, GpuUuid, JobId, SessionId, Step, TenantId, Units};
 use tidegate_ffi::wire::message::{ToMover, ToShim};
 
@@ -56,6 +56,8 @@ pub struct Outside {
     pub units: Option<u32>,
     /// What it was before newcomers made their contexts, and how many came since.
     before: Option<(u32, u32)>,
+    /// What happened since it was ordered to be measured last.
+    since: Since,
     /// When who waits for room is looked at again.
     next_look: Time,
     /// What the dead may have left to others: until when it is waited for, and the units that were
@@ -63,16 +65,34 @@ pub struct Outside {
     left: Option<(Time, u32)>,
 }
 
+/// What happened between two measurements.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Since {
+    /// Units that expelled processes kept, which are dead now, by user: their children may keep them still.
+    pub(super) given_back: BTreeMap<u32, u32>,
+    /// Units of the contexts of processes that are dead.
+    pub(super) contexts_gone: u32,
+}
+
 impl Outside {
     pub(super) fn new(headroom: u32, apart: u32) -> Self {
         let (least_headroom, contexts) = (headroom, VecDeque::new());
         let (units, before, next_look, left) = (None, None, Time::ZERO, None);
-        Self { least_headroom, contexts, apart, units, before, next_look, left }
+        Self { least_headroom, contexts, apart, units, before, since: Since::default(), next_look, left }
     }
 
     /// Units that are to be kept free for a newcomer's context: as many as one of the last few took.
     fn headroom(&self) -> u32 {
         self.contexts.iter().copied().fold(self.least_headroom, u32::max)
+    }
+
+    /// An expelled process is dead that kept so many units.
+    pub(super) fn note_given_back(&mut self, uid: u32, units: u32) {
+        *self.since.given_back.entry(uid).or_default() += units;
+    }
+
+    pub(super) fn has_given_back(&self) -> bool {
+        !self.since.given_back.is_empty()
     }
 
     fn note_context(&mut self, units: u32) {
@@ -155,13 +175,14 @@ impl Scheduler {
     }
 
     /// Somebody on a GPU is gone, or is no part of its job any more. Its children may live a
-    /// little longer, and what it had with them.
-    pub(super) fn note_death(&mut self, gpu: GpuUuid) {
+    /// little longer, and what it had with them. Its context took so many units.
+    pub(super) fn note_death(&mut self, gpu: GpuUuid, context: u32) {
         let (now, patience) = (self.now, self.config.answer_limit);
         let Some(outside) = self.gpus.get_mut(&gpu).map(|gpu| &mut gpu.outside) else { return };
         let known = outside.left.filter(|(until, _)| now < *until).map(|(_, without)| without);
         let without = known.unwrap_or(u32::MAX).min(outside.units.unwrap_or(0));
         outside.left = Some((now + patience, without));
+        outside.since.contexts_gone = outside.since.contexts_gone.saturating_add(context);
         outside.next_look = now;
     }
 
@@ -244,10 +265,11 @@ impl Scheduler {
         let Some(step) = tenant.entering.take() else { return };
         let (gpu, session) = (tenant.gpu, tenant.session);
         let layout = self.layout(id);
-        if let Some(outside) = self.gpus.get_mut(&gpu).map(|gpu| &mut gpu.outside)
+        if let Some((outside, leaked)) =
+            self.gpus.get_mut(&gpu).map(|gpu| (&mut gpu.outside, gpu.leaks.total()))
             && let Some(units) = outside.units
         {
-            outside.before.get_or_insert((units, 0)).1 += 1;
+            outside.before.get_or_insert((units.saturating_sub(leaked), 0)).1 += 1;
         }
         self.tell(session, ToShim::Attached { step, tenant: id, layout });
     }
@@ -296,7 +318,7 @@ impl Scheduler {
             .pending
             .values()
             .filter_map(|pending| match pending {
-                Pending::Destroy(on, pieces) if *on == gpu => Some(pieces),
+                Pending::Destroy(on, pieces, _) if *on == gpu => Some(pieces),
                 _ => None,
             })
             .flatten()
@@ -304,30 +326,41 @@ impl Scheduler {
         let staying = ledger.pieces().filter(|(piece, _)| !leaving.contains(piece));
         // Who keeps a retired piece uses it still.
         let in_pieces = staying.map(|(_, record)| record.units).sum::<u32>() + ledger.retired();
-        let step = self.step(Pending::Measure(gpu, in_pieces));
+        let since = self.gpus.get_mut(&gpu).map(|gpu| std::mem::take(&mut gpu.outside.since));
+        let step = self.step(Pending::Measure(gpu, in_pieces, since.unwrap_or_default()));
         self.effects.push(Effect::Mover(gpu, ToMover::Measure { step }));
     }
 
     pub(super) fn is_measuring(&self, gpu: GpuUuid) -> bool {
-        self.pending.values().any(|pending| matches!(pending, Pending::Measure(on, _) if *on == gpu))
+        self.pending.values().any(|pending| matches!(pending, Pending::Measure(on, ..) if *on == gpu))
     }
 
     pub(super) fn measured(&mut self, step: Step, used_bytes: u64) {
-        let Some(Pending::Measure(id, in_pieces)) = self.pending.remove(&step) else { return };
+        let Some(Pending::Measure(id, in_pieces, since)) = self.pending.remove(&step) else { return };
         let outside = self.units_for(used_bytes).saturating_sub(in_pieces);
+        self.compare(id, outside, since);
         let Some(gpu) = self.gpus.get_mut(&id) else { return };
         gpu.outside.units = Some(outside);
         gpu.reserve();
+        if gpu.outside.has_given_back() {
+            self.measure(id);
+        }
         let arrived = self.tenants_on(id).all(|(_, tenant)| tenant.measured || tenant.entering.is_some());
         let Some(gpu) = self.gpus.get_mut(&id).filter(|_| arrived) else { return };
         if let Some((before, newcomers)) = gpu.outside.before.take() {
-            let came = outside.saturating_sub(before);
+            let came = outside.saturating_sub(gpu.leaks.total()).saturating_sub(before);
             // It is the newcomers', and nothing that the dead have left.
             if let Some((_, without)) = &mut gpu.outside.left {
                 *without = without.saturating_add(came);
             }
-            gpu.outside.note_context(came.div_ceil(newcomers.max(1)));
+            let context = came.div_ceil(newcomers.max(1));
+            gpu.outside.note_context(context);
             gpu.reserve();
+            let new = |tenant: &&mut Tenant| tenant.gpu == id && tenant.measured;
+            self.tenants
+                .values_mut()
+                .filter(new)
+                .for_each(|tenant| _ = tenant.context.get_or_insert(context));
         }
     }
 

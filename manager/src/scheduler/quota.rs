@@ -172,8 +172,17 @@ impl Scheduler {
         let (reason, jobs) = match self.too_much("the job's", own, has, request) {
             Some(reason) => (reason, vec![job]),
             None => {
-                let quota = Some(self.config.user_quotas.of(uid)?);
-                let reason = self.too_much("the user's", quota, self.units_of_user(gpu, uid), request)?;
+                let quota = self.config.user_quotas.of(uid);
+                let has = self.units_of_user(gpu, uid);
+                let beyond = |leaving| {
+                    let quota = self.too_much("the user's", quota, has + leaving, request);
+                    quota.or_else(|| self.leaks_too_much(gpu, uid, leaving))
+                };
+                let Some(reason) = beyond(0) else {
+                    // What is being destroyed may turn out to be leaked.
+                    let leaving = self.units_being_destroyed(gpu, uid);
+                    return (leaving > 0 && beyond(leaving).is_some()).then_some(Served::Waits);
+                };
                 // What was left behind may be gone by now.
                 if self.units_left_by_user(gpu, uid) > 0 && self.doubts(id) {
                     return Some(Served::Waits);
@@ -198,18 +207,24 @@ impl Scheduler {
         Some(format!("{whose} quota is {quota} bytes of a GPU, this would make {wanted}"))
     }
 
-    /// What a user's jobs have on a GPU, wherever it lies now, and what expelled processes of theirs still hold.
+    /// Whether a user has more of a GPU than the quota: only what leaks can make it so.
+    pub(super) fn exceeds_quota(&self, gpu: GpuUuid, uid: u32) -> bool {
+        let quota = self.config.user_quotas.of(uid);
+        quota.is_some_and(|quota| u64::from(self.units_of_user(gpu, uid)) * self.config.unit_bytes > quota)
+    }
+
+    /// What a user's jobs have on a GPU, wherever it lies now, what expelled processes of theirs still hold, and what they leak.
     pub(super) fn units_of_user(&self, gpu: GpuUuid, uid: u32) -> u32 {
         let theirs = self.tenants_on(gpu).filter(|(_, tenant)| self.is_of_user(tenant.job, uid));
         let in_jobs: u32 = theirs.map(|(_, tenant)| tenant.slots_with_memory()).sum();
         in_jobs.saturating_add(self.units_left_by_user(gpu, uid))
     }
 
-    /// What expelled processes of a user hold on a GPU.
+    /// What expelled processes of a user hold on a GPU, and what the user leaks there.
     pub(super) fn units_left_by_user(&self, gpu: GpuUuid, uid: u32) -> u32 {
         let Some(gpu) = self.gpus.get(&gpu) else { return 0 };
         let retired = gpu.retired.values().filter(|retired| retired.uid == Some(uid));
-        retired.map(|retired| retired.units).sum()
+        retired.map(|retired| retired.units).sum::<u32>().saturating_add(gpu.leaks.of(uid))
     }
 
     fn tenants_of_user(&self, uid: u32) -> impl Iterator<Item = &Tenant> {
@@ -225,7 +240,8 @@ impl Scheduler {
         let users: BTreeSet<u32> = self.jobs.values().map(|job| job.uid).collect();
         let limited = users.iter().filter_map(|uid| Some((uid, self.config.user_quotas.of(*uid)?)));
         for ((uid, quota), gpu) in limited.flat_map(|user| self.gpus.keys().map(move |gpu| (user, gpu))) {
-            let bytes = u64::from(self.units_of_user(*gpu, *uid)) * self.config.unit_bytes;
+            let units = self.units_of_user(*gpu, *uid).saturating_sub(self.gpus[gpu].leaks.of(*uid));
+            let bytes = u64::from(units) * self.config.unit_bytes;
             if bytes > quota {
                 return Err(format!("user {uid} has {bytes} bytes of {gpu}, of {quota} (I6)"));
             }

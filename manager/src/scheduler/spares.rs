@@ -55,8 +55,8 @@ impl Spares {
         self.pieces.values().filter(|spare| spare.uid == uid).map(|spare| spare.units).sum()
     }
 
-    /// Takes pieces, but for some, until they have so many units, or all.
-    pub(super) fn take(&mut self, units: u32, but: &BTreeSet<PieceId>) -> Vec<PieceId> {
+    /// Takes pieces, but for some, until they have so many units, or all; by user.
+    pub(super) fn take(&mut self, units: u32, but: &BTreeSet<PieceId>) -> BTreeMap<u32, Vec<PieceId>> {
         let mut missing = units;
         let others = self.pieces.iter().filter(|(piece, _)| !but.contains(piece));
         let chosen = others.take_while(|(_, spare)| {
@@ -64,18 +64,15 @@ impl Spares {
             missing = missing.saturating_sub(spare.units);
             is_missing
         });
-        let chosen: Vec<PieceId> = chosen.map(|(piece, _)| *piece).collect();
-        chosen.iter().for_each(|piece| _ = self.remove(*piece));
-        chosen
+        let mut by_user: BTreeMap<u32, Vec<PieceId>> = BTreeMap::new();
+        chosen.for_each(|(piece, spare)| by_user.entry(spare.uid).or_default().push(*piece));
+        by_user.values().flatten().for_each(|piece| _ = self.remove(*piece));
+        by_user
     }
 
     /// Takes all, by user.
     pub(super) fn take_all(&mut self) -> BTreeMap<u32, Vec<PieceId>> {
-        let mut by_user: BTreeMap<u32, Vec<PieceId>> = BTreeMap::new();
-        for (piece, spare) in std::mem::take(self).pieces {
-            by_user.entry(spare.uid).or_default().push(piece);
-        }
-        by_user
+        self.take(u32::MAX, &BTreeSet::new())
     }
 }
 
@@ -89,8 +86,14 @@ mod tests {
         for nth in 1..=5 {
             spares.insert(PieceId(nth), Spare { uid: 1, units: 2 });
         }
-        assert_eq!(spares.take(3, &BTreeSet::from([PieceId(1), PieceId(3)])), [PieceId(2), PieceId(4)]);
-        assert_eq!(spares.take(u32::MAX, &BTreeSet::from([PieceId(1)])), [PieceId(3), PieceId(5)]);
+        assert_eq!(
+            spares.take(3, &BTreeSet::from([PieceId(1), PieceId(3)])),
+            BTreeMap::from([(1, vec![PieceId(2), PieceId(4)])])
+        );
+        assert_eq!(
+            spares.take(u32::MAX, &BTreeSet::from([PieceId(1)])),
+            BTreeMap::from([(1, vec![PieceId(3), PieceId(5)])])
+        );
         assert_eq!((spares.units_of(1), spares.units_of(2)), (2, 0));
     }
 }

@@ -9,6 +9,7 @@ mod gangs;
 mod held;
 mod hosted;
 mod hostile;
+mod leaks;
 mod outside;
 mod preemption;
 mod progress;

@@ -307,9 +307,9 @@ impl Pending {
         match self {
             Pending::MakeForNobody(gpu, ..)
             | Pending::Scrub(gpu, ..)
-            | Pending::Destroy(gpu, _)
+            | Pending::Destroy(gpu, ..)
             | Pending::Retire(gpu, _)
-            | Pending::Measure(gpu, _)
+            | Pending::Measure(gpu, ..)
             | Pending::Share(gpu, _) => Some(*gpu),
             _ => None,
         }

@@ -28,6 +28,7 @@ use std::time::Duration;
 use tidegate_ffi::os;
 use tidegate_ffi::units::{Class, JobId, SessionId};
 use tidegate_ffi::wire::line::Numbered;
+use tidegate_ffi::wire::live::{LiveMapError, LiveRange};
 use tidegate_ffi::wire::message::{FromShim, ToManager, ToShim};
 use tidegate_ffi::wire::page::{MAX_TENANTS, Page, TenantRow};
 use tidegate_ffi::wire::{
@@ -48,6 +49,28 @@ pub(crate) enum Role {
     Process(JobId),
     /// A `tidegate run`.
     Announcer(JobId),
+}
+
+/// What came with a message of a client.
+#[derive(Default)]
+pub(crate) struct Brought {
+    /// Files, but for live maps.
+    pub(crate) files: Vec<OwnedFd>,
+    /// Live maps, as far as they could be read.
+    pub(crate) live_maps: Vec<Result<Vec<LiveRange>, LiveMapError>>,
+}
+
+impl Brought {
+    /// What lies in the files of a message. Live maps are read here, on the thread that reads from the client: a large one takes
+    /// the core some milliseconds.
+    pub(crate) fn with(message: &ToManager, files: Vec<OwnedFd>) -> Self {
+        match message {
+            ToManager::Shim(Numbered { message: FromShim::Drained(_), .. }) => {
+                Self { files: Vec::new(), live_maps: files.into_iter().map(live::read).collect() }
+            }
+            _ => Self { files, live_maps: Vec::new() },
+        }
+    }
 }
 
 /// A connected client.
@@ -342,7 +365,8 @@ fn read_all(id: ClientId, connection: &Connection, pidfd: &OwnedFd, inputs: &Sen
     while !stands.expelled && wait_for_word(connection, pidfd, patience.take()) {
         match listen(connection) {
             Ok((message, fds)) => {
-                let said = inputs.send(Input::Said(stands.id, message, fds)).is_ok();
+                let brought = Brought::with(&message, fds);
+                let said = inputs.send(Input::Said(stands.id, message, brought)).is_ok();
                 if !said || inputs.send(Input::Heard(stands.id, heard.clone())).is_err() {
                     return false;
                 }

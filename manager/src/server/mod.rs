@@ -46,7 +46,7 @@ use crate::death;
 use crate::kept::{Keep, Store, StoreError};
 use crate::scheduler::{Effect, Event, Job, Pages, QueuePlace, SavedQuota, Scheduler, Session, Time};
 use bytesize::ByteSize;
-use client::{Client, ClientId, NoPage, Published, Role, Standing};
+use client::{Brought, Client, ClientId, NoPage, Published, Role, Standing};
 use clock::Clock;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use descriptors::Shares;
@@ -66,7 +66,6 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tidegate_ffi::units::{GpuUuid, JobId, PieceId, SessionId, Step};
 use tidegate_ffi::wire::line::Numbered;
-use tidegate_ffi::wire::live;
 use tidegate_ffi::wire::message::{
     Bandwidth, Drained, FromCommand, FromMover, FromShim, JobClaim, JobSpec, Placed, Shortage, ToCommand,
     ToManager, ToMover, ToShim, When,
@@ -106,7 +105,7 @@ pub(crate) enum Input {
     /// A client connected.
     Connected(ClientId, Box<Client>),
     /// A client said something.
-    Said(ClientId, ToManager, Vec<OwnedFd>),
+    Said(ClientId, ToManager, Brought),
     /// Who reads from a client wants to know what has become of all that it said.
     Heard(ClientId, Sender<Standing>),
     /// A client is gone: its process died, or (a command) its connection ended.
@@ -370,8 +369,8 @@ impl Server {
                 // A reader waits for it, and there is room for one.
                 let _ = reader.try_send(self.standing(id));
             }
-            Input::Said(id, ToManager::Shim(letter), fds) => self.hear_letter(id, letter, fds),
-            Input::Said(id, ToManager::Resume(resume), fds) => self.take_up(id, &resume, &fds),
+            Input::Said(id, ToManager::Shim(letter), brought) => self.hear_letter(id, letter, brought),
+            Input::Said(id, ToManager::Resume(resume), brought) => self.take_up(id, &resume, &brought.files),
             Input::Said(id, ToManager::Orphan(_), _) => {
                 self.expel(id, "it is no mover of this manager");
             }
@@ -427,10 +426,10 @@ impl Server {
     }
 
     /// Hears a message, unless it was heard before.
-    fn hear_letter(&mut self, id: ClientId, letter: Numbered<FromShim>, fds: Vec<OwnedFd>) {
+    fn hear_letter(&mut self, id: ClientId, letter: Numbered<FromShim>, brought: Brought) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         match client.conversation.hear(letter) {
-            Ok(Some(message)) => self.hear_shim(id, message, fds),
+            Ok(Some(message)) => self.hear_shim(id, message, brought),
             Ok(None) => {}
             Err(error) => self.expel(id, &error.to_string()),
         }
@@ -439,10 +438,10 @@ impl Server {
         }
     }
 
-    fn hear_shim(&mut self, id: ClientId, message: FromShim, fds: Vec<OwnedFd>) {
+    fn hear_shim(&mut self, id: ClientId, message: FromShim, brought: Brought) {
         let session = SessionId(id.0);
         let event = match message {
-            FromShim::Hello(claim) => return self.hello(id, claim, fds),
+            FromShim::Hello(claim) => return self.hello(id, claim, &brought.files),
             _ if !self.clients.get(&id).is_some_and(|client| matches!(client.role, Role::Process(_))) => {
                 return self.expel(id, "it spoke before it said hello");
             }
@@ -461,7 +460,7 @@ impl Server {
                 return self.expel(id, "it reported a closing that it was not asked for, or not for its own");
             }
             FromShim::Drained(drained) => {
-                let maps: Result<Vec<_>, _> = fds.into_iter().map(live::read).collect();
+                let maps: Result<Vec<_>, _> = brought.live_maps.into_iter().collect();
                 match maps {
                     Ok(maps) if maps.len() == drained.tenants.len() => Event::Drained {
                         session,
@@ -499,8 +498,7 @@ impl Server {
         self.tell_scheduler(event);
     }
 
-    /// Was the process asked to close, and does it tell of its own tenants. Else its live maps are
-    /// not even read.
+    /// Was the process asked to close, and does it tell of its own tenants.
     fn is_expected(&self, session: SessionId, drained: &Drained) -> bool {
         let own = |asked: &Session| {
             drained.tenants.len() <= asked.tenants.len()
@@ -510,12 +508,12 @@ impl Server {
         asked.is_some_and(|asked| asked.closing == Some(drained.step) && own(asked))
     }
 
-    fn hello(&mut self, id: ClientId, claim: JobClaim, fds: Vec<OwnedFd>) {
+    fn hello(&mut self, id: ClientId, claim: JobClaim, files: &[OwnedFd]) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         if client.role != Role::Unknown {
             return self.expel(id, "it said hello in the middle of a conversation");
         }
-        let [page] = fds.as_slice() else {
+        let [page] = files else {
             return self.refuse(id, "it said hello without a control page".into());
         };
         match client.open_page(page) {
@@ -820,7 +818,7 @@ impl Server {
         warn!(%gpu, pieces = pieces.len(), "{reason}: new pieces are destroyed");
         // Before it is said that they are not there: no order can come between.
         let pieces = pieces.iter().map(|(piece, _)| *piece).collect();
-        self.send_to_mover(gpu, &ToMover::Destroy { step: UNASKED, pieces });
+        self.send_to_mover(gpu, &ToMover::Destroy { step: UNASKED, pieces, watched_for_leaks: false });
         self.tell_scheduler(Event::MoverFailed {
             gpu,
             step,

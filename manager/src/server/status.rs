@@ -61,6 +61,15 @@ pub struct OthersStatus {
     pub spilled_bytes: u64,
 }
 
+/// What processes of a user keep of pieces that were given back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeakStatus {
+    /// The user.
+    pub uid: u32,
+    /// How much.
+    pub bytes: u64,
+}
+
 /// One GPU.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct GpuStatus {
@@ -84,6 +93,8 @@ pub struct GpuStatus {
     pub spare_bytes: u64,
     /// Given to processes that were expelled and are not dead yet.
     pub retired_bytes: u64,
+    /// What users keep of pieces that were given back, of those that the asking user may see.
+    pub leaks: Vec<LeakStatus>,
     /// The persistent region.
     pub persistent: RegionStatus,
     /// The temporary region.
@@ -421,6 +432,10 @@ fn gpu_status(server: &Server, asker: Asker, id: GpuUuid, gpu: &Gpu) -> GpuStatu
         free_bytes: bytes(gpu.ledger.free()),
         spare_bytes: sum(Class::Temporary, true),
         retired_bytes: bytes(gpu.ledger.retired()),
+        leaks: {
+            let seen = gpu.leaks.by_user().filter(|(uid, _)| asker.sees(*uid));
+            seen.map(|(uid, units)| LeakStatus { uid, bytes: bytes(units) }).collect()
+        },
         persistent: RegionStatus {
             extent_bytes: bytes(gpu.ledger.persistent_top()),
             used_bytes: sum(Class::Persistent, false),

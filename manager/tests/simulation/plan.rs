@@ -217,6 +217,7 @@ impl Plan {
             oversubscribe: false,
             expel_silent: false,
             poison: random.chance(50),
+            own_uid: 0,
             user_quotas: UserQuotas::default(),
             saved_quotas: UserQuotas::default(),
             tier_bytes: [1 << 40, 0, 0],

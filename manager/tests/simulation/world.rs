@@ -745,8 +745,8 @@ impl World {
             }
             ToMover::Scrub { step, .. } if lazy => (step, Ok(0)),
             ToMover::Scrub { step, pieces } => (step, memory.scrub(&pieces)),
-            ToMover::Destroy { step, pieces } if replaced => (step, memory.destroy_rest(&pieces)),
-            ToMover::Destroy { step, pieces } => (step, memory.destroy(&pieces)),
+            ToMover::Destroy { step, pieces, .. } if replaced => (step, memory.destroy_rest(&pieces)),
+            ToMover::Destroy { step, pieces, .. } => (step, memory.destroy(&pieces)),
             ToMover::Share { step, tier, bytes } => {
                 let bytes = memory.set_share(tier, bytes, kept);
                 self.outcome.changed_shares[tier.index()] += 1;

@@ -95,6 +95,8 @@ pub struct Desk {
     pub short_of_memory: bool,
     /// Units in use outside of pieces.
     pub outside: u32,
+    /// Pieces that are destroyed stay in use, outside.
+    pub leaking: bool,
     /// The most moves in one order.
     pub longest_order: usize,
     /// No mover makes its shares of the tiers smaller.
@@ -134,6 +136,7 @@ impl Desk {
             oversubscribe: true,
             expel_silent: false,
             poison: false,
+            own_uid: 0,
             user_quotas: UserQuotas::default(),
             saved_quotas: UserQuotas::default(),
             tier_bytes: [1 << 40, 0, 0],
@@ -163,6 +166,7 @@ impl Desk {
             forgotten: 0,
             made: BTreeMap::new(),
             short_of_memory: false,
+            leaking: false,
             outside: 0,
             longest_order: 0,
             least_shares: [0; 3],
@@ -435,7 +439,15 @@ impl Desk {
             ToMover::Make { pieces, location: Location::Device, .. } => {
                 self.made.extend(pieces.iter().map(|(piece, bytes)| (*piece, (gpu, *bytes))));
             }
-            ToMover::Destroy { pieces, .. } => self.made.retain(|piece, _| !pieces.contains(piece)),
+            ToMover::Destroy { pieces, watched_for_leaks, .. } => {
+                let gone = self.made.extract_if(.., |piece, _| pieces.contains(piece));
+                let bytes: u64 = gone.map(|(_, (_, bytes))| bytes).sum();
+                if self.leaking {
+                    self.outside += (bytes / UNIT) as u32;
+                }
+                let leaked = if self.leaking && *watched_for_leaks { bytes } else { 0 };
+                return Some(Event::MoverDone { gpu, step, bytes: leaked });
+            }
             ToMover::Save { tenant, .. } => *self.saved_bytes.entry(*tenant).or_default() += order.bytes(),
             ToMover::Restore { tenant, .. } => *self.saved_bytes.entry(*tenant).or_default() -= order.bytes(),
             _ => {}

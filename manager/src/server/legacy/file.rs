@@ -32,7 +32,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// The first bytes of every slot.
 const MARK: u64 = u64::from_le_bytes(*b"tidestat");
 /// What the texts look like. Any change of what is written changes it.
-const FORMAT: u32 = 26;
+const FORMAT: u32 = 27;
 /// The longest text, with its header. The file is sparse: what is not written takes no memory.
 const SLOT: u64 = 1 << 28;
 /// The store's first half, which is as long as a slot.

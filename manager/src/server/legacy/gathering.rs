@@ -491,7 +491,10 @@ mod tests {
 
     #[test]
     fn who_lacks_a_piece_that_nobody_destroys_lacks_it() {
-        let place = Place::new(&[5, 6], vec![ToMover::Destroy { step: Step(1), pieces: vec![PieceId(6)] }]);
+        let place = Place::new(
+            &[5, 6],
+            vec![ToMover::Destroy { step: Step(1), pieces: vec![PieceId(6)], watched_for_leaks: false }],
+        );
         let state: State<'static> = place.file.read(Record::State).unwrap();
         let piece = |bytes| HeldPiece { gpu: GPU, bytes, fd: Arc::new(place.file.share().unwrap()) };
         let found = |bytes| BTreeMap::from([(PieceId(5), piece(bytes))]);
