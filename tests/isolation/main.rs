@@ -6,8 +6,13 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[allow(dead_code, reason = "shared with tests that use more of it")]
+#[path = "../../manager/tests/simulation/random.rs"]
+mod random;
+
 mod accounting;
 mod files;
+mod lies;
 mod memory;
 mod privileges;
 mod requests;
