@@ -85,6 +85,8 @@ const PART_OF_LONG: u32 = 8;
 const PART_OF_WAIT: u32 = 4;
 /// One that has slept for so long, and has not looked for anything meanwhile, only takes long.
 const ASLEEP: Duration = Duration::from_millis(50);
+/// Calls go again for one that only sleeps when it has been running for so many times as long more.
+const TIMES_OF_SLEEP: u32 = 7;
 /// A call takes so long where that is not known.
 const UNKNOWN: Duration = Duration::from_millis(1);
 /// So often calls go anew for one that waits, where others have ended meanwhile.
@@ -269,6 +271,15 @@ impl Seen {
     }
 }
 
+impl Seen {
+    /// Whether this one sleeps, and has not been looked at for long enough to tell whether it looks for something.
+    fn may_only_sleep(&self, running: &Running) -> bool {
+        let is_known = self.has_slept || self.has_waited || self.has_looked;
+        let asleep = self.asleep.as_ref().filter(|(asleep, ..)| !is_known && asleep.is(running));
+        asleep.is_some_and(|(_, since, _)| since.elapsed() < ASLEEP)
+    }
+}
+
 /// Of functions that wait, or of others.
 struct Learned {
     /// They have not ended for so long when calls of the second kind go, of each thread so many at first: twice as many as
@@ -382,7 +393,10 @@ impl Patience {
 
     fn due_for(&mut self, running: &Running, doing: Doing, still: Duration) -> Due {
         let Learned { mut time, at_once, .. } = *self.learned(doing);
-        if self.is_alone {
+        if self.is_alone && !self.only_sleep() {
+            if self.seen.may_only_sleep(running) {
+                return Due::default();
+            }
             time = time.min(FIRST_ALONE);
         }
         let runs = running.since.elapsed();
@@ -427,8 +441,11 @@ impl Patience {
             0 => self.learned(doing).calls.min(most),
             _ => (given + 1).min(most.saturating_sub(given)).max(1),
         };
-        let from =
-            if doing == Doing::Waits { (runs.saturating_sub(first) + LEAST) / PART_OF_WAIT } else { runs };
+        let from = match doing {
+            Doing::Waits => (runs.saturating_sub(first) + LEAST) / PART_OF_WAIT,
+            Doing::Else if self.only_sleep() => runs * TIMES_OF_SLEEP,
+            Doing::Else => runs,
+        };
         let of = Attempt { running, doing, at: Instant::now() };
         self.tried = Some(Tried {
             of,
@@ -447,6 +464,8 @@ impl Patience {
     fn most_calls(&self, doing: Doing, runs: Duration) -> u32 {
         match doing {
             _ if self.has_peers => MOST_WITH_PEERS,
+            // Each may be another one that takes as long.
+            Doing::Else if self.only_sleep() => 1,
             // They do not take longer than it has taken.
             Doing::Waits => self.calls_in(runs),
             // It may look again and again for what it waits for, or only take long.
@@ -963,6 +982,33 @@ mod tests {
         assert!(patience.due_for(&running, Doing::Else, MS * 25).others);
         let mut calls = |runs| patience.begin_try_for(running.clone(), Doing::Else, runs);
         assert_eq!([20, 40, 80, 160].map(|ms| calls(MS * ms)), [1, 2, 4, 8]);
+    }
+
+    #[test]
+    fn while_no_other_job_waits_few_calls_go_for_one_that_only_sleeps() {
+        let (told, asleep) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            told.send(Running::begin()).unwrap();
+            std::thread::sleep(MS * 60_000);
+        });
+        let (mut patience, asleep) = (Patience::default(), asleep.recv().unwrap());
+        patience.set_alone(true);
+        patience.each = Some(MS);
+        let limit = Instant::now() + MS * 20_000;
+        while !patience.seen.may_only_sleep(&asleep) {
+            assert!(Instant::now() < limit, "it does not sleep");
+            patience.seen.note(&asleep, asleep.doing());
+        }
+        assert!(!patience.due_for(&asleep, Doing::Else, MS * 25).others, "it may look for something");
+        while !patience.only_sleep() {
+            assert!(Instant::now() < limit, "it is seen what it does");
+            patience.seen.note(&asleep, asleep.doing());
+        }
+        let sleeps = Running { since: Instant::now() - MS * 400, ..asleep };
+        assert!(!patience.due_for(&sleeps, Doing::Else, MS * 90).others, "no sooner than beside other jobs");
+        assert!(patience.due_for(&sleeps, Doing::Else, MS * 110).others);
+        assert_eq!(patience.begin_try_for(sleeps.clone(), Doing::Else, MS * 110), 1);
+        assert!(!patience.due_for(&sleeps, Doing::Else, MS * 400).others, "one of them may be as long");
     }
 
     #[test]

@@ -691,6 +691,7 @@ impl Window {
         let mut host = process.host_functions.lock();
         host.set_alone(is_alone);
         let (is_due, is_trying) = (host.due(still).others, host.is_trying());
+        let only_sleep = host.only_sleep();
         drop(host);
         let may_wait = host_functions::may_wait(still) || still >= SPAN.max(self.time_of_least());
         GATE.go_by_streams(is_blind || may_wait);
@@ -724,7 +725,7 @@ impl Window {
         let is_due = is_due && credit == 0 && waiting > 0;
         if still >= patience {
             self.exceed(still);
-        } else if is_due && is_alone && self.loose == Loose::No && !do_graphs_call() {
+        } else if is_due && is_alone && self.loose == Loose::No && !only_sleep && !do_graphs_call() {
             debug!(
                 "no work has ended for {still:?}, nor has a function on the host: as many calls go as take {MOST_ALONE:?}"
             );

@@ -12,6 +12,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
@@ -125,7 +126,11 @@ fn deceive(seed: u64, mut deceived: Command) -> std::process::ExitStatus {
     let words = b"device 0\nalloc t 100000\nfill t 1\ncheck t 1\n";
     // A command reads none of them.
     let _ = process.stdin.take().unwrap().write_all(words);
-    let ended = finish_within(PATIENCE, process);
+    let pid = process.id();
+    let ended = catch_unwind(AssertUnwindSafe(|| finish_within(PATIENCE, process))).unwrap_or_else(|fault| {
+        println!("seed {seed}: {deceived:?}, process {pid}, did not end");
+        resume_unwind(fault)
+    });
     // It listens until it has had its connections, which may have been fewer.
     while !liar.is_finished() {
         drop(UnixStream::connect(&socket));

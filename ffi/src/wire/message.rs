@@ -122,6 +122,14 @@ pub struct Need {
     pub temporary: u64,
 }
 
+impl Need {
+    /// The same, but no more than so many bytes in all: less that is temporary, then less that is persistent.
+    pub fn at_most(self, bytes: u64) -> Self {
+        let persistent = self.persistent.min(bytes);
+        Self { persistent, temporary: self.temporary.min(bytes - persistent) }
+    }
+}
+
 /// How a process names its job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum JobClaim {

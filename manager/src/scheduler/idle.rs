@@ -179,6 +179,15 @@ impl Scheduler {
         }
     }
 
+    /// Whether a job is closed that has been idle for less than `--slice-max`: it may be back at any moment, and one that had got far ahead
+    /// by then would keep it waiting.
+    pub(super) fn may_wake(&self, id: JobId) -> bool {
+        let Some(job) = self.jobs.get(&id) else { return false };
+        let is_closed = !matches!(job.phase, Phase::Open | Phase::Restoring);
+        let since = job.pauses.since.filter(|_| is_closed && self.is_attached(id));
+        since.is_some_and(|since| self.now.saturating_sub(since) < self.config.slice_max)
+    }
+
     /// From when on a job that is idle lends its turn; `None`: it is not idle.
     pub(super) fn lends_from(&self, id: JobId) -> Option<Time> {
         let job = self.jobs.get(&id)?;
@@ -192,10 +201,12 @@ impl Scheduler {
         Some(since + there_and_back.max(usual.min(there_and_back * 2)))
     }
 
-    /// What a switch of a job costs that wants a turn on the same GPUs, the dearest of them.
+    /// What a switch of a job costs that wants a turn on the same GPUs, the dearest of them: with the time that its work takes to end,
+    /// for one that lends its turn gets it back no sooner.
     fn dearest_near(&self, id: JobId) -> Duration {
         let near = self.jobs_near(id).into_iter().filter(|other| self.wants_turn(*other));
-        near.filter_map(|other| Some(self.jobs.get(&other)?.costs.next())).max().unwrap_or_default()
+        let cost = |job: &Job| job.costs.next() + job.stats.usual_closing();
+        near.filter_map(|other| Some(cost(self.jobs.get(&other)?))).max().unwrap_or_default()
     }
 
     /// Of the time that a job did not want, how much it may have later: the jobs near it together what one of them may have, or

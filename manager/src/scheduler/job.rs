@@ -168,6 +168,8 @@ const KEPT_GRANTS: usize = 4096;
 /// So many of them are written down for the next manager: they are written with every event, and
 /// nothing but the timeline rests on them.
 const INHERITED_GRANTS: usize = 256;
+/// Of so many the median is how long the next one is expected to take.
+const USUAL_CLOSINGS: usize = 7;
 /// How many closings' times are kept.
 const KEPT_CLOSINGS: usize = 64;
 
@@ -197,6 +199,13 @@ impl Stats {
         if self.closings.len() > KEPT_CLOSINGS {
             self.closings.pop_front();
         }
+    }
+
+    /// How long its closings took of late, until its work had ended: the median.
+    pub(super) fn usual_closing(&self) -> Duration {
+        let mut last: Vec<Duration> = self.closings.iter().rev().take(USUAL_CLOSINGS).copied().collect();
+        last.sort_unstable();
+        last.get(last.len() / 2).copied().unwrap_or_default()
     }
 
     /// What one switch away and back costs on average.

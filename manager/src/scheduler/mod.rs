@@ -390,7 +390,21 @@ impl Scheduler {
 
     fn add_job(&mut self, id: JobId, uid: u32, mut spec: JobSpec) {
         spec.need = spec.need.or_else(|| self.remembered.of(uid, &spec.name));
+        let may_oversubscribe = self.config.oversubscribe || spec.oversubscribe;
+        spec.need = spec.need.map(|need| need.at_most(self.most_memory(may_oversubscribe)));
         self.jobs.insert(id, Job::new(uid, spec));
+    }
+
+    /// The most bytes that a process can ever have of a GPU: what it says beyond that keeps no other job out.
+    fn most_memory(&self, may_oversubscribe: bool) -> u64 {
+        // It is not known yet.
+        let Some(units) = self.gpus.values().map(|gpu| gpu.ledger.total()).max() else { return u64::MAX };
+        let in_host = if may_oversubscribe {
+            self.config.tier_bytes.iter().fold(0, |sum: u64, tier| sum.saturating_add(*tier))
+        } else {
+            0
+        };
+        (u64::from(units) * self.config.unit_bytes).saturating_add(in_host)
     }
 
     fn release_job(&mut self, id: JobId) {

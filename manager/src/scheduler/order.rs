@@ -360,7 +360,8 @@ impl Scheduler {
 
     /// Asks the running processes to say when they are idle, while others wait.
     fn watch(&mut self, selected: &[JobId]) {
-        let contended = self.jobs.keys().any(|id| !selected.contains(id) && self.wants_turn(*id));
+        let is_awaited = |id: &JobId| self.wants_turn(*id) || self.may_wake(*id);
+        let contended = self.jobs.keys().any(|id| !selected.contains(id) && is_awaited(id));
         let open = self.jobs.iter().filter(|(_, job)| contended && job.phase == Phase::Open);
         let ticks: BTreeMap<JobId, u32> = open.map(|(id, _)| (*id, self.tick_micros(*id))).collect();
         let wanted = |session: &super::Session| ticks.get(&session.job).copied().unwrap_or(0);

@@ -80,6 +80,22 @@ fn a_declared_need_counts_before_anything_is_allocated() {
 }
 
 #[test]
+fn a_need_of_more_than_a_gpu_has_is_one_of_all_of_it() {
+    let mut desk = Desk::new(|config| config.oversubscribe = false);
+    let need =
+        |persistent, temporary| Some(Need { persistent: persistent * UNIT, temporary: temporary * UNIT });
+    let clamped = |desk: &mut Desk, need| {
+        let session = desk.job(JobSpec { need, ..spec("large") });
+        let need = desk.job_of(session).spec.need;
+        desk.end(session);
+        need
+    };
+    assert_eq!(clamped(&mut desk, need(1 << 20, 5)), need(100, 0));
+    assert_eq!(clamped(&mut desk, need(30, 1 << 20)), need(30, 70));
+    assert_eq!(clamped(&mut desk, need(30, 20)), need(30, 20));
+}
+
+#[test]
 fn a_need_is_remembered_under_the_users_name_for_the_job() {
     let mut desk = Desk::new(|_| {});
     let a = job_with(&mut desk, "a", 10, 60);

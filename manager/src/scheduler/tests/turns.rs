@@ -97,6 +97,46 @@ fn who_pauses_almost_as_long_as_two_switches_take_does_not_lend_its_turn_when_it
 }
 
 #[test]
+fn a_pause_is_not_lent_that_is_over_before_the_other_jobs_work_ends() {
+    for (closing, is_lent) in [(10, true), (500, false)] {
+        let mut desk = Desk::new(|config| config.slice = ms(1_000));
+        desk.order_time = ms(10);
+        let [a, b] = switched(&mut desk);
+        desk.until(|desk| desk.phase(a) == Phase::Open);
+        let other = desk.scheduler.sessions[&b].job;
+        desk.scheduler.jobs.get_mut(&other).unwrap().stats.closings = [ms(closing); 7].into();
+        // Two switches take 40 ms.
+        for _ in 0..4 {
+            desk.until(|desk| desk.phase(a) == Phase::Open);
+            desk.tell(Event::Idle { session: a });
+            desk.pass(ms(150));
+            desk.tell(Event::Waiting { session: a });
+        }
+        desk.until(|desk| desk.phase(a) == Phase::Open);
+        let closings = desk.closings(a);
+        desk.tell(Event::Idle { session: a });
+        desk.pass(ms(120));
+        assert_eq!(desk.closings(a) > closings, is_lent, "work that takes {closing} ms");
+    }
+}
+
+#[test]
+fn a_job_is_watched_beside_one_that_may_be_back_at_any_moment() {
+    let mut desk = Desk::new(|config| config.slice_max = ms(1_000));
+    let [a, b] = switched(&mut desk);
+    desk.until(|desk| desk.phase(a) == Phase::Open);
+    desk.tell(Event::Idle { session: a });
+    desk.until(|desk| desk.phase(b) == Phase::Open);
+    let is_watched = |desk: &Desk| desk.scheduler.sessions()[&b].tick_micros > 0;
+    desk.pass(ms(800));
+    desk.tell(Event::Tick);
+    assert!(is_watched(&desk), "what it is ahead by then the other one waits for");
+    desk.pass(ms(300));
+    desk.tell(Event::Tick);
+    assert!(!is_watched(&desk), "it is alone");
+}
+
+#[test]
 fn whose_pauses_are_long_lends_its_turn_at_once() {
     let mut desk = Desk::new(|_| {});
     desk.order_time = ms(10);
