@@ -86,8 +86,16 @@ impl Scheduler {
         let (stops, boundary) = by_collectives.unwrap_or_else(|| stops(&ranks, far_in_vain));
         // Of two ranks one may be a whole iteration behind the other.
         let patience = self.config.boundary_deadline * if boundary > 0 { 2 } else { 1 };
+        // A job that tells boundaries no more would keep others waiting for the next one each time.
+        let boundaries =
+            sessions.iter().map(|session| pages.boundaries(*session)).fold(0, u64::saturating_add);
+        let has_passed_none = boundaries > 0 && boundaries == job.closing.boundaries;
+        let turns_without = if has_passed_none { job.closing.turns_without + 1 } else { 0 };
+        let patience = patience / 2_u32.saturating_pow(turns_without);
         let patience = if is_known { patience } else { Duration::ZERO };
         job.closing = Closing {
+            boundaries,
+            turns_without,
             since: self.now,
             until: self.now + patience,
             passed: None,

@@ -330,6 +330,10 @@ pub struct Closing {
     pub passed: Option<u64>,
     /// So often that was so, and all were asked again.
     pub repeats: u32,
+    /// So many boundaries all its processes together had passed when it began.
+    pub boundaries: u64,
+    /// In so many turns in a row they had passed none.
+    pub turns_without: u32,
     /// Its processes were waited for in vain while they learnt their boundaries.
     pub in_vain: bool,
     /// So often in a row its processes could not be drained where they were stopped without a common boundary: one

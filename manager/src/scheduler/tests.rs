@@ -559,6 +559,24 @@ fn a_higher_class_closes_a_lower_one_at_once() {
 }
 
 #[test]
+fn a_job_that_passes_no_boundaries_any_more_is_waited_for_half_as_long_each_time() {
+    let mut desk = Desk::new(|_| {});
+    let (a, b) = rivals(&mut desk);
+    desk.pages.boundaries.insert(a, 3);
+    let mut turns = |count: usize| {
+        for _ in 0..count {
+            desk.until(|desk| desk.phase(b) == Phase::Open);
+            desk.until(|desk| desk.phase(a) == Phase::Open);
+        }
+        let closes = desk.closes(a).into_iter().map(|(_, deadline)| deadline).collect::<Vec<_>>();
+        desk.pages.boundaries.insert(a, 4);
+        closes
+    };
+    assert_eq!(turns(4), [20, 10, 5, 2], "milliseconds");
+    assert_eq!(turns(2)[4..], [20, 10], "it has passed one");
+}
+
+#[test]
 fn nobody_runs_beside_whom_he_does_not_fit() {
     let mut desk = Desk::new(|_| {});
     let (a, _) = rivals(&mut desk);
