@@ -1,9 +1,11 @@
 //! Where the libraries are that the command needs: beside it, or in `../lib/tidegate`.
 //!
 //! Under cargo (`cargo run`, `cargo test`) nothing builds them by itself: then they are built
-//! here, which takes no time when they are fresh.
+//! here, which takes no time when they are fresh. That is so where the command lies in a directory of cargo's. Anywhere else
+//! `$CARGO`, which `su` keeps, may be a program of another user.
 
 use anyhow::{Context, bail};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -57,9 +59,21 @@ fn directory() -> anyhow::Result<PathBuf> {
 
 fn build_under_cargo() -> anyhow::Result<()> {
     static BUILT: OnceLock<Result<(), String>> = OnceLock::new();
-    let Some(cargo) = std::env::var_os("CARGO") else { return Ok(()) };
+    let Some(cargo) = std::env::var_os("CARGO").filter(|cargo| is_under(Path::new(cargo))) else {
+        return Ok(());
+    };
     let built = BUILT.get_or_init(|| build(Path::new(&cargo)).map_err(|error| format!("{error:#}")));
     built.clone().map_err(anyhow::Error::msg)
+}
+
+/// Whether the command was built where it lies, and this is a cargo of a user that could change the command, too.
+fn is_under(cargo: &Path) -> bool {
+    let owner = |path: &Path| std::fs::metadata(path).ok().map(|found| found.uid());
+    let Ok(directory) = directory() else { return false };
+    let (Some(of_command), Some(of_cargo)) = (owner(&directory), owner(cargo)) else { return false };
+    // Cargo's lock on the directory of a profile.
+    directory.join(".cargo-lock").exists()
+        && [0, of_command, rustix::process::geteuid().as_raw()].contains(&of_cargo)
 }
 
 fn build(cargo: &Path) -> anyhow::Result<()> {

@@ -2,9 +2,13 @@
 
 use crate::support::patience::{Lines, finish, output};
 use crate::support::users::STRANGER;
-use crate::support::{command, copy_program, probe};
+use crate::support::{self, command, copy_program, probe};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
 use std::fs::{DirBuilder, Permissions};
 use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -130,4 +134,35 @@ fn a_program_says_nothing_to_a_manager_of_another_user() {
     let said = text(&finish(process));
     assert!(said.contains("is not used") && said.contains(&format!("uid {STRANGER}")), "{said}");
     assert_eq!(fake.heard(), [""; 0]);
+}
+
+/// `su` keeps the variable. The libraries lie beside the command, which cargo has not built there.
+#[test]
+fn an_installed_command_runs_no_cargo() {
+    let installed = tempfile::tempdir().unwrap();
+    let driver = [artifacts::shim(), artifacts::software_driver(), artifacts::software_runtime()];
+    for file in [PathBuf::from(support::tidegate())].into_iter().chain(driver.map(Result::unwrap)) {
+        copy_program(&file, &installed.path().join(file.file_name().unwrap()));
+    }
+    let (cargo, ran) = (installed.path().join("cargo"), installed.path().join("ran"));
+    std::fs::write(&cargo, format!("#!/bin/sh\ntouch {}\nexit 1\n", ran.display())).unwrap();
+    std::fs::set_permissions(&cargo, PermissionsExt::from_mode(0o755)).unwrap();
+    let mut doctor = Command::new(installed.path().join("tidegate"));
+    doctor.args(["doctor", "--software-gpu", "1x8MiB"]).env("CARGO", &cargo);
+    let said = text(&output(doctor));
+    assert!(!ran.exists(), "{said}");
+}
+
+#[test]
+fn a_socket_without_room_for_a_connection_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let new = || socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
+    let (listener, address) = (new(), SocketAddrUnix::new(&path).unwrap());
+    bind(&listener, &address).unwrap();
+    listen(&listener, 0).unwrap();
+    let full: Vec<OwnedFd> =
+        std::iter::repeat_with(new).take_while(|socket| connect(socket, &address).is_ok()).collect();
+    let said = text(&output(tidegate(&["status", "--socket", path.to_str().unwrap()])));
+    assert!(said.contains("takes no connections"), "{} connections wait; {said}", full.len());
 }

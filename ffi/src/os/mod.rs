@@ -14,8 +14,10 @@ use faults::due;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, inotify};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendFlags,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType, socket_with,
 };
 use rustix::process::{Pid, PidfdFlags, Resource, getrlimit};
 use std::ffi::c_void;
@@ -28,6 +30,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::ptr::NonNull;
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 /// A multiple of what any disk writes at once, in bytes.
 const BLOCK: usize = 4096;
@@ -159,10 +162,23 @@ pub fn duplicate(file: impl AsFd) -> io::Result<OwnedFd> {
     file.as_fd().try_clone_to_owned()
 }
 
+/// How long it may take until a listener has room for a connection.
+const CONNECTS_WITHIN: Duration = Duration::from_secs(5);
+
 /// Connects to a listening socket.
+///
+/// # Errors
+/// Nothing listens there; or what does has no room for another connection, and has made none within five seconds.
 pub fn connect(path: &Path) -> io::Result<UnixStream> {
     due("connect")?;
-    UnixStream::connect(path)
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(CONNECTS_WITHIN))?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?).map_err(|error| match error {
+        Errno::AGAIN => io::Error::new(io::ErrorKind::TimedOut, "what listens there takes no connections"),
+        error => error.into(),
+    })?;
+    set_socket_timeout(&socket, Timeout::Send, None)?;
+    Ok(socket.into())
 }
 
 /// Two ends of a new connection.

@@ -319,7 +319,7 @@ impl Scheduler {
         let unseen = arrival.iter().flat_map(Arrival::unseen);
         let unseen = unseen.filter_map(|placed| tenant.pieces.remove(&placed.piece));
         let unseen = unseen.map(|placed| placed.piece).collect();
-        self.dispose(gpu, job, None, unseen);
+        self.dispose(gpu, job, unseen);
         if !(out_of_memory && untouched) {
             return self.expel(session, &format!("its memory could not be restored: {reason}"));
         }

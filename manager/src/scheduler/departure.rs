@@ -753,7 +753,7 @@ impl Scheduler {
         let blank = departure.blank.iter().map(|(_, range)| *range);
         tenant.add_away(&departure.saved, blank, self.config.unit_bytes);
         let gone = departure.pieces.into_iter().filter(|piece| tenant.lose(piece).is_some()).collect();
-        self.dispose(gpu, job, Some(id), gone);
+        self.dispose(gpu, job, gone);
         self.finish_moving(job);
     }
 

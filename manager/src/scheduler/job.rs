@@ -2,7 +2,6 @@
 
 use super::event::Time;
 use super::gang::{Stop, WEIGHT_OF_VAIN};
-use super::leaks::LastUser;
 use super::lease::Run;
 use super::outside::{Room, Since};
 use super::placements::Placements;
@@ -476,8 +475,6 @@ pub struct Tenant {
     pub deceived: Option<u32>,
     /// Units that its context took, once that is known.
     pub(super) context: Option<u32>,
-    /// When memory first did not come free that its process gave back.
-    pub(super) leaked_at: Option<Time>,
     /// Its memory's way back, while it is under way.
     pub arrival: Option<Arrival>,
     /// Its memory's way out, while it is under way.
@@ -611,7 +608,7 @@ pub enum Pending {
     /// A mover scrubs pieces that will be spare.
     Scrub(GpuUuid, Vec<PieceId>, u32),
     /// A mover destroys pieces, which a user had last whose leaks are looked for.
-    Destroy(GpuUuid, Vec<PieceId>, Option<LastUser>),
+    Destroy(GpuUuid, Vec<PieceId>, Option<u32>),
     /// A mover destroys pieces that somebody keeps.
     Retire(GpuUuid, Vec<PieceId>),
     /// A mover measures the GPU's memory, of which so many units should be in pieces.
@@ -702,7 +699,6 @@ impl Tenant {
             doubted: false,
             deceived: None,
             context: None,
-            leaked_at: None,
             whole: BTreeMap::new(),
             arrival: None,
             departure: None,

@@ -3,8 +3,10 @@
 //! and does not tell which process that is.
 //!
 //! So the mover looks at what is free before and after it destroys pieces that a user's jobs had. What did not come
-//! free is that user's: it counts towards the quota, and a user that leaks more than an eighth of a GPU gets no more
-//! of it. A process that leaks again then is expelled, for at each of its turns it is given memory anew. Not looked for is what root's jobs and those of the manager's own user leak: they may stop the manager.
+//! free is that user's: it counts towards the quota, and a user that leaks more than an eighth of a GPU is leased no
+//! more of it. No process is expelled for it: a program beside Tidegate that takes memory in the same instant could have
+//! another user's job expelled. What comes back to a job at its turn is not leased, and not refused. Not looked for is what root's
+//! jobs and those of the manager's own user leak: they may stop the manager.
 //!
 //! ```text
 //! destroyed ─► less came free than the pieces had ─► the user's leak ─► as much less lies outside ─► forgotten
@@ -18,7 +20,7 @@ use super::outside::Since;
 use super::{Pending, Scheduler};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use tidegate_ffi::units::{GpuUuid, TenantId};
+use tidegate_ffi::units::GpuUuid;
 
 /// A user may leak this part of a GPU before its jobs get no more of it.
 const PART_OF_GPU: u32 = 8;
@@ -72,21 +74,6 @@ impl Leaks {
     }
 }
 
-/// Who had pieces last that are destroyed.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct LastUser {
-    pub(super) uid: u32,
-    /// The process gave them back, and lives.
-    pub(super) tenant: Option<TenantId>,
-}
-
-impl LastUser {
-    /// A user, by whichever process.
-    pub(super) fn of(uid: u32) -> Self {
-        Self { uid, tenant: None }
-    }
-}
-
 impl Scheduler {
     /// Whether it is looked at if memory that a user's jobs had comes free.
     pub(super) fn is_watched(&self, uid: u32) -> bool {
@@ -94,8 +81,7 @@ impl Scheduler {
     }
 
     /// So many bytes of destroyed pieces did not come free.
-    pub(super) fn note_leak(&mut self, gpu: GpuUuid, last: LastUser, bytes: u64) {
-        let LastUser { uid, tenant } = last;
+    pub(super) fn note_leak(&mut self, gpu: GpuUuid, uid: u32, bytes: u64) {
         // Less than a unit is noise: nothing is handed out that is smaller.
         let units = u32::try_from(bytes / self.config.unit_bytes).unwrap_or(u32::MAX / 4);
         let Some(on) = self.gpus.get_mut(&gpu).filter(|_| units > 0) else { return };
@@ -106,13 +92,6 @@ impl Scheduler {
         }
         on.reserve();
         self.measure(gpu);
-        let Some(tenant) = tenant.and_then(|id| self.tenants.get_mut(&id)) else { return };
-        let (first, session) = (*tenant.leaked_at.get_or_insert(self.now), tenant.session);
-        // What comes back at each turn is no lease that could be refused. Once may be chance.
-        let again = self.now > first + self.config.slice;
-        if again && (self.leaks_too_much(gpu, uid, 0).is_some() || self.exceeds_quota(gpu, uid)) {
-            self.expel(session, "it keeps memory that it gave back");
-        }
     }
 
     /// So many units are measured outside of pieces: as much less than before is leaked no more, but for the contexts that
@@ -136,7 +115,7 @@ impl Scheduler {
     pub(super) fn units_being_destroyed(&self, gpu: GpuUuid, uid: u32) -> u32 {
         let Some(on) = self.gpus.get(&gpu) else { return 0 };
         let pieces = self.pending.values().filter_map(|pending| match pending {
-            Pending::Destroy(of, pieces, Some(last)) if *of == gpu && last.uid == uid => Some(pieces),
+            Pending::Destroy(of, pieces, Some(last)) if *of == gpu && *last == uid => Some(pieces),
             _ => None,
         });
         pieces.flatten().filter_map(|piece| on.ledger.piece(*piece)).map(|record| record.units).sum()

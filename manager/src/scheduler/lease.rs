@@ -6,7 +6,6 @@
 //! that fits is chosen anew. Only a tenant that could not be served by an empty GPU is refused,
 //! and gets host memory ([`hosted`](super::hosted)) if it asks again.
 
-use super::leaks::LastUser;
 use super::{
     Arrival, Effect, Gpu, NAMES_PER_MESSAGE, Pending, Phase, Recall, Scheduler, Session, Spare, Spares, Stop,
     Tenant,
@@ -393,7 +392,7 @@ impl Scheduler {
         match gpu.ledger.piece(piece).map(|record| (record.units, gpu.ledger.spare(piece))) {
             Some((units, Ok(()))) => among(gpu).insert(piece, Spare { uid, units }),
             // Host memory is nobody's spare.
-            None | Some((_, Err(NoRoom { .. }))) => self.destroy(id, vec![piece], Some(LastUser::of(uid))),
+            None | Some((_, Err(NoRoom { .. }))) => self.destroy(id, vec![piece], Some(uid)),
         }
     }
 
@@ -538,7 +537,7 @@ impl Scheduler {
             self.expel(session, "it gave back memory that it does not have");
         }
         let pieces = taken.into_iter().map(|placed| placed.piece);
-        self.dispose(gpu, job, Some(id), pieces.collect());
+        self.dispose(gpu, job, pieces.collect());
         self.note_need(id);
     }
 
@@ -678,7 +677,7 @@ impl Scheduler {
         }
         let any = !chosen.is_empty();
         for (uid, pieces) in chosen {
-            self.destroy(gpu_id, pieces, Some(LastUser::of(uid)));
+            self.destroy(gpu_id, pieces, Some(uid));
         }
         any
     }
@@ -746,21 +745,20 @@ impl Scheduler {
 
     /// Gives pieces with a job's bytes in them back: kept for the same user's next job, which overwrites them or gets them
     /// scrubbed; destroyed where another user shares the GPU, or where the piece may still be used outside of its process (I8).
-    pub(super) fn dispose(&mut self, gpu: GpuUuid, job: JobId, from: Option<TenantId>, pieces: Vec<PieceId>) {
+    pub(super) fn dispose(&mut self, gpu: GpuUuid, job: JobId, pieces: Vec<PieceId>) {
         let on = self.gpus.get(&gpu);
         let is_reusable = |piece: &PieceId| {
             on.is_some_and(|gpu| gpu.ledger.piece(*piece).is_some() && !gpu.exposed.contains(piece))
         };
         let (pieces, others) = pieces.into_iter().partition(is_reusable);
         let uid = self.jobs.get(&job).map(|job| job.uid);
-        let last = uid.map(|uid| LastUser { uid, tenant: from });
-        self.destroy(gpu, others, last);
+        self.destroy(gpu, others, uid);
         let same_user = self.tenants_on(gpu).all(|(_, t)| self.jobs.get(&t.job).map(|job| job.uid) == uid);
         match uid {
             Some(uid) if same_user => {
                 pieces.into_iter().for_each(|piece| self.leave_unscrubbed(gpu, piece, uid))
             }
-            _ => self.destroy(gpu, pieces, last),
+            _ => self.destroy(gpu, pieces, uid),
         }
     }
 
@@ -800,8 +798,8 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn destroy(&mut self, gpu: GpuUuid, pieces: Vec<PieceId>, last: Option<LastUser>) {
-        let watched = last.filter(|last| self.is_watched(last.uid));
+    pub(super) fn destroy(&mut self, gpu: GpuUuid, pieces: Vec<PieceId>, last: Option<u32>) {
+        let watched = last.filter(|uid| self.is_watched(*uid));
         if let Some(gpu) = self.gpus.get_mut(&gpu) {
             pieces.iter().for_each(|piece| _ = gpu.exposed.remove(piece));
         }
@@ -816,7 +814,7 @@ impl Scheduler {
 
     /// Destroys those of the pieces that are still in the ledger, so that one which the mover
     /// does not know cannot keep the others.
-    pub(super) fn destroy_one_by_one(&mut self, gpu: GpuUuid, pieces: Vec<PieceId>, last: Option<LastUser>) {
+    pub(super) fn destroy_one_by_one(&mut self, gpu: GpuUuid, pieces: Vec<PieceId>, last: Option<u32>) {
         for piece in pieces {
             if self.gpus.get(&gpu).is_some_and(|gpu| gpu.ledger.piece(piece).is_some()) {
                 self.destroy(gpu, vec![piece], last);

@@ -85,7 +85,6 @@ use crate::kept::{Keep, Store, StoreError};
 use crate::ledger::Ledger;
 use crate::planner::shares::{PerTier, TIERS};
 use debts::Debt;
-use leaks::LastUser;
 use needs::Needs;
 use remap::Remap;
 use serde::{Deserialize, Serialize};
@@ -655,7 +654,7 @@ impl Scheduler {
         self.note_other_tenants(tenant.gpu);
         let pieces = tenant.pieces.keys().copied().collect();
         match fate {
-            Fate::Dead => self.dispose(tenant.gpu, tenant.job, None, pieces),
+            Fate::Dead => self.dispose(tenant.gpu, tenant.job, pieces),
             Fate::Expelled => self.retire(tenant.gpu, tenant.session, tenant.job, pieces),
         }
         self.effects.push(Effect::Mover(tenant.gpu, ToMover::Forget { tenant: id }));
@@ -795,9 +794,7 @@ impl Scheduler {
             Some(Pending::Restore(tenant, part) | Pending::ScrubForArrival(tenant, part)) => {
                 self.restore_failed(tenant, part, reason, out_of_memory);
             }
-            Some(Pending::Scrub(gpu, pieces, uid)) => {
-                self.destroy_one_by_one(gpu, pieces, Some(LastUser::of(uid)))
-            }
+            Some(Pending::Scrub(gpu, pieces, uid)) => self.destroy_one_by_one(gpu, pieces, Some(uid)),
             // The mover knows no such piece any more: nothing of it is left to free.
             Some(Pending::Destroy(_, pieces, _)) if pieces.len() == 1 => self.destroyed(pieces),
             // It knows one of them no more, and has left the others alone.

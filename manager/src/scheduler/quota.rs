@@ -207,12 +207,6 @@ impl Scheduler {
         Some(format!("{whose} quota is {quota} bytes of a GPU, this would make {wanted}"))
     }
 
-    /// Whether a user has more of a GPU than the quota: only what leaks can make it so.
-    pub(super) fn exceeds_quota(&self, gpu: GpuUuid, uid: u32) -> bool {
-        let quota = self.config.user_quotas.of(uid);
-        quota.is_some_and(|quota| u64::from(self.units_of_user(gpu, uid)) * self.config.unit_bytes > quota)
-    }
-
     /// What a user's jobs have on a GPU, wherever it lies now, what expelled processes of theirs still hold, and what they leak.
     pub(super) fn units_of_user(&self, gpu: GpuUuid, uid: u32) -> u32 {
         let theirs = self.tenants_on(gpu).filter(|(_, tenant)| self.is_of_user(tenant.job, uid));

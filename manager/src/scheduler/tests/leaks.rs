@@ -102,26 +102,3 @@ fn a_context_that_goes_is_no_leak_that_ends() {
     desk.tell(Event::Survey);
     assert_eq!(leaked(&desk, 2), 6);
 }
-
-#[test]
-fn a_process_that_keeps_what_it_gives_back_at_each_switch_is_expelled_at_the_second() {
-    let mut desk = Desk::new(|_| {});
-    desk.uid = 1;
-    job_with(&mut desk, "other", 10, 60);
-    desk.uid = 2;
-    let job = job_with(&mut desk, "leaks", 10, 30);
-    let switch = |desk: &mut Desk| {
-        desk.until(|desk| desk.phase(job) == Phase::Open);
-        desk.leaking = true;
-        desk.until(|desk| leaked(desk, 2) > 0);
-        desk.leaking = false;
-    };
-    switch(&mut desk);
-    assert!(leaked(&desk, 2) > 12 && !desk.expelled.contains(&job), "it may be chance");
-    // It closes what it kept, and does it again.
-    desk.outside = 0;
-    desk.tell(Event::Survey);
-    assert_eq!(leaked(&desk, 2), 0);
-    switch(&mut desk);
-    assert!(leaked(&desk, 2) > 12 && desk.expelled.contains(&job));
-}
