@@ -29,14 +29,9 @@ const CONNECTIONS: usize = 3;
 const WORDS: u64 = 12;
 /// A process that has not ended by then hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
-const COMMANDS: [&[&str]; 6] = [
-    &["status"],
-    &["status", "--json"],
-    &["run", "--", "/bin/true"],
-    &["evict", "1"],
-    &["manager", "stop"],
-    &["manager", "stop", "--drain"],
-];
+/// Not `manager stop`, which is told that the manager ends, and waits for that: the liar lives on.
+const COMMANDS: [&[&str]; 4] =
+    [&["status"], &["status", "--json"], &["run", "--", "/bin/true"], &["evict", "1"]];
 
 /// Lies from one connection after the other; ends once there were enough, or when it is asked to.
 fn lie(listener: UnixListener, socket: &Path, seed: u64) -> JoinHandle<()> {
