@@ -1,4 +1,4 @@
-//! What a user notices of another one who attacks the manager: `cargo bench --bench attack [-- MINUTES]`
+//! What a user notices of another user that attacks the manager: `cargo bench --bench attack [-- MINUTES]`
 //!
 //! As root: a manager of root on a software GPU, with a quota for each of two users. One asks for memory and for `status`, one
 //! after the other, and times each: half a minute alone, as long beside processes that do nothing but compute, and 5 minutes, or
@@ -11,13 +11,11 @@
 #[path = "../tests/support/mod.rs"]
 mod support;
 
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use support::deaths::{kill, status_after};
-use support::users::{STRANGER, Shared};
-use support::{Probe, client, hostile, probe};
+use support::users::Shared;
+use support::{Crowd, Probe, probe};
 
 const HOSTILE: u32 = 20_011;
 const HONEST: u32 = 20_012;
@@ -28,9 +26,6 @@ const OPTIONS: [&str; 6] = ["--unit", "64KiB", "--offset", "64KiB", "--user-memo
 fn main() {
     let minutes = std::env::args().skip(1).find_map(|text| text.parse().ok()).unwrap_or(MINUTES);
     let shared = Shared::start("1x64MiB", &OPTIONS);
-    let client = shared.copied(Path::new(client(&shared.manager).get_program()));
-    let attacker = shared.copied(Path::new(hostile(&shared.manager).get_program()));
-    let gpu = shared.manager.status().gpus[0].uuid.clone();
     let count = std::thread::available_parallelism().map_or(1, usize::from);
     let mut stays = Probe::start({
         let mut run = shared.member(HONEST, &["run", "--name", "stays"]);
@@ -40,7 +35,7 @@ fn main() {
     stays.tell("device 0");
     stays.tell("alloc all 1000000");
     stays.tell("set all 0 1000000 161");
-    let mut user = User { shared: &shared, client, job: None };
+    let mut user = User { shared: &shared, job: None };
     println!(
         "{count} attackers, or processes that compute; a lease, and a status, in ms: median, 99 %, longest"
     );
@@ -50,9 +45,8 @@ fn main() {
     user.time("beside processes that compute", QUIET);
     drop(crowd);
     let crowd = Crowd::of(count, || {
-        let mut command = Command::new(&attacker);
-        command.args([&gpu, "keep"]).env("TIDEGATE_SOCKET", shared.manager.socket()).current_dir("/");
-        command.uid(HOSTILE).gid(STRANGER).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+        let mut attacker = shared.hostile(HOSTILE);
+        attacker.arg("keep").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     });
     let half = Duration::from_secs_f64(minutes * 30.0);
     user.time("beside attackers", half);
@@ -71,10 +65,9 @@ fn main() {
     println!("of the 62500 words of a job that was there before: {marked:?}");
 }
 
-/// One who attacks nobody.
+/// The user that attacks no other.
 struct User<'a> {
     shared: &'a Shared,
-    client: PathBuf,
     job: Option<Probe>,
 }
 
@@ -92,11 +85,8 @@ impl User<'_> {
 
     fn lease(&mut self) -> f64 {
         let job = self.job.get_or_insert_with(|| {
-            let manager = &self.shared.manager;
-            let mut command = Command::new(&self.client);
-            command.env("TIDEGATE_SOCKET", manager.socket()).current_dir("/").uid(HONEST).gid(STRANGER);
-            let mut job = Probe::start(command);
-            job.tell(&format!("hello honest {}", manager.status().gpus[0].uuid));
+            let mut job = Probe::start(self.shared.client(HONEST));
+            job.tell(&format!("hello honest {}", self.shared.manager.status().gpus[0].uuid));
             job
         });
         let began = Instant::now();
@@ -120,22 +110,4 @@ fn spread(times: &mut [f64]) -> String {
     times.sort_by(f64::total_cmp);
     let at = |part: f64| times[((times.len() - 1) as f64 * part) as usize];
     format!("{:.2} {:.2} {:.2} (of {})", at(0.5), at(0.99), at(1.0), times.len())
-}
-
-/// Processes that go on until they are dropped.
-struct Crowd(Vec<Child>);
-
-impl Crowd {
-    fn of(count: usize, mut start: impl FnMut() -> Child) -> Self {
-        Self((0..count).map(|_| start()).collect())
-    }
-}
-
-impl Drop for Crowd {
-    fn drop(&mut self) {
-        for process in &mut self.0 {
-            let _ = process.kill();
-            let _ = process.wait();
-        }
-    }
 }

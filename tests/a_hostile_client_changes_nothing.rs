@@ -3,37 +3,15 @@
 
 mod support;
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use support::patience::output;
 use support::training::{Training, alone};
-use support::{Jobs, Manager, files_but_memory, hostile, train_digits};
+use support::{Crowd, Jobs, Manager, files_but_memory, hostile, train_digits};
 
 const SEEDS: [&str; 2] = ["1", "2"];
 /// What a manager may grow by: its allocator's and its threads' share.
 const GROWTH_KIB: u64 = 64 << 10;
-
-/// Processes that attack until they are dropped.
-struct Attackers(Vec<Child>);
-
-impl Attackers {
-    fn start(manager: &Manager, count: usize) -> Self {
-        let start = |_| {
-            let mut command = hostile(manager);
-            command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
-        };
-        Self((0..count).map(start).collect())
-    }
-}
-
-impl Drop for Attackers {
-    fn drop(&mut self) {
-        for attacker in &mut self.0 {
-            let _ = attacker.kill();
-            let _ = attacker.wait();
-        }
-    }
-}
 
 fn arguments(seed: &str) -> [&str; 8] {
     ["--hidden", "128", "--batch", "120", "--steps", "120", "--seed", seed]
@@ -58,7 +36,8 @@ fn trainings_beside_attackers(until: Duration) {
     manager.status_when(|status| status.jobs.is_empty());
     let before = size(&manager);
     let began = Instant::now();
-    let attackers = Attackers::start(&manager, 2);
+    let attackers =
+        Crowd::of(2, || hostile(&manager).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     loop {
         assert_eq!(run(), solo);
         let (rss, _) = size(&manager);

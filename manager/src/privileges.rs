@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::process::status_field;
 use anyhow::Context;
 use rustix::io::Errno;
 use rustix::thread::{
@@ -115,8 +116,7 @@ fn refuse_calls() -> anyhow::Result<()> {
 
 /// Whether a process's `/proc/PID/status` says that it has a filter of system calls.
 fn is_filtered(status: &str) -> bool {
-    let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));
-    mode.is_some_and(|mode| mode.trim() == "2")
+    status_field(status, "Seccomp") == Some("2")
 }
 
 #[cfg(test)]

@@ -71,8 +71,13 @@ pub fn is_stopped(pid: i32) -> bool {
 pub fn effective_uid(pid: i32) -> Option<u32> {
     let status = read_to_string(format!("/proc/{pid}/status")).ok()?;
     // Real, effective, saved and file system uid.
-    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    uids.split_whitespace().nth(1)?.parse().ok()
+    status_field(&status, "Uid")?.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// A field of a process's `/proc/PID/status`.
+pub fn status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    let field = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    field.map(str::trim)
 }
 
 /// The program that a process runs, as its file.

@@ -269,9 +269,7 @@ impl Seen {
             None => self.asleep = Some((running.clone(), Instant::now(), slept)),
         }
     }
-}
 
-impl Seen {
     /// Whether this one sleeps, and has not been looked at for long enough to tell whether it looks for something.
     fn may_only_sleep(&self, running: &Running) -> bool {
         let is_known = self.has_slept || self.has_waited || self.has_looked;

@@ -1,10 +1,7 @@
 //! Quotas and the memory that processes keep though they should not.
 
-use crate::support::users::{STRANGER, Shared};
-use crate::support::{Probe, client};
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use crate::support::Probe;
+use crate::support::users::Shared;
 use tidegate_manager::server::status::LeakStatus;
 
 /// Two users in the manager's group.
@@ -17,7 +14,6 @@ const UNIT: u64 = 64 << 10;
 /// A manager with a quota for each user, and clients of it without a driver.
 struct Machine {
     shared: Shared,
-    client: PathBuf,
 }
 
 impl Machine {
@@ -27,19 +23,13 @@ impl Machine {
 
     fn with(options: &[&str]) -> Self {
         let sizes = ["--unit", "64KiB", "--offset", "64KiB", "--answer-limit", "2s"];
-        let shared = Shared::start("1x8MiB", &[&sizes, options].concat());
-        let client_program = client(&shared.manager);
-        let client = shared.copied(Path::new(client_program.get_program()));
-        Self { shared, client }
+        Self { shared: Shared::start("1x8MiB", &[&sizes, options].concat()) }
     }
 
     /// A client of a user, with a job of its own.
     fn client(&self, user: u32) -> Probe {
-        let manager = &self.shared.manager;
-        let mut command = Command::new(&self.client);
-        command.env("TIDEGATE_SOCKET", manager.socket()).current_dir("/").uid(user).gid(STRANGER);
-        let mut client = Probe::start(command);
-        client.tell(&format!("hello job {}", manager.status().gpus[0].uuid));
+        let mut client = Probe::start(self.shared.client(user));
+        client.tell(&format!("hello job {}", self.shared.manager.status().gpus[0].uuid));
         client
     }
 

@@ -3,6 +3,7 @@
 use crate::support::Manager;
 use crate::support::deaths::{kill, movers, status_after};
 use std::fs;
+use tidegate_manager::process::status_field;
 
 /// `CAP_SYS_BOOT` and `CAP_NET_ADMIN`, and one that a manager uses: `CAP_KILL`.
 const GIVEN_UP: u64 = 1 << 22 | 1 << 12;
@@ -10,8 +11,7 @@ const KEPT: u64 = 1 << 5;
 
 fn field(pid: u32, name: &str) -> String {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    line.unwrap().trim().to_owned()
+    status_field(&status, name).unwrap().to_owned()
 }
 
 fn check(pid: u32) {

@@ -1,4 +1,4 @@
-//! A client that attacks the manager at `TIDEGATE_SOCKET` until it is killed, from one connection after the other: garbage, floods,
+//! A client that attacks the manager at `TIDEGATE_SOCKET` until it is killed, or the manager is gone, from one connection after the other: garbage, floods,
 //! lies, guesses at sessions, large files, messages that it never acknowledges; with the word `keep` also memory that it keeps though
 //! it was expelled.
 
@@ -7,6 +7,7 @@ use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::{Duration, Instant};
 use tidegate_ffi::units::{Class, GpuUuid, PieceId, SessionId, SlotIndex, Step, TenantId, Units};
 use tidegate_ffi::wire::line::Numbered;
 use tidegate_ffi::wire::message::{
@@ -15,6 +16,8 @@ use tidegate_ffi::wire::message::{
 use tidegate_ffi::wire::page::Page;
 use tidegate_ffi::wire::{Connection, Header};
 
+/// It ends when no manager has answered for so long.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// What it keeps of its last so many sessions.
 const KEPT: usize = 16;
 
@@ -25,9 +28,16 @@ fn main() {
     let gpu: GpuUuid = gpu.parse().expect("a GPU's UUID");
     let keeps = std::env::args().any(|word| word == "keep");
     let mut kept: Vec<Vec<OwnedFd>> = Vec::new();
+    let mut connected = Instant::now();
     for round in 0.. {
-        // A manager that has no room for it, or is being succeeded, has some later.
-        let Ok(connection) = Connection::connect(Path::new(&socket)) else { continue };
+        // A manager that has no room for it, or is being succeeded, has some later; one that has ended never.
+        let Ok(connection) = Connection::connect(Path::new(&socket)) else {
+            if connected.elapsed() > PATIENCE {
+                return;
+            }
+            continue;
+        };
+        connected = Instant::now();
         // Whatever becomes of it: the next one follows.
         match round % 12 {
             0 => garbage(&socket, round),

@@ -349,6 +349,24 @@ pub fn client(manager: &Manager) -> Command {
     command
 }
 
+/// Processes that go on until they are dropped.
+pub struct Crowd(Vec<Child>);
+
+impl Crowd {
+    pub fn of(count: usize, mut start: impl FnMut() -> Child) -> Self {
+        Self((0..count).map(|_| start()).collect())
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        for process in &mut self.0 {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
 /// A client that attacks.
 pub fn hostile(manager: &Manager) -> Command {
     let mut command = Command::new(artifacts::example("hostile").unwrap());

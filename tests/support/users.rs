@@ -1,6 +1,6 @@
 //! Tests with two users: they run as root, and start commands as somebody else.
 
-use super::{Manager, artifacts, command, copy_program, tidegate};
+use super::{Manager, artifacts, client, command, copy_program, hostile, tidegate};
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -63,6 +63,24 @@ impl Shared {
         let mut command = Command::new(self.program());
         command.env_remove("CARGO").current_dir("/").uid(uid).gid(STRANGER);
         self.asking(command, subcommand)
+    }
+
+    /// A client without a driver, of a user in the manager's group.
+    pub fn client(&self, uid: u32) -> Command {
+        self.by_itself(uid, client(&self.manager))
+    }
+
+    /// A client that attacks, of such a user.
+    pub fn hostile(&self, uid: u32) -> Command {
+        self.by_itself(uid, hostile(&self.manager))
+    }
+
+    /// A copy of a program of the tests, which speaks to the manager by itself.
+    fn by_itself(&self, uid: u32, program: Command) -> Command {
+        let mut command = Command::new(self.copied(Path::new(program.get_program())));
+        command.args(program.get_args()).env("TIDEGATE_SOCKET", self.manager.socket());
+        command.current_dir("/").uid(uid).gid(STRANGER);
+        command
     }
 
     fn asking(&self, mut command: Command, subcommand: &[&str]) -> Command {

@@ -163,7 +163,7 @@ pub fn duplicate(file: impl AsFd) -> io::Result<OwnedFd> {
 }
 
 /// How long it may take until a listener has room for a connection.
-const CONNECTS_WITHIN: Duration = Duration::from_secs(5);
+pub const CONNECTS_WITHIN: Duration = Duration::from_secs(5);
 
 /// Connects to a listening socket.
 ///

@@ -112,9 +112,13 @@ impl Connection {
     /// # Errors
     /// No process listens there, or one of a user that is not trusted: see [`UntrustedManager`](super::UntrustedManager).
     pub fn connect(path: &Path) -> std::io::Result<Self> {
+        let began = Instant::now();
         loop {
             match os::connect(path) {
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                // Each try may wait anew.
+                Err(error)
+                    if error.kind() == std::io::ErrorKind::Interrupted
+                        && began.elapsed() < os::CONNECTS_WITHIN => {}
                 connected => {
                     let socket = connected?;
                     trust::check_listener(&socket)?;

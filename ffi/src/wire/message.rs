@@ -567,7 +567,8 @@ pub enum ToMover {
         step: Step,
         /// Which.
         pieces: Vec<PieceId>,
-        /// The answer says how many bytes did not come free, by the driver's word: somebody still uses them.
+        /// The answer says how many bytes did not come free, by the driver's word: a process still uses them. Else it says
+        /// how many bytes of the GPU they had.
         watched_for_leaks: bool,
     },
     /// A tenant is gone: forget its saved bytes. Not answered.

@@ -383,12 +383,15 @@ impl Mover {
         Ok(Outcome::Moved(bytes))
     }
 
-    /// Destroys pieces. Moved are, where they are watched, the bytes that did not come free.
+    /// Destroys pieces. Moved are their bytes of the GPU; where they are watched, those that did not come free.
     fn destroy(&mut self, ids: &[PieceId], watched: bool) -> Result<Outcome, OrderError> {
         let before = if watched { self.free_bytes() } else { None };
         let bytes = self.pieces.remove(ids)?;
         self.note_hosted();
         death::point("destroy");
+        if !watched {
+            return Ok(Outcome::Moved(bytes));
+        }
         let came = before.and_then(|before| Some(self.free_bytes()?.saturating_sub(before)));
         Ok(Outcome::Moved(came.map_or(0, |came| bytes.saturating_sub(came))))
     }

@@ -115,14 +115,13 @@ impl Scheduler {
     pub(super) fn units_being_destroyed(&self, gpu: GpuUuid, uid: u32) -> u32 {
         let Some(on) = self.gpus.get(&gpu) else { return 0 };
         let pieces = self.pending.values().filter_map(|pending| match pending {
-            Pending::Destroy(of, pieces, Some(last)) if *of == gpu && *last == uid => Some(pieces),
+            Pending::Destroy(of, pieces, Some(user)) if *of == gpu && *user == uid => Some(pieces),
             _ => None,
         });
         pieces.flatten().filter_map(|piece| on.ledger.piece(*piece)).map(|record| record.units).sum()
     }
 
-    /// Why a user's jobs get no more of a GPU, whatever their quota; `None`: they may.
-    /// With so many units more.
+    /// Why a user's jobs get no more of a GPU, whatever their quota, if so many units more leak; `None`: they may.
     pub(super) fn leaks_too_much(&self, gpu: GpuUuid, uid: u32, more: u32) -> Option<String> {
         let on = self.gpus.get(&gpu)?;
         let leaked = on.leaks.of(uid).saturating_add(more);

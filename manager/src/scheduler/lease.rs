@@ -798,8 +798,9 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn destroy(&mut self, gpu: GpuUuid, pieces: Vec<PieceId>, last: Option<u32>) {
-        let watched = last.filter(|uid| self.is_watched(*uid));
+    /// Destroys pieces, which jobs of a user had last.
+    pub(super) fn destroy(&mut self, gpu: GpuUuid, pieces: Vec<PieceId>, uid: Option<u32>) {
+        let watched = uid.filter(|uid| self.is_watched(*uid));
         if let Some(gpu) = self.gpus.get_mut(&gpu) {
             pieces.iter().for_each(|piece| _ = gpu.exposed.remove(piece));
         }
@@ -814,10 +815,10 @@ impl Scheduler {
 
     /// Destroys those of the pieces that are still in the ledger, so that one which the mover
     /// does not know cannot keep the others.
-    pub(super) fn destroy_one_by_one(&mut self, gpu: GpuUuid, pieces: Vec<PieceId>, last: Option<u32>) {
+    pub(super) fn destroy_one_by_one(&mut self, gpu: GpuUuid, pieces: Vec<PieceId>, uid: Option<u32>) {
         for piece in pieces {
             if self.gpus.get(&gpu).is_some_and(|gpu| gpu.ledger.piece(piece).is_some()) {
-                self.destroy(gpu, vec![piece], last);
+                self.destroy(gpu, vec![piece], uid);
             }
         }
     }

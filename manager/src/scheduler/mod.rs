@@ -389,21 +389,22 @@ impl Scheduler {
 
     fn add_job(&mut self, id: JobId, uid: u32, mut spec: JobSpec) {
         spec.need = spec.need.or_else(|| self.remembered.of(uid, &spec.name));
-        let may_oversubscribe = self.config.oversubscribe || spec.oversubscribe;
-        spec.need = spec.need.map(|need| need.at_most(self.most_memory(may_oversubscribe)));
         self.jobs.insert(id, Job::new(uid, spec));
+        let most = self.most_memory(id);
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.spec.need = job.spec.need.map(|need| need.at_most(most));
+        }
     }
 
-    /// The most bytes that a process can ever have of a GPU: what it says beyond that keeps no other job out.
-    fn most_memory(&self, may_oversubscribe: bool) -> u64 {
+    /// The most bytes that a process of a job can ever have of a GPU: what it says beyond that keeps no other job out.
+    fn most_memory(&self, id: JobId) -> u64 {
         // It is not known yet.
         let Some(units) = self.gpus.values().map(|gpu| gpu.ledger.total()).max() else { return u64::MAX };
-        let in_host = if may_oversubscribe {
-            self.config.tier_bytes.iter().fold(0, |sum: u64, tier| sum.saturating_add(*tier))
-        } else {
-            0
-        };
-        (u64::from(units) * self.config.unit_bytes).saturating_add(in_host)
+        let on_gpu = u64::from(units) * self.config.unit_bytes;
+        match self.may_oversubscribe(id) {
+            true => self.config.tier_bytes.into_iter().fold(on_gpu, u64::saturating_add),
+            false => on_gpu,
+        }
     }
 
     fn release_job(&mut self, id: JobId) {
@@ -759,9 +760,11 @@ impl Scheduler {
             }
             Some(Pending::ScrubForArrival(tenant, part)) => self.restored(tenant, part, 0),
             Some(Pending::Scrub(gpu, pieces, uid)) => self.all_back_to_spares(gpu, &pieces, uid),
-            Some(Pending::Destroy(gpu, pieces, last)) => {
+            Some(Pending::Destroy(gpu, pieces, watched)) => {
                 self.destroyed(pieces);
-                last.into_iter().for_each(|last| self.note_leak(gpu, last, bytes));
+                if let Some(uid) = watched {
+                    self.note_leak(gpu, uid, bytes);
+                }
             }
             Some(Pending::Retire(gpu, pieces)) => self.retired_by_mover(gpu, &pieces),
             Some(Pending::Share(gpu, tier)) => self.share_is(gpu, tier, bytes),
@@ -798,10 +801,11 @@ impl Scheduler {
             // The mover knows no such piece any more: nothing of it is left to free.
             Some(Pending::Destroy(_, pieces, _)) if pieces.len() == 1 => self.destroyed(pieces),
             // It knows one of them no more, and has left the others alone.
-            Some(Pending::Destroy(gpu, pieces, last)) => self.destroy_one_by_one(gpu, pieces, last),
+            Some(Pending::Destroy(gpu, pieces, uid)) => self.destroy_one_by_one(gpu, pieces, uid),
             Some(Pending::Retire(gpu, pieces)) if pieces.len() == 1 => self.retired_by_mover(gpu, &pieces),
             Some(Pending::Retire(gpu, pieces)) => self.retire_one_by_one(gpu, pieces),
             Some(Pending::Share(gpu, tier)) => self.share_stays(gpu, tier),
+            Some(Pending::Measure(gpu, _, since)) => self.not_measured(gpu, since),
             _ => {}
         }
     }

@@ -74,6 +74,16 @@ pub struct Since {
     pub(super) contexts_gone: u32,
 }
 
+impl Since {
+    /// Adds what happened before.
+    fn add(&mut self, before: Self) {
+        for (uid, units) in before.given_back {
+            *self.given_back.entry(uid).or_default() += units;
+        }
+        self.contexts_gone = self.contexts_gone.saturating_add(before.contexts_gone);
+    }
+}
+
 impl Outside {
     pub(super) fn new(headroom: u32, apart: u32) -> Self {
         let (least_headroom, contexts) = (headroom, VecDeque::new());
@@ -333,6 +343,13 @@ impl Scheduler {
 
     pub(super) fn is_measuring(&self, gpu: GpuUuid) -> bool {
         self.pending.values().any(|pending| matches!(pending, Pending::Measure(on, ..) if *on == gpu))
+    }
+
+    /// It could not be measured: what happened before is looked at the next time.
+    pub(super) fn not_measured(&mut self, gpu: GpuUuid, since: Since) {
+        if let Some(gpu) = self.gpus.get_mut(&gpu) {
+            gpu.outside.since.add(since);
+        }
     }
 
     pub(super) fn measured(&mut self, step: Step, used_bytes: u64) {

@@ -52,7 +52,6 @@ pub(crate) enum Role {
 }
 
 /// What came with a message of a client.
-#[derive(Default)]
 pub(crate) struct Brought {
     /// Files, but for live maps.
     pub(crate) files: Vec<OwnedFd>,
@@ -365,8 +364,7 @@ fn read_all(id: ClientId, connection: &Connection, pidfd: &OwnedFd, inputs: &Sen
     while !stands.expelled && wait_for_word(connection, pidfd, patience.take()) {
         match listen(connection) {
             Ok((message, fds)) => {
-                let brought = Brought::with(&message, fds);
-                let said = inputs.send(Input::Said(stands.id, message, brought)).is_ok();
+                let said = inputs.send(Input::said(stands.id, message, fds)).is_ok();
                 if !said || inputs.send(Input::Heard(stands.id, heard.clone())).is_err() {
                     return false;
                 }

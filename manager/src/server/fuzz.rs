@@ -1,7 +1,7 @@
 //! Clients that say anything, with any file descriptors, to a real core, beside an honest mover (I10).
 //! After each word the invariants hold; after the last client's end nothing of them is left.
 
-use super::client::{Brought, ClientId, Role};
+use super::client::{ClientId, Role};
 use super::clock::Clock;
 use super::stage::{GPU, UNIT, connect_as, server_with};
 use super::{Input, Server};
@@ -120,8 +120,7 @@ impl World {
     }
 
     fn say(&mut self, id: u64, message: ToManager, fds: Vec<OwnedFd>) {
-        let brought = Brought::with(&message, fds);
-        self.server.take_in(Input::Said(ClientId(id), message, brought));
+        self.server.take_in(Input::said(ClientId(id), message, fds));
     }
 
     /// Its own session's ticket over another connection, or a guess.

@@ -120,6 +120,14 @@ pub(crate) enum Input {
     Stop,
 }
 
+impl Input {
+    /// A client said something, with files: read as far as its thread can.
+    pub(crate) fn said(id: ClientId, message: ToManager, files: Vec<OwnedFd>) -> Self {
+        let brought = Brought::with(&message, files);
+        Self::Said(id, message, brought)
+    }
+}
+
 struct Server {
     clock: Clock,
     /// Away only while it is written.

@@ -139,7 +139,6 @@ fn last_word(unheard: &[Numbered<ToShim>]) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::super::Input;
-    use super::super::client::Brought;
     use super::super::stage::{GPU, WHO, connect, connect_as, join, say, server};
     use super::*;
     use tidegate_ffi::units::{Class, GpuUuid, SlotIndex, Step, Units};
@@ -185,9 +184,7 @@ mod tests {
     fn resume(server: &mut Server, id: u64, who: (u32, i32), resume: Resume) -> (Connection, Reunion) {
         let connection = connect_as(server, id, who);
         let (_page, file) = Page::create().unwrap();
-        let message = ToManager::Resume(resume);
-        let brought = Brought::with(&message, vec![file]);
-        server.take_in(Input::Said(ClientId(id), message, brought));
+        server.take_in(Input::said(ClientId(id), ToManager::Resume(resume), vec![file]));
         let reunion = connection.receive().unwrap().0;
         (connection, reunion)
     }
@@ -276,7 +273,7 @@ mod tests {
         drop(connection);
         let _speaker = connect(&mut server, 2);
         say(&mut server, 2, FromShim::Idle, Vec::new());
-        server.take_in(Input::Said(ClientId(2), ToManager::Resume(genuine), Brought::default()));
+        server.take_in(Input::said(ClientId(2), ToManager::Resume(genuine), Vec::new()));
         assert!(server.standing(ClientId(2)).expelled);
     }
 }

@@ -1,6 +1,6 @@
 //! A server with clients that a test plays: what the core does, without a process or a mover.
 
-use super::client::{Brought, Client, ClientId, Role};
+use super::client::{Client, ClientId, Role};
 use super::conversation::Conversation;
 use super::legacy::StateFile;
 use super::outbox::Outbox;
@@ -83,16 +83,14 @@ pub(super) fn connect_as(server: &mut Server, id: u64, (uid, pid): (u32, i32)) -
 }
 
 pub(super) fn ask(server: &mut Server, id: u64, question: FromCommand) {
-    server.take_in(Input::Said(ClientId(id), ToManager::Command(question), Brought::default()));
+    server.take_in(Input::said(ClientId(id), ToManager::Command(question), Vec::new()));
 }
 
 /// The next message of a process, that has heard nothing.
 pub(super) fn say(server: &mut Server, id: u64, message: FromShim, fds: Vec<OwnedFd>) {
     let number = server.clients[&ClientId(id)].conversation.heard() + 1;
     let letter = Numbered { number, heard: 0, message };
-    let message = ToManager::Shim(letter);
-    let brought = Brought::with(&message, fds);
-    server.take_in(Input::Said(ClientId(id), message, brought));
+    server.take_in(Input::said(ClientId(id), ToManager::Shim(letter), fds));
 }
 
 /// A process on the GPU, with the page that it publishes.
